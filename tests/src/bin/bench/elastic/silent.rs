@@ -1,7 +1,6 @@
 //! Agents that stop answering: after the lease, the job goes on without them.
 
-use std::process::Child;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use e2e::processes::{parent, signal};
@@ -9,7 +8,7 @@ use e2e::{Master, programs};
 use rustix::process::Signal;
 
 use super::WORKERS;
-use super::site::{HELLO, JOB, Site};
+use super::site::{HELLO, JOB, Launcher, Site, strike};
 use crate::sample::{Figure, Row};
 
 /// Maximum agents that are stopped. Each takes seconds.
@@ -37,7 +36,7 @@ fn processes(count: usize) -> anyhow::Result<Vec<Duration>> {
         let _master = site.muster(&[&ELASTIC[..], &["--on-unreachable", "replace", "--lease", "1s"]].concat());
         let mut gang = site.gang_of(WORKERS)?;
         for _ in first..count.min(first + SILENCES_OF_A_JOB) {
-            let event = stop(parent(gang.pids[0]).context("the script has an agent")?);
+            let event = strike(parent(gang.pids[0]).context("the script has an agent")?, Signal::STOP);
             gang = site.next_gang()?;
             times.push(gang.since(event)?);
             if gang.world < WORKERS {
@@ -52,13 +51,12 @@ fn processes(count: usize) -> anyhow::Result<Vec<Duration>> {
 fn machines(count: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let master = Master::start(site.scene.path(), &["--state-dir", "state", "--backend", "joined"], &[]);
-    let agents =
-        (0..WORKERS).map(|number| Machine::start(&site, &master, number)).collect::<anyhow::Result<Vec<_>>>()?;
+    let agents = (0..WORKERS).map(|number| machine(&site, &master, number)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut times = vec![];
     for silence in 0..count {
         site.gang_of(WORKERS)?;
-        let pid = agents[silence % WORKERS].0.id();
-        let event = stop(pid);
+        let pid = agents[silence % WORKERS].pid();
+        let event = strike(pid, Signal::STOP);
         times.push(site.gang_of(WORKERS - 1)?.since(event)?);
         // It ends its script and joins again.
         signal(pid, Signal::CONT);
@@ -66,30 +64,11 @@ fn machines(count: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// An agent that joins the master. Dropping this kills it.
-struct Machine(Child);
-
-impl Machine {
-    fn start(site: &Site, master: &Master, number: usize) -> anyhow::Result<Self> {
-        let address = format!("127.0.0.{}:0", number + 2);
-        let mut command = site.command(&programs::built("agent").display().to_string());
-        command.args(["--join", &master.url, "--task", JOB, "--address", &address, "--max-restarts", "100000"]);
-        command.args(ELASTIC).args(["--lease", "1", "--", "python", "exec.py"]).env("MUSTER_TOKEN", "secret");
-        Ok(Self(command.spawn().context("start an agent")?))
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // The kill fails if it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Stops a process. Returns the time just before that.
-fn stop(pid: u32) -> SystemTime {
-    let now = SystemTime::now();
-    signal(pid, Signal::STOP);
-    now
+/// Starts an agent that joins the master.
+fn machine(site: &Site, master: &Master, number: usize) -> anyhow::Result<Launcher> {
+    let address = format!("127.0.0.{}:0", number + 2);
+    let mut command = site.command(&programs::built("agent").display().to_string());
+    command.args(["--join", &master.url, "--task", JOB, "--address", &address, "--max-restarts", "100000"]);
+    command.args(ELASTIC).args(["--lease", "1", "--", "python", "exec.py"]).env("MUSTER_TOKEN", "secret");
+    Launcher::start(&mut command)
 }

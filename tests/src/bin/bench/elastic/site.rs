@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -179,9 +179,36 @@ pub(crate) fn patch(master: &str, change: &Value) -> anyhow::Result<()> {
 
 /// Kills a process. Returns the time just before that.
 pub(crate) fn kill(pid: u32) -> SystemTime {
+    strike(pid, Signal::KILL)
+}
+
+/// Sends a signal. Returns the time just before that.
+pub(crate) fn strike(pid: u32, with: Signal) -> SystemTime {
     let now = SystemTime::now();
-    signal(pid, Signal::KILL);
+    signal(pid, with);
     now
+}
+
+/// A program that starts scripts. Dropping this kills it.
+pub(crate) struct Launcher(Child);
+
+impl Launcher {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let child = command.spawn().with_context(|| format!("start {}", command.get_program().display()))?;
+        Ok(Self(child))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // The kill fails if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// The first complete start in these notes, and the number of lines up to its end.

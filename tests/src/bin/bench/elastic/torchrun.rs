@@ -1,12 +1,12 @@
 //! torchrun, which starts the same scripts.
 
 use std::net::TcpListener;
-use std::process::{Child, Command};
+use std::process::Command;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use super::WORKERS;
-use super::site::Site;
+use super::site::{Launcher, Site};
 
 /// The intervals at which torchrun notices changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) enum Tuning {
 }
 
 /// A running torchrun. Dropping this kills it. Its scripts are killed with their folder.
-pub(crate) struct Torchrun(Child);
+pub(crate) struct Torchrun(Launcher);
 
 /// torchruns with one script each. They need four of eight. The first one serves the others.
 pub(crate) struct Torchruns {
@@ -36,8 +36,7 @@ impl Torchrun {
     }
 
     fn start(mut command: Command) -> anyhow::Result<Self> {
-        let child = command.args(["--no_python", "python", "exec.py"]).spawn().context("start torchrun")?;
-        Ok(Self(child))
+        Ok(Self(Launcher::start(command.args(["--no_python", "python", "exec.py"]))?))
     }
 }
 
@@ -61,20 +60,12 @@ impl Torchruns {
 
     /// The process id of the newest one.
     pub(crate) fn newest(&self) -> Option<u32> {
-        self.each.last().map(|newest| newest.0.id())
+        self.each.last().map(|newest| newest.0.pid())
     }
 
     /// Kills the newest one.
     pub(crate) fn kill_newest(&mut self) {
         self.each.pop();
-    }
-}
-
-impl Drop for Torchrun {
-    fn drop(&mut self) {
-        // The kill fails if it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
