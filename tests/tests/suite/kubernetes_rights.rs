@@ -1,10 +1,10 @@
-//! Checks that the master's rights in manifests/ are sufficient and minimal: a complete run succeeds with all rights, and
-//! fails without any single verb.
+//! Checks that the master's rights in manifests/ are sufficient and minimal: a complete run succeeds with them, and uses
+//! each of them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,17 +14,16 @@ use e2e::programs::{built, root, static_agent};
 use e2e::{Scene, within};
 use serde_json::{Value, json};
 
-/// Maximum time of a step with all rights.
+/// Maximum time of a step.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Number of concurrent runs.
-const AT_ONCE: usize = 3;
-/// A part of the API's error for a missing right. The test searches the master's log for it, because the API server's
-/// metrics do not count these requests.
+/// A part of the API's error for a missing right.
 const REFUSED: &str = "forbidden";
+/// The master's log then has a line for each request to the API.
+const LOG_REQUESTS: (&str, &str) = ("RUST_LOG", "info,kube_client::client::builder=debug");
 const JOB_LABEL: &str = "app.kubernetes.io/managed-by=muster";
 
-/// A right of the role in manifests/.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A right of a role in manifests/.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
     resource: String,
     verb: String,
@@ -33,67 +32,62 @@ struct Right {
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn the_masters_rights_are_sufficient_and_minimal() {
-    let rights = Account::of_base().rights();
-    assert!(rights.len() > 8, "{rights:?}");
-    check_all(Account::of_base, rights);
+    check(&Account::of_base(), run_in);
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn the_masters_rights_on_tfjobs_are_sufficient_and_minimal() {
-    let rights = Account::of_tfjobs().rights();
-    assert!(rights.len() > 3, "{rights:?}");
-    check_all(Account::of_tfjobs, rights);
+    check(&Account::of_tfjobs(), run_tfjob);
 }
 
-/// Does a complete run with all rights, and one without each of these.
-fn check_all(account: fn() -> Account, rights: Vec<Right>) {
-    let image = Image::shared();
-    let image = image.wrapped();
-    let begin = Instant::now();
-    let log = whole_run(&account(), &image, PATIENCE).expect("all rights are enough");
-    assert!(!log.contains(REFUSED), "the API refused something:\n{log}");
-    // Concurrent runs are slower than a single one, so wait longer.
-    let impatience = (begin.elapsed() * 3).max(PATIENCE / 6);
-
-    let (spare, found) = mpsc::channel();
-    let queue = std::sync::Mutex::new(rights.into_iter());
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                while let Some(right) = { queue.lock().expect("no thread panics").next() } {
-                    let account = account().without(&right);
-                    let outcome = whole_run(&account, &image, impatience);
-                    // The run must fail because of the missing right, and not for another reason.
-                    if !outcome.as_ref().is_err_and(|said| said.contains(REFUSED)) {
-                        spare.send((right, outcome)).expect("the test waits");
-                    }
-                }
-            });
-        }
-    });
-    drop(spare);
-    let spared: Vec<(Right, Result<String, String>)> = found.iter().collect();
-    assert_eq!(spared, vec![], "unneeded rights");
-}
-
-/// Does a complete run. Returns the master's log; the error contains it too.
-fn whole_run(account: &Account, image: &str, patience: Duration) -> Result<String, String> {
+/// Does a complete run. It must be allowed everything, and use every right of the role under test.
+fn check(account: &Account, run: Run) {
     let scene = Scene::new("");
     fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
-    let outcome = (account.run)(&scene, account, (image, patience));
-    outcome.map(|()| log_of(&scene)).map_err(|error| format!("{error}\n{}", log_of(&scene)))
+    let outcome = run(&scene, account, &Image::shared().wrapped());
+    let log = log_of(&scene);
+    outcome.unwrap_or_else(|error| panic!("{error}\n{log}"));
+    assert!(!log.contains(REFUSED), "the API refused something:\n{log}");
+    let used: BTreeSet<Right> = log.lines().filter_map(right_of).collect();
+    let rights = account.rights();
+    assert!(!rights.is_empty(), "the role {} has no rights", account.role);
+    let unused: Vec<Right> = rights.into_iter().filter(|right| !used.contains(right)).collect();
+    assert_eq!(unused, vec![], "unneeded rights; used: {used:?}");
+}
+
+/// The right that a request needs, from its line in the master's log. The verbs are those of
+/// <https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb>.
+fn right_of(line: &str) -> Option<Right> {
+    let field = |name: &str| line.split_once(name)?.1.split([' ', '}']).next();
+    let (method, url) = (field("http.method=")?, field("http.url=")?);
+    let (path, query) = url.split_once('?').unwrap_or((url, ""));
+    let mut parts = path.split_once("/namespaces/")?.1.split('/').skip(1);
+    let (resource, name, subresource) = (parts.next()?, parts.next(), parts.next());
+    let verb = match (method, name) {
+        ("GET", None) if query.split('&').any(|pair| pair == "watch=true") => "watch",
+        ("GET", None) => "list",
+        ("GET", Some(_)) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", None) => "deletecollection",
+        ("DELETE", Some(_)) => "delete",
+        _ => return None,
+    };
+    let resource = [Some(resource), subresource].into_iter().flatten().collect::<Vec<_>>().join("/");
+    Some(Right { resource, verb: verb.to_owned() })
 }
 
 fn log_of(scene: &Scene) -> String {
     fs::read_to_string(scene.path().join("master.log")).unwrap_or_default()
 }
 
-/// A complete run in a scene, with an account, pods of this image, and this patience for each step.
-type Run = fn(&Scene, &Account, (&str, Duration)) -> Result<(), String>;
+/// A complete run in a scene, with an account and pods of this image.
+type Run = fn(&Scene, &Account, &str) -> Result<(), String>;
 
 /// Follows a TFJob of the cluster that is suspended, so it has no pods, and deletes its job.
-fn run_tfjob(scene: &Scene, account: &Account, (image, patience): (&str, Duration)) -> Result<(), String> {
+fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let master = Master::start(scene, account, &["--watch-tfjobs", "--agent-image", image])?;
     let container = json!({ "name": "tensorflow", "image": image, "command": ["python", "-c", "print('hello')"] });
     let worker = json!({ "template": { "spec": { "containers": [container] } } });
@@ -104,15 +98,15 @@ fn run_tfjob(scene: &Scene, account: &Account, (image, patience): (&str, Duratio
     account.namespace.kubectl_with(&["apply", "-f", "-"], &tfjob.to_string());
     let states =
         || account.namespace.kubectl(&["get", "tfjobs", "-o", "jsonpath={.items[*].status.conditions[-1:].type}"]);
-    until(scene, patience, "the TFJob shows its state", || states() == "Suspended")?;
+    until(scene, "the TFJob shows its state", || states() == "Suspended")?;
     scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/hello", master.url)]);
     let gone = || account.namespace.kubectl(&["get", "tfjobs", "-o", "name"]).is_empty();
-    until(scene, patience, "the TFJob is deleted", gone)
+    until(scene, "the TFJob is deleted", gone)
 }
 
 /// Runs a job that exceeds a quota, a job that succeeds and a job whose pods are deleted one by one. Then starts a new
 /// master and deletes all jobs.
-fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration)) -> Result<(), String> {
+fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let master = Master::start(scene, account, &[])?;
     account.namespace.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
     let body = json!({ "name": "great", "strategy": "AllReduce", "worker_num": 21, "image": image });
@@ -126,20 +120,20 @@ fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration))
         let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
         answer.contains("\"uid\"").then_some(()).ok_or(answer)?;
     }
-    until(scene, patience, "both jobs end", || states(scene, &master) == ["failed", "succeeded"])?;
+    until(scene, "both jobs end", || states(scene, &master) == ["failed", "succeeded"])?;
     let live = "--field-selector=status.phase!=Succeeded,status.phase!=Failed";
     let gone = || account.namespace.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
-    until(scene, patience, "the broken job's pods have ended", gone)?;
+    until(scene, "the broken job's pods have ended", gone)?;
     drop(master);
     let master = Master::start(scene, account, &[])?;
-    until(scene, patience, "the next master shows both jobs", || states(scene, &master) == ["failed", "succeeded"])?;
+    until(scene, "the next master shows both jobs", || states(scene, &master) == ["failed", "succeeded"])?;
     for name in ["good", "broken"] {
         scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
     }
     let gone = || {
         account.namespace.kubectl(&["get", "pods,configmaps,networkpolicies", "-l", JOB_LABEL, "-o", "name"]).is_empty()
     };
-    until(scene, patience, "nothing is left", gone)
+    until(scene, "nothing is left", gone)
 }
 
 fn states(scene: &Scene, master: &Master) -> Vec<String> {
@@ -148,17 +142,16 @@ fn states(scene: &Scene, master: &Master) -> Vec<String> {
     jobs.iter().filter_map(|job| job["state"].as_str().map(str::to_owned)).collect()
 }
 
-/// Waits until `test` holds. After a refusal, which most often means that it never will, waits a third as long.
-fn until(scene: &Scene, patience: Duration, what: &str, test: impl Fn() -> bool) -> Result<(), String> {
+/// Waits until `test` holds. Fails at once if the API refuses a request.
+fn until(scene: &Scene, what: &str, test: impl Fn() -> bool) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         let look_began = Instant::now();
         if test() {
             return Ok(());
         }
-        let limit = if log_of(scene).contains(REFUSED) { patience / 3 } else { patience };
-        if begin.elapsed() > limit {
-            return Err(format!("timeout, waiting until {what}"));
+        if begin.elapsed() > PATIENCE || log_of(scene).contains(REFUSED) {
+            return Err(format!("failed while waiting until {what}"));
         }
         // The cluster and the master are other programs, so poll.
         thread::sleep(pause_after(look_began.elapsed()));
@@ -170,30 +163,25 @@ struct Account {
     namespace: Namespace,
     /// The role under test.
     role: &'static str,
-    /// What needs exactly the rights of this role, besides those of others.
-    run: Run,
 }
 
 impl Account {
     fn of_base() -> Self {
-        let account = Self { namespace: Namespace::new(), role: "muster", run: run_in };
+        let account = Self { namespace: Namespace::new(), role: "muster" };
         let manifest = root().join("manifests/base/account.yaml");
         account.namespace.kubectl(&["apply", "-f", &manifest.display().to_string()]);
         account
     }
 
     fn of_tfjobs() -> Self {
-        let account = Self { role: "muster-tfjobs", run: run_tfjob, ..Self::of_base() };
+        let account = Self { role: "muster-tfjobs", ..Self::of_base() };
         account.namespace.add_tfjobs();
         account
     }
 
-    fn role(&self) -> Value {
-        serde_json::from_str(&self.namespace.kubectl(&["get", "role", self.role, "-o", "json"])).expect("a role")
-    }
-
     fn rights(&self) -> Vec<Right> {
-        let role = self.role();
+        let role = self.namespace.kubectl(&["get", "role", self.role, "-o", "json"]);
+        let role: Value = serde_json::from_str(&role).expect("a role");
         let rules = role["rules"].as_array().expect("rules").clone();
         let texts = |value: &Value| -> Vec<String> {
             value.as_array().expect("a list").iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
@@ -206,18 +194,6 @@ impl Account {
             pairs.collect::<Vec<_>>()
         };
         rules.into_iter().flat_map(of_rule).collect()
-    }
-
-    fn without(self, right: &Right) -> Self {
-        let mut role = self.role();
-        let rules = role["rules"].as_array_mut().expect("rules");
-        for rule in rules.iter_mut().filter(|rule| rule["resources"] == json!([right.resource])) {
-            rule["verbs"].as_array_mut().expect("verbs").retain(|verb| *verb != json!(right.verb));
-        }
-        // Kubernetes refuses a rule without verbs.
-        rules.retain(|rule| rule["verbs"] != json!([]));
-        self.namespace.kubectl_with(&["replace", "-f", "-"], &role.to_string());
-        self
     }
 
     /// The current kubeconfig with the account's token.
@@ -254,6 +230,7 @@ impl Master {
             .args(["--namespace", account.namespace.name(), "--agent-binary", &static_agent().display().to_string()])
             .args(args)
             .env("KUBECONFIG", scene.path().join("kubeconfig"))
+            .env(LOG_REQUESTS.0, LOG_REQUESTS.1)
             .current_dir(scene.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
