@@ -5,13 +5,13 @@ use std::convert::Infallible;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use protocol::code::CodeId;
 use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
-use protocol::ids::JobName;
+use protocol::ids::{JobName, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::view::{JobState, JobView};
 use tokio::task::spawn_blocking;
@@ -54,7 +54,7 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         folder,
         force: args.force,
         changes,
-        state: State::New,
+        state: State::New { begun: begun(&job) },
         told: None,
         notes: notes.clone(),
     };
@@ -81,6 +81,13 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
     }
 }
 
+/// Since when the scripts of a job run. Those of a halted job may have ended without a trace.
+fn begun(job: &JobView) -> Option<SystemTime> {
+    let starts = job.replicas.iter().filter_map(|replica| replica.started_at);
+    let UnixMillis(begun) = starts.min().or(job.times.halted)?;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_millis(begun))
+}
+
 /// The folder whose changes are pushed.
 struct Watch {
     client: MasterClient,
@@ -99,8 +106,8 @@ struct Watch {
 /// What is known of the folder's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// They were not packed yet.
-    New,
+    /// They were not packed yet. The scripts run since this time, if they do.
+    New { begun: Option<SystemTime> },
     /// The newest ones were not pushed yet, or their push may be accepted later.
     Due,
     /// This code was pushed, or must change before it can be pushed.
@@ -157,7 +164,7 @@ impl Watch {
 
     /// Pushes the folder's files if they differ from those of the last push. Returns a sentence if the scripts start again.
     async fn push_changes(&mut self, since: Instant) -> Result<Option<String>, Error> {
-        let code = match self.pack().await {
+        let (code, modified) = match self.pack().await {
             // The removal is a further change.
             Err(Error::Pack(error)) if error.is_of_vanished_file() && self.folder.is_dir() => return Ok(None),
             packed => packed?,
@@ -166,10 +173,11 @@ impl Watch {
         if self.state == done {
             return Ok(None);
         }
-        if mem::replace(&mut self.state, State::Due) == State::New {
+        if let State::New { begun } = mem::replace(&mut self.state, State::Due) {
             self.notes.say(&format!("watching {} for job {}", self.folder.display(), self.name));
-            // A job that runs in this folder has started with these files.
-            if self.spec.code.is_none() && !self.force {
+            // A job that runs in this folder has started with these files, unless one was saved later.
+            let is_newer = begun.is_some() && modified > begun;
+            if self.spec.code.is_none() && !self.force && !is_newer {
                 self.state = done;
                 return Ok(None);
             }
@@ -204,8 +212,8 @@ impl Watch {
         Ok(started.map(|view| push::outcome(&view, &now, since.elapsed()).1))
     }
 
-    /// Packs the folder. All folders are watched before the files are read.
-    async fn pack(&mut self) -> Result<Packed, Error> {
+    /// Packs the folder, and says when the newest file was modified. All folders are watched before the files are read.
+    async fn pack(&mut self) -> Result<(Packed, Option<SystemTime>), Error> {
         loop {
             let listing = self.blocking(|folder, spec| {
                 let scope = if spec.code.is_some() { Scope::Job } else { Scope::Sources(&spec.script) };
@@ -213,7 +221,8 @@ impl Watch {
             });
             let listing = listing.await?;
             if !self.changes.watch(&listing.folders).map_err(|source| self.failed(source))? {
-                return self.blocking(move |_, spec| Packed::of(&listing, &spec.script)).await;
+                let modified = listing.modified;
+                return Ok((self.blocking(move |_, spec| Packed::of(&listing, &spec.script)).await?, modified));
             }
         }
     }

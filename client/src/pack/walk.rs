@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use protocol::code::ScriptPath;
 
@@ -36,6 +37,8 @@ pub(crate) struct Listing {
     pub(super) files: Vec<Found>,
     /// All folders that were listed, without links.
     pub(crate) folders: Vec<PathBuf>,
+    /// When the newest of the files was modified.
+    pub(crate) modified: Option<SystemTime>,
 }
 
 /// Which files of a folder are listed.
@@ -61,7 +64,7 @@ impl Listing {
     pub(crate) fn of(folder: &Path, scope: Scope<'_>) -> Result<Self, PackError> {
         let root = folder.canonicalize().map_err(failed(folder))?;
         let rules = Rules::of(&root)?;
-        let mut listing = Self { root: root.clone(), files: Vec::new(), folders: Vec::new() };
+        let mut listing = Self { root: root.clone(), files: Vec::new(), folders: Vec::new(), modified: None };
         let mut walk = Walk { listing: &mut listing, scope, rules, way: Vec::new(), seen: 0 };
         walk.folder(&root, Path::new(""))?;
         Ok(listing)
@@ -108,6 +111,7 @@ impl Walk<'_> {
             return self.folder(&real, path);
         }
         if metadata.is_file() && self.is_wanted(path) {
+            self.listing.modified = self.listing.modified.max(metadata.modified().ok());
             let executable = metadata.permissions().mode() & EXECUTABLE != 0;
             self.listing.files.push(Found { path: path.to_owned(), real, size: metadata.len(), executable });
         }

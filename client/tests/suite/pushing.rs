@@ -2,8 +2,8 @@
 
 use protocol::code::CodeId;
 use protocol::error::{ErrorCode, Problem};
-use protocol::ids::Generation;
-use protocol::view::JobView;
+use protocol::ids::{Generation, UnixMillis};
+use protocol::view::{JobState, JobView};
 
 use crate::support::fake_master::{Changed, FakeMaster, Script};
 use crate::support::views::{running, succeeded};
@@ -79,6 +79,19 @@ fn watched_files_that_an_agent_did_not_take_are_pushed_again_without_a_save() {
     let ended = ended.expect_code(0).expect_stderr("error: the disk of worker-1 is full");
     assert_eq!(ended.stderr.matches("the disk of worker-1").count(), 1, "{}", ended.stderr);
     assert_eq!(master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count(), 2);
+}
+
+#[test]
+fn a_watch_pushes_at_once_what_was_saved_in_a_jobs_folder_since_its_scripts_began() {
+    let folder = folder_with_script();
+    let mut halted = JobView { state: JobState::Halted, ..running("digits") };
+    halted.spec.work_dir = Some(folder.path().into());
+    halted.replicas_mut()[1].started_at = Some(UnixMillis(2_820));
+    let end = JobView { seq: 3, pushes: 1, started_pushes: 1, ..succeeded("digits") };
+    let accepted = Changed::Accepted(JobView { pushes: 1, ..halted.clone() }.into(), vec![end]);
+    let master = FakeMaster::start(Script { views: vec![halted], changes: [accepted].into(), ..Script::default() });
+    run(folder.path(), &["push", "digits", "--master", &master.url, "--watch"]).expect_code(0);
+    assert_eq!(master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count(), 1);
 }
 
 #[test]
