@@ -1,6 +1,6 @@
 //! Carries out the actions of `step`. Slow work runs in tasks that report back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,7 @@ impl Driver {
             Action::StopRuns { grace } => self.stop_runs(grace).await,
             // `advance` has stored the diagnosis in `self.failed`.
             Action::RecordRestart(_) => return self.record_restart().await,
+            Action::RecordHalt => return self.record_halt().await,
             Action::RecordSuspension => return self.record_suspension().await,
             Action::Conclude(result) => return self.conclude(result).await,
             Action::ReleasePods => self.release_pods().await,
@@ -240,20 +241,15 @@ impl Driver {
         }
     }
 
-    /// The agents of the members that pass `test`.
+    /// The agents of the members of the current start that pass `test`.
     fn agents(&self, test: impl Fn(&Replica, &ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
+        let Some(start) = self.phase.generation() else { return vec![] };
         let horizon = self.phase.horizon();
         let passes = |replica: &Replica| test(replica, &ReplicaPhase::of(&replica.seen, horizon));
-        let passing = self.replicas.iter().filter(|(_, replica)| passes(replica));
+        let chosen = |(_, replica): &(&ReplicaId, &Replica)| self.is_member(replica, start) && passes(replica);
         let agent =
             |(id, replica): (&ReplicaId, &Replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent));
-        let mut agents: Vec<_> = passing.filter_map(agent).collect();
-        if !agents.is_empty() {
-            let gang = self.gang();
-            let members: BTreeSet<ReplicaId> = gang.members().map(|member| member.id).collect();
-            agents.retain(|(subject, _)| members.contains(&subject.id));
-        }
-        agents
+        self.replicas.iter().filter(chosen).filter_map(agent).collect()
     }
 }
 

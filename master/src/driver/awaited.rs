@@ -39,13 +39,11 @@ impl Driver {
     /// Whether the phase still awaits a report from a member, so that a step would change nothing.
     pub(super) fn waits_for_others(&self) -> bool {
         let Some((start, awaited)) = self.awaited() else { return false };
-        let is_elastic = self.policy.elastic.is_some();
         let is_due = |replica: &Replica| {
-            let is_member = !is_elastic || replica.seen.enrolled.is_some_and(|enrolled| enrolled.generation == start);
             let is_asked = awaited != Awaited::End || replica.is_stopped;
             // In every other state of its pod, the member counts as lost, or nothing runs there.
             let is_alive = matches!(replica.seen.pod, Some(PodState::Running(_)));
-            is_member && is_asked && is_alive && is_before(&replica.seen.agent, start, awaited)
+            is_asked && is_alive && is_before(&replica.seen.agent, start, awaited) && self.is_member(replica, start)
         };
         // Agents are called in the order of the map, so the last ones usually answer last.
         self.replicas.values().rev().any(is_due)
@@ -86,5 +84,48 @@ fn is_before(agent: &AgentState, start: Generation, awaited: Awaited) -> bool {
         Awaited::Environment => reached == RunState::Idle,
         Awaited::Start => reached == RunState::Configured,
         Awaited::End => matches!(reached, RunState::Configured | RunState::Running | RunState::Stopping),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::agent::RunStatus;
+
+    use super::*;
+    use crate::job::observation::LostRun;
+
+    #[test]
+    fn a_phase_waits_only_for_usable_agents_that_have_not_done_what_it_awaits() {
+        let [earlier, start, later] = ["1.1", "1.2", "1.3"].map(|start| start.parse().unwrap());
+        let status = |state, generation| {
+            AgentState::Status(Box::new(RunStatus { state, generation, ..RunStatus::idle("boot") }))
+        };
+        let lost = || LostRun::broken("no answer");
+        // For each state of an agent: whether the phase waits for its environment, its start, its end.
+        let (none, environment, beginning, end) =
+            ([false; 3], [true, false, false], [false, true, true], [false, false, true]);
+        let cases = [
+            (AgentState::Silent, none),
+            (AgentState::Failed(lost()), none),
+            (AgentState::Unreachable { lost: lost(), is_fenced: false }, none),
+            (AgentState::SeedOnly, environment),
+            (AgentState::Configured(earlier), environment),
+            (AgentState::Started(earlier), environment),
+            (AgentState::Configured(start), beginning),
+            (AgentState::Started(start), end),
+            (AgentState::Configured(later), beginning),
+            (status(RunState::Idle, None), environment),
+            (status(RunState::Exited, Some(earlier)), environment),
+            (status(RunState::Running, Some(earlier)), environment),
+            (status(RunState::Configured, Some(start)), beginning),
+            (status(RunState::Running, Some(start)), end),
+            (status(RunState::Stopping, Some(start)), end),
+            (status(RunState::Exited, Some(start)), none),
+            (status(RunState::Exited, Some(later)), none),
+        ];
+        for (agent, expected) in cases {
+            let waits = [Awaited::Environment, Awaited::Start, Awaited::End].map(|it| is_before(&agent, start, it));
+            assert_eq!(waits, expected, "{agent:?}");
+        }
     }
 }

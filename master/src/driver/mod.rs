@@ -266,6 +266,11 @@ impl Driver {
         self.advance().await
     }
 
+    /// Whether a replica is a member of this start.
+    fn is_member(&self, replica: &Replica, start: Generation) -> bool {
+        self.policy.elastic.is_none() || replica.seen.enrolment().is_some_and(|enrolled| enrolled.generation == start)
+    }
+
     fn gang(&self) -> Gang {
         let horizon = self.phase.horizon();
         let member = |(id, replica): (&ReplicaId, &Replica)| {
