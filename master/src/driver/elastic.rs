@@ -41,10 +41,11 @@ pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elap
     }
     policy.is_suspended = is_suspended;
     let given = record.spec.run_policy.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    policy.deadline = given.filter(|_| !is_suspended).map(|given| {
-        let at = (elapsed + given).saturating_sub(active_time);
-        Deadline { at, given }
-    });
+    policy.deadline = given.filter(|_| !is_suspended).map(|given| Deadline::of(given, active_time, elapsed));
+}
+
+fn is_of_user(cause: &ChangeCause) -> bool {
+    matches!(cause, ChangeCause::Pushed | ChangeCause::Resumed)
 }
 
 /// The starts of a job under this master. In a fixed job, `roster` stays empty, and only starts that a user has caused are
@@ -97,6 +98,11 @@ impl Starts {
     /// The newest starts, oldest first.
     pub(super) fn changes(&self) -> &[GangChange] {
         &self.changes
+    }
+
+    /// Whether a user has caused this start, with new code or by resuming the job.
+    pub(super) fn is_of_user(&self, generation: Generation) -> bool {
+        self.changes.iter().any(|change| change.generation == generation && is_of_user(&change.cause))
     }
 
     /// Notes the failure that ends a start, which is why the next one begins. The first failure counts.
@@ -171,7 +177,7 @@ impl Driver {
         if self.policy.elastic.is_some() {
             return;
         }
-        if let Some(cause @ (ChangeCause::Pushed | ChangeCause::Resumed)) = self.starts.cause.take() {
+        if let Some(cause) = self.starts.cause.take().filter(is_of_user) {
             let workers = self.stored.record.spec.worker_num;
             self.starts.change(GangChange { generation, at: self.context.store.now(), workers, cause });
         }

@@ -115,6 +115,13 @@ pub struct Deadline {
     pub given: Duration,
 }
 
+impl Deadline {
+    /// The deadline of a job that has been active for `active` when its driver has run for `elapsed`.
+    pub fn of(given: Duration, active: Duration, elapsed: Duration) -> Self {
+        Self { at: (elapsed + given).saturating_sub(active), given }
+    }
+}
+
 /// Which replicas must succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuccessRule {
@@ -176,7 +183,6 @@ impl Policy {
         let start_timeout = seconds(*start_timeout_seconds);
         let grace = seconds(spec.pod.termination_grace_seconds());
         let has_templates = spec.groups.iter().any(|group| group.template.is_some());
-        let deadline = deadline_seconds.map(seconds).map(|given| Deadline { at: given.saturating_sub(age), given });
         Self {
             start_timeout,
             stop_grace: STOP_GRACE,
@@ -197,7 +203,7 @@ impl Policy {
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
             is_suspended: false,
             pushes: 0,
-            deadline,
+            deadline: deadline_seconds.map(|given| Deadline::of(seconds(given), age, Duration::ZERO)),
             clean_pods: *clean_pods,
             elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),
         }
