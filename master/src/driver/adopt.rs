@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use protocol::ids::{Generation, UnixMillis};
 use protocol::view::{JobResult, JobTimes, JobView};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -12,6 +13,8 @@ use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Driven, tasks};
 use crate::backend::PodTable;
 use crate::job::observation::Pod;
+use crate::job::phase::{Halt, Known, Leftovers};
+use crate::job::policy::Policy;
 use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of};
 
 /// When a user asks to end another master's job, that master has the pods' grace plus this time to act. Then this
@@ -172,4 +175,70 @@ pub(super) async fn adopt(
     }
     info!(job = %name, epoch, "job taken over");
     Ok(now)
+}
+
+/// What the record says to a driver that begins at `now`.
+pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Known {
+    let first = Generation { epoch: record.epoch, sequence: 1 };
+    let may_leave_pods = record.starts() > 0 || record.halted.is_some();
+    let halted = record.waits_after().and_then(|halted| {
+        Some(Halt {
+            generation: halted.failed.generation?,
+            next: first,
+            failure: halted.failed.failure.clone(),
+            pushes: halted.pushes,
+            // The agents have some time to report how their runs ended, which a result shows.
+            until: halted.left(policy.halt?, now).max(policy.release_timeout),
+        })
+    });
+    Known {
+        first,
+        newest_failed: record.newest_ended(),
+        leftovers: if may_leave_pods { Leftovers::Possible } else { Leftovers::None },
+        halted,
+        result: record.ended.as_ref().map(|ended| ended.result.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::failure::{FailedStart, Failure, Loss};
+    use protocol::job::{JobRequest, JobSpec, Strategy};
+    use protocol::run_policy::{HALT_SECONDS, OnFailure, RunPolicy};
+
+    use super::*;
+    use crate::job::policy::RELEASE_TIMEOUT;
+    use crate::store::Halted;
+
+    #[test]
+    fn a_new_master_waits_for_the_rest_of_the_time_unless_newer_code_is_on_record_or_the_job_has_ended() {
+        let run_policy = RunPolicy { on_failure: OnFailure::Wait, ..RunPolicy::default() };
+        let request = JobRequest { run_policy, ..JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce) };
+        let spec = JobSpec::try_from(request).unwrap();
+        let policy = Policy::of(&spec, Duration::ZERO, 0);
+        let failure =
+            Failure::ReplicaLost { replica: "worker-0".parse().unwrap(), reason: String::new(), loss: Loss::Broken };
+        let generation: Option<Generation> = Some("1.3".parse().unwrap());
+        let (at, last_lines, consequences) = (UnixMillis(4000), vec![], vec![]);
+        let failed = FailedStart { generation, at, failure, counted: true, last_lines, consequences };
+        let mut record = JobRecord::new(spec, "uid".to_owned(), "master".to_owned(), UnixMillis(0));
+        let wait = Duration::from_secs(HALT_SECONDS.into());
+        let waits = |record: &JobRecord, after: Duration| {
+            let now = UnixMillis(5000 + u64::try_from(after.as_millis()).unwrap());
+            let Known { newest_failed, leftovers, halted, .. } = known(record, &policy, now);
+            (newest_failed, leftovers, halted.map(|halt| (halt.generation, halt.pushes, halt.until)))
+        };
+        assert_eq!(waits(&record, wait), (None, Leftovers::None, None));
+        (record.pushes, record.halted) = (2, Some(Halted { since: UnixMillis(5000), pushes: 2, failed }));
+        for (after, left) in [(Duration::ZERO, wait), (wait / 4, wait * 3 / 4), (wait * 2, RELEASE_TIMEOUT)] {
+            let halted = generation.map(|generation| (generation, 2, left));
+            assert_eq!(waits(&record, after), (generation, Leftovers::Possible, halted));
+        }
+        let pushed = JobRecord { pushes: 3, ..record.clone() };
+        assert_eq!(waits(&pushed, wait), (generation, Leftovers::Possible, None), "the failed start is over");
+        let (result, times) = (JobResult::Cancelled, JobTimes::default());
+        let ended = Ended { result, times, generation, roster: vec![], replicas: vec![].into() };
+        let ended = JobRecord { ended: Some(ended), ..record }.bounded();
+        assert_eq!(ended.halted, None);
+    }
 }

@@ -10,7 +10,7 @@ use super::times::{self, Launches};
 use super::tracked::Replica;
 use super::{Driver, Next};
 use crate::job::gang::Gang;
-use crate::job::phase::{self, Action, JobPhase, Seen};
+use crate::job::phase::{self, Action, Halt, JobPhase, Seen};
 use crate::job::replica::ReplicaPhase;
 use crate::job::upkeep::Replacements;
 
@@ -79,7 +79,7 @@ impl Driver {
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
             // A script may have failed before all ran.
-            JobPhase::Halted { generation, .. } => self.starts.note_running(*generation, gang),
+            JobPhase::Halted(Halt { generation, .. }) => self.starts.note_running(*generation, gang),
             // The pods of a resumed job replace no lost ones.
             JobPhase::Suspended { .. } => {
                 self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
@@ -120,13 +120,14 @@ impl Driver {
 
 /// The failure that these actions judge, or that a halted job will judge.
 fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure> {
-    if let JobPhase::Halted { failure, .. } = phase {
+    if let JobPhase::Halted(Halt { failure, .. }) = phase {
         return Some(failure);
     }
     actions.iter().find_map(|action| match action {
         Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
         Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
         | Action::CreatePods
+        | Action::RecordHalt
         | Action::RecordSuspension
         | Action::Keep(_)
         | Action::Enrol { .. }

@@ -71,7 +71,9 @@ pub(super) struct Starts {
 impl Starts {
     pub(super) fn new(record: &JobRecord) -> Self {
         // After a takeover, an earlier start may have left no trace. So count at least one.
-        Self { before: record.starts().max(u32::from(record.epoch > 1)), ..Self::default() }
+        let before = record.starts().max(u32::from(record.epoch > 1));
+        let started_pushes = record.halted.as_ref().map_or(0, |halted| halted.pushes);
+        Self { before, started_pushes, ..Self::default() }
     }
 
     /// Whether an earlier start may have been lost without a trace.
@@ -219,7 +221,7 @@ impl Driver {
 
     /// Whether the job is halted, and a user has pushed the new code that it waits for.
     fn has_code_for_halted(&self) -> bool {
-        matches!(self.phase, JobPhase::Halted { pushes, .. } if pushes < self.policy.pushes)
+        matches!(&self.phase, JobPhase::Halted(halt) if halt.has_new_code(&self.policy))
     }
 
     /// Creates and deletes pods. Repeated calls change nothing while the earlier requests take effect.

@@ -48,7 +48,7 @@ impl Driver {
         let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
         let is_swept = matches!(self.phase, JobPhase::Restarting { .. } | JobPhase::Suspended { .. });
         let launched = self.stored.record.launched;
-        let has_run = self.stored.record.restarts.newest_failed().is_some() || !self.starts.roster().is_empty();
+        let has_run = self.stored.record.newest_ended().is_some() || !self.starts.roster().is_empty();
         let horizon = self.phase.horizon();
         let is_elastic = self.policy.elastic.is_some();
         if is_elastic {

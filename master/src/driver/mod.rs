@@ -48,7 +48,7 @@ use crate::agent_token::AgentToken;
 use crate::backend::PodTable;
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::AgentState;
-use crate::job::phase::{self, Action, JobPhase, Known, Leftovers};
+use crate::job::phase::{self, Action, JobPhase};
 use crate::job::policy::Policy;
 use crate::store::{Ended, Stored};
 
@@ -154,17 +154,11 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
         Err(driven) => return driven,
     };
     channels.logs.load().await;
-    let record = &stored.record;
-    let known = Known {
-        first: Generation { epoch: record.epoch, sequence: 1 },
-        newest_failed: record.newest_ended(),
-        leftovers: if record.starts() == 0 { Leftovers::None } else { Leftovers::Possible },
-        result: record.ended.as_ref().map(|ended| ended.result.clone()),
-    };
-    let active_time = record.active_time(context.store.now());
+    let (record, now) = (&stored.record, context.store.now());
+    let active_time = record.active_time(now);
     let mut policy = Policy::of(&record.spec, active_time, share_of(&record.uid));
     elastic::follow(&mut policy, record, (active_time, Duration::ZERO));
-    let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
+    let (phase, actions) = phase::begin(adopt::known(record, &policy, now), &policy, Duration::ZERO);
     Driver::new(context, stored, channels, (phase, policy)).run(actions).await
 }
 
@@ -172,7 +166,9 @@ impl Driver {
     fn new(context: Arc<Context>, stored: Stored, channels: Channels, (phase, policy): (JobPhase, Policy)) -> Self {
         let record = &stored.record;
         let (reporter, reports) = mpsc::channel(BACKLOG);
-        let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
+        let halted = record.waits_after();
+        let (accepted, since) = (Some(record.accepted_at), halted.map(|halted| halted.since));
+        let times = JobTimes { accepted, halted: since, ..JobTimes::default() };
         let token = context.agent_key.token(&record.uid);
         let agents = context.agents.with_token(&token);
         let delivery = record.code().map(|id| Arc::new(Delivery::new(id, &agents, &context)));
@@ -184,15 +180,15 @@ impl Driver {
             token,
             pods: context.backend.watch(&stored.key()),
             replicas: record.replicas().into_iter().map(|id| (id, Replica::first(record.epoch))).collect(),
-            times: record.ended.as_ref().map_or(accepted, Ended::times_of_finished),
+            times: record.ended.as_ref().map_or(times, Ended::times_of_finished),
             began: Instant::now(),
             tasks: JoinSet::new(),
             start: None,
             creations: vec![],
             starts: Starts::new(record),
             look_at: None,
-            current_start: None,
-            failed: None,
+            current_start: phase.generation(),
+            failed: halted.map(|halted| halted.failed.clone()),
             silence: BTreeMap::new(),
             prepare_at: Instant::now() + wake::PREPARE_INTERVAL,
             published_at: Instant::now(),

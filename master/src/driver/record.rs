@@ -16,9 +16,9 @@ use super::writing::{Written, amend_or_mend, persistently};
 use super::{Driver, Next, follower};
 use crate::job::diagnosis::{Evidence, diagnose, longest_silent};
 use crate::job::gang::Gang;
-use crate::job::phase::PodSelection;
+use crate::job::phase::{Halt, JobPhase, PodSelection};
 use crate::job::replica::ReplicaPhase;
-use crate::store::{Change, Ended, JobRecord};
+use crate::store::{Change, Ended, Halted, JobRecord};
 
 /// Maximum time to copy the last output of a failed replica before its last lines are read.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -96,6 +96,7 @@ impl Driver {
             if record.restarts.failed_starts.last().is_some_and(is_noted) {
                 return Change::Nothing;
             }
+            record.halted = None;
             record.restarts.forgiven = forgiven;
             record.restarts.note(failed.clone());
             record.restarts.count_restart();
@@ -104,14 +105,30 @@ impl Driver {
         .await
     }
 
+    /// Records why and since when the job waits for new code. By then, a later master may be unable to observe the failure.
+    pub(super) async fn record_halt(&mut self) -> Next {
+        let (JobPhase::Halted(Halt { pushes, .. }), Some(failed), Some(since)) =
+            (&self.phase, &self.failed, self.times.halted)
+        else {
+            return Next::GoOn;
+        };
+        let halted = Halted { since, pushes: *pushes, failed: failed.clone() };
+        self.write(|record| {
+            record.halted = Some(halted.clone());
+            Change::Write
+        })
+        .await
+    }
+
     /// Records which start a suspension has ended, before its pods are deleted. A later master then knows that this
     /// start is over, and how many starts there were.
     pub(super) async fn record_suspension(&mut self) -> Next {
-        let Some(ended) = self.current_start.filter(|start| Some(*start) > self.stored.record.newest_ended()) else {
-            return Next::GoOn;
-        };
+        let JobRecord { restarts, suspension, .. } = &self.stored.record;
+        let known = restarts.newest_failed().max(suspension.ended);
+        let Some(ended) = self.current_start.filter(|start| Some(*start) > known) else { return Next::GoOn };
         let starts = self.starts_so_far(&self.gang());
         self.write(|record| {
+            record.halted = None;
             record.suspension.ended = Some(ended);
             record.suspension.starts = starts.saturating_sub(record.restarts.total());
             Change::Write

@@ -34,7 +34,7 @@ pub use self::action::{Action, PodSelection};
 pub use self::elastic::too_old;
 use self::ending::{Stop, finished, releasing, stop, stopping};
 use self::gathering::{Restart, pending, restarting, starting};
-use self::halt::Halt;
+pub use self::halt::Halt;
 pub use self::look::next_look;
 use self::running::running;
 use super::gang::Gang;
@@ -92,18 +92,7 @@ pub enum JobPhase {
         since: Duration,
     },
     /// The script has failed, and every run is dead. The job keeps its pods and waits for new code.
-    Halted {
-        /// The start that has failed.
-        generation: Generation,
-        /// The number of the next start.
-        next: Generation,
-        /// The failure. It is judged when the wait ends without new code.
-        failure: Failure,
-        /// How often a user had pushed new code when the failed script was started.
-        pushes: u32,
-        /// When the wait ends.
-        until: Duration,
-    },
+    Halted(Halt),
     /// A user has suspended the job, and every run is dead. The driver deletes the pods.
     Suspended {
         /// The number of the next start.
@@ -209,16 +198,19 @@ pub struct Known {
     pub newest_failed: Option<Generation>,
     /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
     pub leftovers: Leftovers,
+    /// What the job waits for, if an earlier master has halted it.
+    pub halted: Option<Halt>,
     /// The result of the job, if it has ended.
     pub result: Option<JobResult>,
 }
 
 /// The first phase of a job under its driver, and the first actions. If the job already has a result,
-/// the driver only releases the pods.
+/// the driver only releases the pods. A halted job goes on waiting, whatever has become of its pods.
 pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
-    let Known { first, newest_failed, leftovers, result } = known;
-    match result {
-        None => {
+    let Known { first, newest_failed, leftovers, halted, result } = known;
+    match (result, halted) {
+        (None, Some(halt)) => (halt.into(), vec![]),
+        (None, None) => {
             let horizon = newest_failed.map(Generation::next);
             let gathering = Gathering { next: first, horizon, leftovers, ready_since: None };
             // The first `step` creates the pods of an elastic job.
@@ -226,7 +218,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
             let actions = if has_none { vec![] } else { vec![Action::CreatePods] };
             (JobPhase::Pending { gathering, since: now }, actions)
         }
-        Some(result) => match policy.clean_pods {
+        (Some(result), _) => match policy.clean_pods {
             CleanPods::None => (JobPhase::Releasing { result, since: now }, vec![]),
             CleanPods::Running | CleanPods::All => {
                 (JobPhase::Releasing { result, since: now }, vec![Action::ReleasePods])
@@ -264,9 +256,7 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
             | JobPhase::Restarting { .. }
             | JobPhase::Halted { .. }),
         ) if seen.policy.is_suspended => suspension::suspend(&phase, seen),
-        (JobEvent::Observed, JobPhase::Halted { generation, next, failure, pushes, until }) => {
-            halt::halted(Halt { generation, next, failure, pushes, until }, seen)
-        }
+        (JobEvent::Observed, JobPhase::Halted(halt)) => halt::halted(halt, seen),
         (JobEvent::Observed, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
         (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
         (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
@@ -294,9 +284,9 @@ impl JobPhase {
     /// The number of the current start.
     pub fn generation(&self) -> Option<Generation> {
         match self {
-            Self::Starting { generation, .. } | Self::Running { generation, .. } | Self::Halted { generation, .. } => {
-                Some(*generation)
-            }
+            Self::Starting { generation, .. }
+            | Self::Running { generation, .. }
+            | Self::Halted(Halt { generation, .. }) => Some(*generation),
             Self::Stopping { generation, .. } => *generation,
             Self::Pending { .. }
             | Self::Restarting { .. }

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use protocol::elastic::{JobPatch, Workers};
-use protocol::failure::Restarts;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::job::JobSpec;
 use tokio::time::timeout;
@@ -14,10 +13,7 @@ use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
 use crate::job::key::JobKey;
 use crate::logs::JobLogs;
-use crate::store::{
-    Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of,
-    json_bytes_of,
-};
+use crate::store::{Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,24 +44,9 @@ impl Jobs {
         self.check_code(&spec).await?;
         self.context.backend.admit(&spec).await?;
         let now = self.context.store.now();
-        let mut record = JobRecord {
-            format: format_of(&spec),
-            revision: 0,
-            uid: uuid::Uuid::new_v4().to_string(),
-            spec: spec.clone(),
-            accepted_at: now,
-            epoch: 1,
-            holder: self.context.boot_id.clone(),
-            agent_key: self.context.agent_key.fingerprint().map(str::to_owned),
-            wish: Wish::Run,
-            launched: None,
-            restarts: Restarts::default(),
-            desired: None,
-            code: None,
-            pushes: 0,
-            suspension: Suspension::default(),
-            ended: None,
-        };
+        let (uid, holder) = (uuid::Uuid::new_v4().to_string(), self.context.boot_id.clone());
+        let mut record = JobRecord::new(spec.clone(), uid, holder, now);
+        record.agent_key = self.context.agent_key.fingerprint().map(str::to_owned);
         suspend(&mut record, is_suspended, now);
         match self.context.store.create(record).await {
             Ok(stored) => {

@@ -7,11 +7,11 @@ use protocol::failure::{FailedStart, Restarts};
 use protocol::view::ReplicaView;
 use serde::Serialize;
 
-use super::{Ended, JobRecord};
+use super::{Ended, Halted, JobRecord};
 
 /// Maximum bytes of a spec. Its arguments and variables may use 512 KiB, and the pod options the rest.
 pub const SPEC_BYTES_MAX: usize = 560 * 1024;
-/// Maximum bytes of an [`Ended`].
+/// Maximum bytes of an [`Ended`] or a [`Halted`].
 const ENDED_BYTES_MAX: usize = 256 * 1024;
 /// Maximum bytes of the failed starts.
 const RESTARTS_BYTES_MAX: usize = 192 * 1024;
@@ -31,6 +31,18 @@ impl JobRecord {
     pub fn bounded(mut self) -> Self {
         bound_restarts(&mut self.restarts);
         self.ended = self.ended.map(Ended::bounded);
+        // A job that has ended does not wait, so one share is enough for both.
+        self.halted = self.halted.filter(|_| self.ended.is_none()).map(Halted::bounded);
+        self
+    }
+}
+
+impl Halted {
+    /// Drops the consequences of the failure if this value is too long for the share of an [`Ended`].
+    fn bounded(mut self) -> Self {
+        if json_bytes_of(&self) > ENDED_BYTES_MAX {
+            self.failed.consequences.clear();
+        }
         self
     }
 }

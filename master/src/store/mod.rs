@@ -3,137 +3,26 @@
 
 mod bounds;
 mod format;
+mod halted;
 pub mod kube;
 mod reading;
+mod record;
 pub mod sqlite;
 mod suspension;
 pub mod watchers;
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use protocol::code::CodeId;
-use protocol::elastic::Workers;
-use protocol::failure::Restarts;
-use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
-use protocol::job::JobSpec;
-use protocol::view::{JobResult, JobTimes, ReplicaView};
-use serde::{Deserialize, Serialize};
+use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 pub use self::format::{FORMAT, SECOND_FORMAT, format_of};
+pub use self::halted::Halted;
 pub use self::reading::NotRead;
+pub use self::record::{Ended, JobRecord, Wish};
 pub use self::suspension::Suspension;
 
 use crate::job::key::JobKey;
-use crate::job::plan;
-
-/// The record of one job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobRecord {
-    /// The format of the record, from 1.
-    #[serde(default = "format::first_format")]
-    pub format: u32,
-    /// How many times the record was changed. A watch may report changes late; readers ignore a revision that is lower
-    /// than one that they have seen.
-    #[serde(default)]
-    pub revision: u64,
-    /// The unique id of the job. A later job with the same name has another one.
-    pub uid: String,
-    /// The request; it never changes.
-    pub spec: JobSpec,
-    /// When the job was accepted.
-    pub accepted_at: UnixMillis,
-    /// How many masters have held the job. Each takeover adds one.
-    pub epoch: u32,
-    /// The boot id of the master that holds the job.
-    pub holder: String,
-    /// The fingerprint of the key of its agents' tokens, if agents outlive their master. A master with another key
-    /// cannot talk to these agents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agent_key: Option<String>,
-    /// The user's current wish.
-    pub wish: Wish,
-    /// The last start in which an agent of the first prototype takes part, recorded before that start. Such an agent
-    /// cannot report later whether it was started. All newer agents report this themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub launched: Option<Generation>,
-    /// The failed starts of its gang, and the number of its restarts.
-    #[serde(default, skip_serializing_if = "Restarts::is_empty")]
-    pub restarts: Restarts,
-    /// How many workers a user last asked for. Absent: as many as the spec says.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub desired: Option<Workers>,
-    /// The code of the newest push. Absent: the code of the spec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub code: Option<CodeId>,
-    /// How often a user has pushed new code. A start that began with fewer pushes is stopped, and begins again.
-    #[serde(default, skip_serializing_if = "protocol::is_default")]
-    pub pushes: u32,
-    /// When and how long users have suspended the job.
-    #[serde(default, skip_serializing_if = "Suspension::is_none")]
-    pub suspension: Suspension,
-    /// How the job ended; written once.
-    pub ended: Option<Ended>,
-}
-
-impl JobRecord {
-    /// How many workers an elastic job may have now; `None` for a fixed job.
-    pub fn workers(&self) -> Option<Workers> {
-        self.desired.or(self.spec.workers())
-    }
-
-    /// The code with which the next start begins, if the job brings its code.
-    pub fn code(&self) -> Option<CodeId> {
-        self.code.or(self.spec.code)
-    }
-
-    /// Whether the job has ended, or a user wants its end.
-    pub fn is_over(&self) -> bool {
-        self.ended.is_some() || self.wish > Wish::Run
-    }
-
-    /// The replicas that the job has now.
-    pub fn replicas(&self) -> Vec<ReplicaId> {
-        plan::replicas_now(&self.spec, self.workers())
-    }
-}
-
-/// What a user wants of a job. A wish can change only to a later wish in this list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wish {
-    /// The job runs to its end.
-    Run,
-    /// The job ends, and its record stays.
-    Cancel,
-    /// The job ends, and its record is deleted.
-    Delete,
-}
-
-/// How a job ended, and when it reached each phase.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
-    /// The result.
-    pub result: JobResult,
-    /// The times of its phases.
-    pub times: JobTimes,
-    /// The last start of its gang, if there was one.
-    pub generation: Option<Generation>,
-    /// The members of an elastic job's last start, by seat.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub roster: Vec<ReplicaId>,
-    /// The state of every replica at the end.
-    pub replicas: Arc<[ReplicaView]>,
-}
-
-impl Ended {
-    /// The times of a job that ended before this master began. If `finished` is unknown, `ended` replaces it.
-    pub fn times_of_finished(&self) -> JobTimes {
-        JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
-    }
-}
 
 /// One version of a record. Versions can only be compared for equality.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -61,7 +61,8 @@ impl JobRecord {
 
     /// The newest start that is over, as far as the record says.
     pub fn newest_ended(&self) -> Option<Generation> {
-        self.restarts.newest_failed().max(self.suspension.ended)
+        let halted = self.halted.as_ref().and_then(|halted| halted.failed.generation);
+        self.restarts.newest_failed().max(self.suspension.ended).max(halted)
     }
 }
 

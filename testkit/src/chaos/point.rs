@@ -35,6 +35,8 @@ pub enum Deed {
     Stop,
     /// Record that a start failed and the job restarts.
     MakeUp,
+    /// Record that the job waits for new code.
+    Halt,
     /// Record that a user has pushed new code.
     Push,
     /// Record how the job ended.
@@ -53,7 +55,7 @@ pub enum Deed {
 
 impl Deed {
     /// Every action.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Accept,
         Self::Adopt,
         Self::Prepare,
@@ -66,6 +68,7 @@ impl Deed {
         Self::Follow,
         Self::Stop,
         Self::MakeUp,
+        Self::Halt,
         Self::Push,
         Self::Conclude,
         Self::Finish,
@@ -85,6 +88,8 @@ impl Deed {
             Some(Self::MakeUp)
         } else if after.pushes != before.pushes {
             Some(Self::Push)
+        } else if after.halted != before.halted && after.suspension == before.suspension {
+            Some(Self::Halt)
         } else if after.wish != before.wish {
             Some(Self::Wish)
         } else {
@@ -110,7 +115,7 @@ impl Deed {
 
     /// Whether only masters of jobs that bring code do this.
     pub fn is_about_code(self) -> bool {
-        matches!(self, Self::Offer | Self::Send | Self::Push)
+        matches!(self, Self::Offer | Self::Send | Self::Halt | Self::Push)
     }
 
     fn name(self) -> &'static str {
@@ -127,6 +132,7 @@ impl Deed {
             Self::Follow => "follow",
             Self::Stop => "stop",
             Self::MakeUp => "make-up",
+            Self::Halt => "halt",
             Self::Push => "push",
             Self::Conclude => "conclude",
             Self::Finish => "finish",

@@ -1,10 +1,9 @@
 //! The rules for every store. The tests of each store run this whole suite.
 
-use protocol::failure::Restarts;
 use protocol::ids::UnixMillis;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
-use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Suspension, Version, Wish, amend};
+use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Version, amend};
 
 /// Runs the suite on an empty store.
 ///
@@ -28,24 +27,7 @@ pub fn record(name: &str) -> JobRecord {
         JobRequest { worker_num: Some(2), ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce) };
     let spec = JobSpec::try_from(request).expect("a valid request");
     let (uid, holder) = (format!("uid-of-{name}"), "a-master".to_owned());
-    JobRecord {
-        format: FORMAT,
-        revision: 0,
-        uid,
-        spec,
-        accepted_at: UnixMillis(1),
-        epoch: 1,
-        holder,
-        agent_key: None,
-        wish: Wish::Run,
-        launched: None,
-        restarts: Restarts::default(),
-        desired: None,
-        code: None,
-        pushes: 0,
-        suspension: Suspension::default(),
-        ended: None,
-    }
+    JobRecord { format: FORMAT, ..JobRecord::new(spec, uid, holder, UnixMillis(1)) }
 }
 
 async fn a_created_record_is_read_back(store: &dyn JobStore) {

@@ -49,6 +49,8 @@ pub enum Action {
     },
     /// Record that a start failed for this reason and that the job restarts.
     RecordRestart(Failure),
+    /// Record the failure after which the job waits for new code, and since when it waits.
+    RecordHalt,
     /// Record that a user's wish to suspend the job has ended its current start.
     RecordSuspension,
     /// Record the result of the job. It never changes afterwards.

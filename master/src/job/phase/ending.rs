@@ -9,7 +9,7 @@ use protocol::view::JobResult;
 
 use super::elastic::regroup;
 use super::gathering::Restart;
-use super::halt::Halt;
+use super::halt::{self, Halt};
 use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
 use crate::job::gang::{Gang, HelperUse, Member, has_left};
 use crate::job::observation::Presence;
@@ -50,7 +50,7 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
         JobPhase::Pending { gathering, .. } => gathering.next,
         JobPhase::Restarting { next, .. }
         | JobPhase::Stopping { next, .. }
-        | JobPhase::Halted { next, .. }
+        | JobPhase::Halted(Halt { next, .. })
         | JobPhase::Suspended { next } => *next,
         JobPhase::Starting { .. }
         | JobPhase::Running { .. }
@@ -113,7 +113,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         Ending::Failed(known) => {
             let failure = gang.cause(known);
             let halt = generation.and_then(|generation| Halt::after(&failure, generation, stop.next, seen));
-            halt.map_or_else(|| judge(failure, stop.next, seen), |halt| (halt.into(), vec![]))
+            halt.map_or_else(|| judge(failure, stop.next, seen), |halt| halt::enter(halt, seen))
         }
     }
 }

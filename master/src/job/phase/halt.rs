@@ -6,29 +6,39 @@ use protocol::failure::Failure;
 use protocol::ids::Generation;
 
 use super::elastic::regroup;
-use super::ending::{fail, has_live_run, judge};
+use super::ending::{has_live_run, judge};
 use super::running::overdue;
-use super::{Action, JobPhase, Seen};
+use super::{Action, JobPhase, PodSelection, Seen};
+use crate::job::policy::Policy;
 
 /// See [`JobPhase::Halted`].
-#[derive(Debug, Clone)]
-pub(super) struct Halt {
-    pub(super) generation: Generation,
-    pub(super) next: Generation,
-    pub(super) failure: Failure,
-    pub(super) pushes: u32,
-    pub(super) until: Duration,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Halt {
+    /// The start that has failed.
+    pub generation: Generation,
+    /// The number of the next start.
+    pub next: Generation,
+    /// The failure. It is judged when the wait ends without new code.
+    pub failure: Failure,
+    /// How often a user had pushed new code when the failed script was started.
+    pub pushes: u32,
+    /// When the wait ends, as the time since the job's driver began.
+    pub until: Duration,
 }
 
 impl From<Halt> for JobPhase {
-    fn from(Halt { generation, next, failure, pushes, until }: Halt) -> Self {
-        Self::Halted { generation, next, failure, pushes, until }
+    fn from(halt: Halt) -> Self {
+        Self::Halted(halt)
     }
 }
 
 impl Halt {
-    /// The wait for new code after this failure; `None` if the job does not wait. If the code of the failed script is no
-    /// longer the newest, the wait ends at once.
+    /// Whether a user has pushed newer code than that of the failed script.
+    pub fn has_new_code(&self, policy: &Policy) -> bool {
+        policy.pushes > self.pushes
+    }
+
+    /// The wait for new code after this failure; `None` if the job does not wait.
     pub(super) fn after(failure: &Failure, generation: Generation, next: Generation, seen: Seen<'_>) -> Option<Self> {
         let Seen { gang, policy, now, .. } = seen;
         let wait = policy.wait_after(failure, gang.helper_of(failure))?;
@@ -44,14 +54,24 @@ impl Halt {
     }
 }
 
+/// Halts the job. Every run is dead. If the newer code is there already, the next step starts the gang again, and nothing
+/// needs to be on record.
+pub(super) fn enter(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let actions = if halt.has_new_code(seen.policy) { vec![] } else { vec![Action::RecordHalt] };
+    (halt.into(), actions)
+}
+
 pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let has_new_code = halt.has_new_code(seen.policy);
+    let is_over = seen.now >= halt.until || overdue(seen).is_some();
+    // An agent that did not answer for some time may still have a run.
     if has_live_run(seen.gang) {
-        let failure = halt.failure.clone();
-        return fail(&halt.into(), failure, seen);
+        let unended = Action::DeletePods(PodSelection::Unended);
+        let action = if has_new_code || is_over { unended } else { Action::StopRuns { grace: Duration::ZERO } };
+        return (halt.into(), vec![action]);
     }
-    if seen.policy.pushes > halt.pushes {
+    if has_new_code {
         return regroup(halt.next, seen);
     }
-    let is_over = seen.now >= halt.until || overdue(seen).is_some();
     if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Action, JobPhase, Seen, elastic, suspension};
+use super::{Action, Halt, JobPhase, Seen, elastic, suspension};
 use crate::job::policy::Policy;
 use crate::job::upkeep::Upkeep;
 
@@ -39,7 +39,7 @@ impl JobPhase {
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
         match self {
             Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
-            Self::Restarting { until, .. } | Self::Halted { until, .. } => Some(earlier(*until)),
+            Self::Restarting { until, .. } | Self::Halted(Halt { until, .. }) => Some(earlier(*until)),
             Self::Stopping { since, .. } => Some(*since + policy.stop_limit()),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
             Self::Running { .. } => job,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
 use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Presence};
-use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, begin, step};
+use master::job::phase::{Action, Halt, JobEvent, JobPhase, Known, Leftovers, Seen, begin, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::upkeep::Replacements;
 use proptest::collection::vec;
@@ -193,6 +193,8 @@ struct World {
     phase: JobPhase,
     restarts: Restarts,
     newest_failed: Option<Generation>,
+    /// The failed start after which the job waits for new code, on record.
+    halted: Option<Halt>,
     epoch: u32,
     now: Duration,
     /// The members of the newest start, by seat, and its number.
@@ -216,13 +218,14 @@ impl World {
         };
         let start_timeout = Duration::from_secs(1_000_000);
         let policy = Policy { elastic: Some(elastic), start_timeout, ..with_restarts(u32::MAX) };
-        let phase = begun(&policy, 1, None, Duration::ZERO);
+        let phase = begun(&policy, Record { epoch: 1, newest_failed: None, halted: None }, Duration::ZERO);
         Self {
             places: (0..PLACES).map(Place::new).collect(),
             policy,
             phase,
             restarts: Restarts::default(),
             newest_failed: None,
+            halted: None,
             epoch: 1,
             now: Duration::ZERO,
             roster: vec![],
@@ -344,10 +347,11 @@ impl World {
             }
             Action::RecordRestart(_) => {
                 assert!(self.places.iter().all(|place| place.runs.is_none()), "a failure is judged while scripts run");
-                self.newest_failed = self.newest.max(self.newest_failed);
+                self.record_end();
                 self.restarts.counted += 1;
             }
-            Action::RecordSuspension => self.newest_failed = self.newest.max(self.newest_failed),
+            Action::RecordHalt => self.record_halt(),
+            Action::RecordSuspension => self.record_end(),
             Action::DeletePods(_) => {
                 for place in &mut self.places {
                     place.delete(true);
@@ -357,6 +361,15 @@ impl World {
                 panic!("{action:?} of a job that goes on")
             }
         }
+    }
+
+    fn record_halt(&mut self) {
+        let JobPhase::Halted(halt) = &self.phase else { panic!("{:?} is no halt", self.phase) };
+        self.halted = Some(halt.clone());
+    }
+
+    fn record_end(&mut self) {
+        (self.newest_failed, self.halted) = (self.newest.max(self.newest_failed), None);
     }
 
     fn create(&mut self, id: ReplicaId) {
@@ -370,6 +383,8 @@ impl World {
     fn check_roster(&mut self, generation: Generation, members: &[ReplicaId]) {
         let Workers { min, max } = self.elastic().workers;
         assert!(Some(generation) > self.newest, "{generation} after {:?}", self.newest);
+        let has_new_code = self.halted.as_ref().is_none_or(|halt| halt.has_new_code(&self.policy));
+        assert!(has_new_code, "{generation} repeats the failed code: {:?}", self.halted);
         assert!(
             (min..=max).contains(&u32::try_from(members.len()).expect("a small number")),
             "{} of {min}:{max}",
@@ -487,7 +502,8 @@ impl World {
             let is_found = pod.is_some();
             place.seen = Observation { pod, agent, is_found, deleted_by: DeletedBy::Others, ..Observation::NEW };
         }
-        self.phase = begun(&self.policy, self.epoch, self.newest_failed, self.now);
+        let Self { epoch, newest_failed, .. } = *self;
+        self.phase = begun(&self.policy, Record { epoch, newest_failed, halted: self.halted.clone() }, self.now);
     }
 
     /// Lets all that is under way come to its end, and returns whether the gang runs.
@@ -509,9 +525,19 @@ impl World {
     }
 }
 
-fn begun(policy: &Policy, epoch: u32, newest_failed: Option<Generation>, now: Duration) -> JobPhase {
+/// What a master finds on record.
+struct Record {
+    epoch: u32,
+    newest_failed: Option<Generation>,
+    halted: Option<Halt>,
+}
+
+fn begun(policy: &Policy, Record { epoch, newest_failed, halted }: Record, now: Duration) -> JobPhase {
     let first = Generation { epoch, sequence: 1 };
-    let known = Known { first, newest_failed, leftovers: Leftovers::None, result: None };
+    let newest_failed = newest_failed.max(halted.as_ref().map(|halt| halt.generation));
+    let waits = halted.filter(|halt| !halt.has_new_code(policy));
+    let halted = waits.map(|halt| Halt { next: first, ..halt });
+    let known = Known { first, newest_failed, leftovers: Leftovers::None, halted, result: None };
     begin(known, policy, now).0
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, HelperUse, Member};
 use master::job::observation::{Addresses, AgentState, Observation, PodState};
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, step};
+use master::job::phase::{Action, Ending, Halt, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step};
 use master::job::policy::{Deadline, Policy};
 use master::job::replica::ReplicaPhase::{Exited, Running};
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
@@ -13,8 +13,8 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::job::support::{
-    FIRST, NO_RESTARTS, POLICY, SECOND, SOON, exit, exited, id, lost, pending, seen, stopped, stopping, was_lost,
-    with_restarts, workers,
+    FIRST, NO_RESTARTS, POLICY, SECOND, SOON, exit, exited, id, lost, pending, seen, stop_with, stopped, stopping,
+    was_lost, with_restarts, workers,
 };
 
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
@@ -37,7 +37,7 @@ fn dead() -> Gang {
 
 /// The phase after the failure of a start with this number of pushes.
 fn halted(pushes: u32) -> JobPhase {
-    JobPhase::Halted { generation: FIRST, next: AGAIN, failure: failure(), pushes, until: SOON + WAIT }
+    Halt { generation: FIRST, next: AGAIN, failure: failure(), pushes, until: SOON + WAIT }.into()
 }
 
 fn look_at(now: Duration, phase: JobPhase, gang: &Gang, policy: &Policy) -> (JobPhase, Vec<Action>) {
@@ -49,7 +49,7 @@ fn a_job_whose_script_has_failed_waits_when_all_runs_are_dead() {
     let failing = stopping(Ending::Failed(failure()));
     let alive = workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]);
     assert_eq!(look_at(SOON, failing.clone(), &alive, &halting(0)).0, failing);
-    assert_eq!(look_at(SOON, failing, &dead(), &halting(0)), (halted(0), vec![]));
+    assert_eq!(look_at(SOON, failing, &dead(), &halting(0)), (halted(0), vec![Action::RecordHalt]));
     assert_eq!(halted(0).deadline(&halting(0)), Some(SOON + WAIT));
     assert_eq!(look_at(SOON, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
     let gone = workers(&[lost(), lost()]);
@@ -122,9 +122,32 @@ fn a_halted_job_can_be_cancelled_and_suspended() {
 }
 
 #[test]
-fn a_run_that_appears_late_is_stopped() {
+fn a_run_that_appears_late_is_stopped_and_ends_no_wait() {
     let late = workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]);
-    assert_eq!(look_at(SOON, halted(0), &late, &halting(0)).0, stopping(Ending::Failed(failure())));
+    let look = |now, policy: &Policy| look_at(now, halted(0), &late, policy);
+    assert_eq!(look(SOON, &halting(0)), (halted(0), stop_with(Duration::ZERO)));
+    let deleted = || (halted(0), vec![Action::DeletePods(PodSelection::Unended)]);
+    assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "it has not ended in time");
+    assert_eq!(look(SOON, &Policy { pushes: 1, ..halting(0) }), deleted());
+}
+
+#[test]
+fn a_new_master_judges_the_failure_on_record_at_the_time_on_record_although_the_pod_is_lost() {
+    let policy = halting(0);
+    let JobPhase::Halted(halt) = halted(0) else { panic!("it is halted") };
+    let halt = Halt { next: SECOND, ..halt };
+    let (newest_failed, leftovers, halted) = (Some(FIRST), Leftovers::Possible, Some(halt.clone()));
+    let (phase, actions) =
+        begin(Known { first: SECOND, newest_failed, leftovers, halted, result: None }, &policy, SOON);
+    assert_eq!((&phase, actions), (&halt.clone().into(), vec![]));
+    let gang = workers(&[Exited(FIRST, stopped(10)), lost()]);
+    let look = |now| {
+        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now };
+        step(phase.clone(), JobEvent::Observed, seen).0
+    };
+    assert_eq!(look(SOON), phase);
+    let result = JobResult::Failed { failure: failure() };
+    assert_eq!(look(halt.until), JobPhase::Releasing { result, since: halt.until });
 }
 
 /// A worker of a new master, in the state that its agent reports.
@@ -158,10 +181,11 @@ fn a_new_master_halts_the_job_again_unless_it_finds_newer_code_on_record() {
         let policy = Policy { pushes, ..halting(0) };
         let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
         let look = |phase| step(phase, JobEvent::Observed, seen).0;
-        let halted = look(look(pending()));
+        let (halted, actions) = step(look(pending()), JobEvent::Observed, seen);
         let until = SOON + WAIT;
-        let expected = JobPhase::Halted { generation: FIRST, next: SECOND, failure: failure(), pushes: 1, until };
-        assert_eq!(halted, expected);
+        let expected = Halt { generation: FIRST, next: SECOND, failure: failure(), pushes: 1, until };
+        assert_eq!(halted, expected.into());
+        assert_eq!(actions, if starts_again { vec![] } else { vec![Action::RecordHalt] });
         let next = look(halted);
         assert_eq!(matches!(next, JobPhase::Restarting { next: SECOND, .. }), starts_again, "{next:?}");
     }
@@ -187,7 +211,7 @@ fn a_new_master_does_not_wait_for_code_that_an_earlier_one_was_about_to_start() 
         vec![called_back, failed(Some(AGAIN)), idle]
     };
     let halted = look(stopping, dead());
-    let JobPhase::Halted { pushes: 0, .. } = halted else { panic!("{halted:?}") };
+    let JobPhase::Halted(Halt { pushes: 0, .. }) = halted else { panic!("{halted:?}") };
     let next = look(halted, dead());
     assert!(matches!(next, JobPhase::Restarting { .. }), "{next:?}");
 }

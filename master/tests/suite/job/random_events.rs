@@ -50,7 +50,7 @@ impl Script {
     /// Feeds each moment to `step` as a driver does: repeatedly, until the phase no longer changes.
     fn play(&self) -> Vec<Move> {
         let leftovers = if self.newest_failed.is_some() { Leftovers::Possible } else { Leftovers::None };
-        let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, result: None };
+        let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, halted: None, result: None };
         let (mut phase, actions) = begin(known, &self.policy, Duration::ZERO);
         let (mut now, mut restarts) = (Duration::ZERO, Restarts::default());
         let (gang, counted) = (Gang::new(vec![]), 0);
@@ -316,7 +316,7 @@ proptest! {
         let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
             Action::Conclude(result) => Some(result.clone()),
             Action::CreatePods | Action::Keep(_) | Action::Enrol { .. } | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
-            | Action::RecordRestart(_) | Action::RecordSuspension | Action::ReleasePods | Action::DeletePods(_) => None,
+            | Action::RecordRestart(_) | Action::RecordHalt | Action::RecordSuspension | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
         prop_assert_eq!(concluded.len(), usize::from(!reached.is_empty()));

@@ -111,7 +111,7 @@ pub(crate) const GATHERING: Gathering =
 
 /// The first phase and actions of a master that numbers its first start `first`.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
-    begin(Known { first, newest_failed: None, leftovers: Leftovers::None, result }, &POLICY, now)
+    begin(Known { first, newest_failed: None, leftovers: Leftovers::None, halted: None, result }, &POLICY, now)
 }
 
 pub(crate) fn pending() -> JobPhase {

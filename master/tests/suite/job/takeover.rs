@@ -261,7 +261,7 @@ fn the_end_of_a_start_waits_for_agents_that_have_not_answered_yet() {
 /// The first phase and actions of a master whose record lists the first start as failed.
 fn begun_after_a_failure() -> (JobPhase, Vec<Action>) {
     let (newest_failed, leftovers) = (Some(FIRST), Leftovers::Possible);
-    begin(Known { first: SECOND, newest_failed, leftovers, result: None }, &POLICY, SINCE)
+    begin(Known { first: SECOND, newest_failed, leftovers, halted: None, result: None }, &POLICY, SINCE)
 }
 
 /// The start that the first master made after [`FIRST`] had failed.

@@ -31,7 +31,8 @@ impl World {
         let Record { epoch, restarts, result, .. } = &self.record;
         let first = Generation { epoch: *epoch, sequence: 1 };
         let leftovers = if restarts.is_empty() { Leftovers::None } else { Leftovers::Possible };
-        let known = Known { first, newest_failed: restarts.newest_failed(), leftovers, result: result.clone() };
+        let known =
+            Known { first, newest_failed: restarts.newest_failed(), leftovers, halted: None, result: result.clone() };
         let (phase, actions) = begin(known, &self.policy, self.now);
         (self.phase, self.current_start) = (phase, None);
         let gang = self.gang();
@@ -95,8 +96,8 @@ impl World {
             Action::CreatePods => {
                 self.begin_start(|_| Order::Create, |pod| pod.seen.presence() == Presence::Absent);
             }
-            Action::Keep(_) | Action::Enrol { .. } | Action::RecordSuspension => {
-                panic!("the job of this world is fixed, and it is not suspended")
+            Action::Keep(_) | Action::Enrol { .. } | Action::RecordHalt | Action::RecordSuspension => {
+                panic!("the job of this world is fixed, and it is neither halted nor suspended")
             }
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),

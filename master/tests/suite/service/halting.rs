@@ -4,7 +4,7 @@ use master::agent_token::AgentKey;
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
-use protocol::elastic::{ChangeCause, JobPatch};
+use protocol::elastic::{ChangeCause, GangChange, JobPatch};
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 use protocol::job::JobSpec;
@@ -93,6 +93,50 @@ async fn a_new_master_finds_the_job_halted() {
     let view = until(&job, |view| view.state == JobState::Running).await;
     assert_eq!(view.restarts.total(), 0);
     assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "in the same pods");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
+    let elsewhere = Master::new();
+    let fixed = halting(&elsewhere);
+    for spec in [fixed.clone(), JobSpec { worker_min: Some(1), ..fixed }] {
+        let first = Master::new();
+        keep(first.jobs.code());
+        let (_, before, _) = halt(&first, &spec).await;
+        first.stop_following().await;
+        first.backend.lose(&spec.name, worker(1), "its node died");
+        let (second, job) = taken_over(&first, &spec).await;
+        let view = until(&job, |view| view.state == JobState::Halted).await;
+        let known = |view: &JobView| (view.restarts.clone(), view.times.halted, view.generation, view.started_pushes);
+        assert_eq!(known(&view), known(&before), "why and since when it waits");
+        push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+        let view = until(&job, |view| view.state == JobState::Running).await;
+        assert!(view.restarts.is_empty(), "{:?}", view.restarts);
+        let GangChange { generation, cause, .. } = &view.changes[0];
+        assert_eq!((*generation, cause), (Generation { epoch: 2, sequence: 1 }, &ChangeCause::Pushed));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_of_a_job_that_is_suspended_or_over_has_no_halt() {
+    let master = Master::new();
+    let spec = halting(&master);
+    let on_record = async || master.store.get(&spec.name).await.expect("it answers").expect("it is there").record;
+    let (job, ..) = halt(&master, &spec).await;
+    assert_eq!(on_record().await.halted.map(|halted| halted.pushes), Some(0));
+    suspend(&master, &spec, true).await;
+    reach(&job, JobState::Suspended).await;
+    let record = on_record().await;
+    let first = Generation { epoch: 1, sequence: 1 };
+    assert_eq!((record.halted, record.suspension.ended, record.suspension.starts), (None, Some(first), 1));
+    suspend(&master, &spec, false).await;
+    until(&job, runs_in(1, 2)).await;
+    agents(&master, &spec).await[1].exit(ExitOutcome::Code(1));
+    reach(&job, JobState::Halted).await;
+    assert!(on_record().await.halted.is_some());
+    master.wish(&spec.name, Wish::Cancel).await;
+    reach(&job, JobState::Cancelled).await;
+    assert_eq!(on_record().await.halted, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,35 @@
+//! What a record says about a job that waits for new code after its script has failed.
+
+use std::time::Duration;
+
+use protocol::failure::FailedStart;
+use protocol::ids::UnixMillis;
+use serde::{Deserialize, Serialize};
+
+use super::JobRecord;
+
+/// A failed start after which a job waits for new code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halted {
+    /// Since when the job waits.
+    pub since: UnixMillis,
+    /// How often a user had pushed new code when the failed script was started.
+    pub pushes: u32,
+    /// The start, with its failure. A later master may no longer be able to observe it.
+    pub failed: FailedStart,
+}
+
+impl Halted {
+    /// How long the job still waits at `now`, if it waits for `wait` in all.
+    pub fn left(&self, wait: Duration, now: UnixMillis) -> Duration {
+        wait.saturating_sub(Duration::from_millis(now.0.saturating_sub(self.since.0)))
+    }
+}
+
+impl JobRecord {
+    /// The start after which the job waits. `None` if it does not wait, because a user has pushed newer code or the job has
+    /// ended.
+    pub fn waits_after(&self) -> Option<&Halted> {
+        self.halted.as_ref().filter(|halted| halted.pushes >= self.pushes && self.ended.is_none())
+    }
+}
