@@ -284,6 +284,14 @@ impl Gang {
         launched.filter_map(|member| member.phase.generation()).max()
     }
 
+    /// Whether an earlier master has stopped all runs because of newer code, and was giving the agents the environments of
+    /// the next start.
+    pub fn is_between_starts(&self) -> bool {
+        let (ran, configured) = (self.newest_launch(), self.newest_generation());
+        let pushes = |start: Option<Generation>| self.pushes_in(start?);
+        ran.is_some() && configured > ran && pushes(configured) > pushes(ran)
+    }
+
     /// The newest generation that an agent knows.
     pub fn newest_generation(&self) -> Option<Generation> {
         self.members().filter_map(|member| member.phase.generation()).max()

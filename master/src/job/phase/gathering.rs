@@ -22,6 +22,9 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     if let Some(failure) = overdue(seen) {
         return fail(&phase, failure, seen);
     }
+    if gang.is_between_starts() {
+        return stop(&phase, Ending::Regroup, seen);
+    }
     if gang.members().all(Member::has_joined) {
         return resume_or_start(gathering, seen);
     }

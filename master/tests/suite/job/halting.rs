@@ -1,10 +1,12 @@
-//! Jobs that wait for new code after their script has failed.
+//! Jobs that wait for new code after their script has failed, and new masters that find code pushed.
 
 use std::time::Duration;
 
 use master::job::gang::{Gang, HelperUse, Member};
 use master::job::observation::{Addresses, AgentState, Observation, PodState};
-use master::job::phase::{Action, Ending, Halt, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step};
+use master::job::phase::{
+    Action, Ending, Gathering, Halt, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step,
+};
 use master::job::policy::{Deadline, Policy};
 use master::job::replica::ReplicaPhase::{Exited, Running};
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
@@ -13,8 +15,8 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::job::support::{
-    FIRST, NO_RESTARTS, POLICY, SECOND, SOON, exit, exited, id, lost, pending, seen, stop_with, stopped, stopping,
-    was_lost, with_restarts, workers,
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, exited, id, lost, pending, seen, stop_with,
+    stopped, stopping, was_lost, with_restarts, workers,
 };
 
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
@@ -191,27 +193,42 @@ fn a_new_master_halts_the_job_again_unless_it_finds_newer_code_on_record() {
     }
 }
 
-#[test]
-fn a_new_master_does_not_wait_for_code_that_an_earlier_one_was_about_to_start() {
-    let policy = Policy { pushes: 1, ..halting(0) };
-    let look = |phase, members: Vec<Member>| {
-        let gang = Gang::new(members);
-        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
-        step(phase, JobEvent::Observed, seen).0
-    };
-    let failed = |horizon| found(1, status(FIRST, 0, Some(exit(1, 9))), horizon);
-    // The earlier master died after the push, when one of three agents had the environment of the next start.
-    let configured = found(0, status(AGAIN, 1, None), None);
-    let stopping = look(pending(), vec![configured, failed(None), found(2, AgentState::Silent, None)]);
-    assert_eq!((stopping.generation(), stopping.horizon()), (Some(AGAIN), Some(AGAIN)));
+/// An agent that was told not to start the run for which it was configured.
+fn called_back(index: u32, generation: Generation, pushes: u32, horizon: Option<Generation>) -> Member {
     let never = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(10) };
-    let dead = || {
-        let called_back = found(0, status(AGAIN, 1, Some(never.clone())), Some(AGAIN));
-        let idle = found(2, AgentState::Status(Box::new(RunStatus::idle("boot"))), Some(AGAIN));
-        vec![called_back, failed(Some(AGAIN)), idle]
-    };
-    let halted = look(stopping, dead());
-    let JobPhase::Halted(Halt { pushes: 0, .. }) = halted else { panic!("{halted:?}") };
-    let next = look(halted, dead());
-    assert!(matches!(next, JobPhase::Restarting { .. }), "{next:?}");
+    found(index, status(generation, pushes, Some(never)), horizon)
+}
+
+#[test]
+fn a_new_master_starts_the_new_code_whose_start_an_earlier_one_was_configuring_and_records_no_failure() {
+    let policies = [POLICY, halting(0)].map(|policy| Policy { pushes: 1, ..policy });
+    // Other scripts may fail because one is stopped.
+    for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
+        let look = |phase, members: Vec<Member>| {
+            let gang = Gang::new(members);
+            let seen = Seen { gang: &gang, policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+            step(phase, JobEvent::Observed, seen)
+        };
+        let ended = |horizon| found(1, status(FIRST, 0, Some(end.clone())), horizon);
+        let idle = || found(2, AgentState::Status(Box::new(RunStatus::idle("boot"))), Some(AGAIN));
+        // The earlier master died when one of the agents had the environment of the next start.
+        let third = [found(2, AgentState::Silent, None), found(2, status(FIRST, 0, Some(end.clone())), None)];
+        for third in third {
+            let members = vec![found(0, status(AGAIN, 1, None), None), ended(None), third];
+            let gathering = Gathering { next: SECOND, ..GATHERING };
+            let (phase, actions) = look(JobPhase::Pending { gathering, since: SINCE }, members);
+            let (next, since) = (SECOND, SOON);
+            let (generation, horizon, ending) = (Some(AGAIN), Some(AGAIN), Ending::Regroup);
+            assert_eq!(phase, JobPhase::Stopping { generation, horizon, next, ending, since });
+            assert!(matches!(actions[..], [Action::StopRuns { .. }]), "{actions:?}");
+            let horizon = Some(AGAIN);
+            let again = JobPhase::Restarting { next, without: PodSelection::Unfit, until: SOON, since };
+            let members = vec![called_back(0, AGAIN, 1, horizon), ended(horizon), idle()];
+            assert_eq!(look(phase, members), (again, vec![]));
+        }
+        // A master that died a moment later leaves this behind.
+        let members = vec![called_back(0, AGAIN, 1, None), ended(None), ended(None)];
+        let (phase, _) = look(pending(), members);
+        assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Regroup, .. }), "{phase:?}");
+    }
 }
