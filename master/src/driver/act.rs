@@ -33,7 +33,7 @@ impl Driver {
             Action::CreatePods => self.create_missing(),
             Action::Keep(upkeep) => self.keep(upkeep),
             Action::Enrol { generation, roster } => self.enrol(generation, &roster),
-            Action::Configure(generation) => self.configure(generation),
+            Action::Configure(generation) => self.configure(generation).await,
             Action::Launch(generation) => return self.launch(generation).await,
             Action::StopRuns { grace } => self.stop_runs(grace).await,
             // `advance` has stored the diagnosis in `self.failed`.
@@ -47,7 +47,7 @@ impl Driver {
         Next::GoOn
     }
 
-    fn configure(&mut self, generation: Generation) {
+    async fn configure(&mut self, generation: Generation) {
         let (gang, record) = (self.gang(), &self.stored.record);
         debug!(job = %self.stored.name(), %generation, members = gang.members().count(), "gang complete");
         for (id, replica) in &mut self.replicas {
@@ -76,7 +76,7 @@ impl Driver {
         let meeting = Meeting { spec, uid, members, restarts, pushes: self.policy.pushes };
         self.starts.configured_pushes = meeting.pushes;
         self.note_fixed_start(generation);
-        self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
+        self.begin_start(tasks::configure(self.fanout(generation), seats, meeting)).await;
     }
 
     async fn launch(&mut self, generation: Generation) -> Next {
@@ -91,7 +91,7 @@ impl Driver {
             }
         }
         let waiting = self.agents(|_, phase| !phase.was_launched());
-        self.begin_start(tasks::launch(self.fanout(generation), waiting));
+        self.begin_start(tasks::launch(self.fanout(generation), waiting)).await;
         Next::GoOn
     }
 
@@ -103,8 +103,10 @@ impl Driver {
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 
-    /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task.
-    pub(super) fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task. First cancels the task of an earlier
+    /// start: agents that know the newer start refuse the earlier one, and the driver would take this for a failure.
+    async fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        self.cancel_start().await;
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
@@ -234,6 +236,10 @@ impl Driver {
             let _ = creation.await;
         }
         self.replicas.values_mut().for_each(Replica::give_up_request);
+        self.cancel_start().await;
+    }
+
+    async fn cancel_start(&mut self) {
         if let Some(start) = self.start.take() {
             start.abort();
             // The task's result does not matter: the watch and the agents show what it did.
