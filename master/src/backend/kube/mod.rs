@@ -8,6 +8,7 @@ mod observe;
 mod quota;
 mod seen;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -63,6 +64,7 @@ pub struct KubeBackend {
     master: MasterPlace,
     host_volumes: HostVolumes,
     agent_image: Option<ImageRef>,
+    own_claims: BTreeSet<String>,
     seen: SeenPods,
     /// Cancelled when the watch has ended, which only a panic can cause.
     blind: CancellationToken,
@@ -125,6 +127,7 @@ impl KubeBackend {
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
                 agent_image: None,
+                own_claims: BTreeSet::new(),
                 seen,
                 blind,
                 _watch: watch,
@@ -141,6 +144,11 @@ impl KubeBackend {
     /// Sets the image from which the agent comes into the pods of jobs that bring their code.
     pub fn with_agent_image(self, agent_image: Option<ImageRef>) -> Self {
         Self { agent_image, ..self }
+    }
+
+    /// Sets the claims that the master's own pod mounts. Jobs may not mount them.
+    pub fn with_own_claims(self, own_claims: BTreeSet<String>) -> Self {
+        Self { own_claims, ..self }
     }
 
     /// The pod that this back end creates.
