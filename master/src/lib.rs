@@ -40,7 +40,7 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::joined::JoinedBackend;
-use crate::backend::kube::{HostVolumes, KubeBackend};
+use crate::backend::kube::{DefaultUser, HostVolumes, KubeBackend};
 use crate::backend::process::ProcessBackend;
 use crate::code::CodeStore;
 use crate::config::{Backend, Config, WatchTfJobs};
@@ -228,6 +228,8 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
         (None, None) => None,
     };
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes).with_agent_image(agent_image);
+    let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
+    let backend = backend.with_default_user(if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster });
     info!(namespace = cluster.namespace(), "connected to Kubernetes");
     let (logs, code) = (state.logs().join(cluster.folder()), state.code().join(cluster.folder()));
     let store = KubeStore::new(&cluster);

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use protocol::image::ImageRef;
+use protocol::pod::OPENSHIFT_GROUP;
 use serde_json::{Value, json};
 
 use super::manifests::TfJobs;
@@ -36,11 +37,14 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// The objects. `before` are the TFJobs that the installation runs.
-    fn objects(&self, before: Option<TfJobs>) -> Vec<DynamicObject> {
+    /// The objects. `before` are the TFJobs that the installation runs. `user` is the one of the master's pod.
+    fn objects(&self, before: Option<TfJobs>, user: PodUser) -> Vec<DynamicObject> {
         let image = self.image.clone().unwrap_or_else(manifests::default_image);
         let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
         let mut objects = manifests::required(&image);
+        if user == PodUser::OfCluster {
+            objects.iter_mut().for_each(manifests::without_user);
+        }
         if let Some(tfjobs) = self.tfjobs.or(before) {
             objects.iter_mut().for_each(|object| manifests::watch_tfjobs(object, tfjobs));
             objects.splice(0..0, manifests::tfjob_rights());
@@ -52,7 +56,7 @@ impl Order {
 
 /// The objects as one list for `kubectl apply -f -`, without the Secret.
 pub(crate) fn exported(order: &Order) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "items": order.objects(None)})
+    json!({"apiVersion": "v1", "kind": "List", "items": order.objects(None, PodUser::OfManifest)})
 }
 
 /// Installs or upgrades, and waits until the master serves. Changes nothing if an object belongs to someone else, or if
@@ -70,7 +74,7 @@ pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> 
     if order.tfjobs.is_some() && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
         return Err(ClusterError::Kubeflow);
     }
-    let objects = order.objects(followed_tfjobs(cluster).await?);
+    let objects = order.objects(followed_tfjobs(cluster).await?, user(cluster).await?);
     let before = existing(cluster, &objects).await?;
     make_secret(cluster, notes).await?;
     for (object, before) in objects.iter().zip(before) {
@@ -145,6 +149,23 @@ fn api_of(cluster: &Cluster, object: &DynamicObject) -> Api<DynamicObject> {
         Api::all_with(client, &resource)
     } else {
         Api::namespaced_with(client, cluster.namespace(), &resource)
+    }
+}
+
+/// The user of the master's pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PodUser {
+    /// That of the manifest.
+    OfManifest,
+    /// One that the cluster gives, as OpenShift does.
+    OfCluster,
+}
+
+async fn user(cluster: &Cluster) -> Result<PodUser, ClusterError> {
+    match cluster.call(rights::LIST_GROUPS, cluster.client().list_api_groups()).await {
+        Ok(all) if all.groups.iter().any(|group| group.name == OPENSHIFT_GROUP) => Ok(PodUser::OfCluster),
+        Ok(_) | Err(ClusterError::Forbidden { .. }) => Ok(PodUser::OfManifest),
+        Err(error) => Err(error),
     }
 }
 

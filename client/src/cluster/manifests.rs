@@ -55,6 +55,13 @@ fn flag_of(tfjobs: TfJobs) -> &'static str {
     }
 }
 
+/// Leaves the user of this Deployment's pods to the cluster, if it is one.
+pub(super) fn without_user(object: &mut DynamicObject) {
+    let context = object.data.pointer_mut("/spec/template/spec/securityContext").and_then(Value::as_object_mut);
+    let ids = ["runAsUser", "runAsGroup", "fsGroup"];
+    context.into_iter().for_each(|context| context.retain(|name, _| !ids.contains(&name.as_str())));
+}
+
 /// The kind TFJob, which belongs to the whole cluster.
 pub(super) fn tfjob_kind() -> DynamicObject {
     parsed(&[TFJOBS]).remove(0)
@@ -164,6 +171,19 @@ mod tests {
             watch_tfjobs(&mut deployment, tfjobs);
             assert_eq!(watched_tfjobs(&deployment), Some(tfjobs));
         }
+    }
+
+    #[test]
+    fn openshift_gives_the_user_of_the_master() {
+        let mut objects = required(&default_image());
+        let user = |object: &DynamicObject| object.data["spec"]["template"]["spec"]["securityContext"].clone();
+        let seccomp = json!({ "type": "RuntimeDefault" });
+        let of_manifest = json!({
+            "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532, "seccompProfile": seccomp,
+        });
+        assert_eq!(user(objects.last().unwrap()), of_manifest);
+        objects.iter_mut().for_each(without_user);
+        assert_eq!(user(objects.last().unwrap()), json!({ "runAsNonRoot": true, "seccompProfile": seccomp }));
     }
 
     #[test]

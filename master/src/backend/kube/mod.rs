@@ -63,6 +63,7 @@ pub struct KubeBackend {
     master: MasterPlace,
     host_volumes: HostVolumes,
     agent_image: Option<ImageRef>,
+    default_user: DefaultUser,
     seen: SeenPods,
     /// Cancelled when the watch has ended, which only a panic can cause.
     blind: CancellationToken,
@@ -76,6 +77,15 @@ pub enum HostVolumes {
     Refused,
     /// Any job may use such mounts.
     Allowed,
+}
+
+/// The user of pods into which the agent is copied, if neither the job nor its template names one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultUser {
+    /// User and group 65532.
+    Muster,
+    /// A user that the cluster gives, as OpenShift does.
+    OfCluster,
 }
 
 /// Why the back end cannot begin.
@@ -125,6 +135,7 @@ impl KubeBackend {
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
                 agent_image: None,
+                default_user: DefaultUser::Muster,
                 seen,
                 blind,
                 _watch: watch,
@@ -143,10 +154,15 @@ impl KubeBackend {
         Self { agent_image, ..self }
     }
 
+    /// Sets the user of pods into which the agent is copied.
+    pub fn with_default_user(self, default_user: DefaultUser) -> Self {
+        Self { default_user, ..self }
+    }
+
     /// The pod that this back end creates.
     fn manifest(&self, spec: &PodSpec) -> Result<Pod, Vec<Note>> {
         let allowed = Allowed { host_volumes: self.host_volumes == HostVolumes::Allowed, root: false };
-        manifest::pod(spec, self.agent_image.as_ref(), allowed)
+        manifest::pod(spec, self.agent_image.as_ref(), self.default_user, allowed)
     }
 
     /// Creates a pod, or finds that it exists. Waits while a pod of another job has this name.
