@@ -98,7 +98,7 @@ impl Output {
                     offset = first + n as u64;
                 }
                 Err(error) => {
-                    warn!(%error, "cannot read stderr back");
+                    warn!(%error, "cannot read the kept stderr");
                     return stderr;
                 }
             }
@@ -125,8 +125,8 @@ pub fn stderr_tail(stderr: &[u8]) -> String {
     text[begin..].to_owned()
 }
 
-/// One log, and a channel with its end. The mutex is the agent's only lock. It is held during one read or write, and
-/// never across an await.
+/// One log, and a watch channel that holds its end offset. The mutex is held during one read or write, and never across an
+/// await.
 #[derive(Debug)]
 pub struct StreamLog {
     log: Mutex<BoundedLog>,

@@ -1,7 +1,7 @@
 //! Reaps every child of the agent, and kills what a run leaves behind.
 //!
-//! The agent is a child subreaper, like every process 1. So a descendant whose parent has ended becomes the agent's
-//! child, even if it has detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also
+//! The agent is a child subreaper: a descendant whose parent has ended becomes the agent's child, even if it has
+//! detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also
 //! starts the children: when `Command::spawn` fails, it waits for its child, and a reaper in another task could take
 //! that child first.
 
@@ -77,8 +77,8 @@ impl Reaper {
         }
     }
 
-    /// Whether the agent has children besides this one. A search through `/proc` is enough: every descendant has an
-    /// ancestor that is a child of the agent, and this child stays listed until it is reaped here.
+    /// Whether the agent has children other than `warm`. A search through `/proc` is enough: every descendant has an
+    /// ancestor that is a child of the agent, and `warm` stays listed until it is reaped here.
     pub fn has_children_besides(&self, warm: Option<Pid>) -> bool {
         match warm {
             Some(warm) => children_of(getpid()).iter().any(|child| *child != warm),
@@ -92,7 +92,7 @@ impl Reaper {
         self.has_children_besides(None)
     }
 
-    /// Sends SIGKILL to every child of the agent besides this one. The children of a killed child become the agent's children, so repeat
+    /// Sends SIGKILL to every child of the agent except `warm`. The children of a killed child become the agent's children, so repeat
     /// this until [`Reaper::has_children_besides`] finds none. Grandchildren are not killed directly: a child keeps its process id
     /// until it is reaped here, but a grandchild's id may already belong to another process.
     pub fn kill_children_besides(&self, warm: Option<Pid>) {

@@ -1,5 +1,5 @@
 //! Small scripts that replace a training and behave like it in one respect. They report their progress on stdout. The
-//! test and other replicas talk to them at their TensorFlow addresses, which works in every place.
+//! test and other replicas talk to them at their TensorFlow addresses, which works with every back end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Query parameters. All are numbers, switches, generations and ids, so no percent-decoding is needed.
+//! Query parameters. No value that Muster sends needs percent-encoding, so nothing is decoded.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -54,7 +54,7 @@ impl<'a> Query<'a> {
         self.parse("code", "64 lower-case hexadecimal digits")
     }
 
-    /// The membership in a start: `seat`, `of` and `start`, all three or none.
+    /// The membership in a start: `seat`, `of` and `start`, all three or none. `pushes` is optional.
     pub(super) fn membership(&self) -> Result<Option<Membership>, Failure> {
         let number = |name: &str| self.parse::<u32>(name, "a whole number");
         let pushes = number("pushes")?.unwrap_or_default();

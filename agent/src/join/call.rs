@@ -37,7 +37,7 @@ pub(super) struct Master {
     pub(super) task: JobName,
 }
 
-/// Why there is no answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     /// The master has not answered.
@@ -89,7 +89,7 @@ impl Master {
             let status = response.status();
             Ok((status, Limited::new(response.into_body(), ANSWER_BYTES).collect().await?.to_bytes()))
         };
-        // The connection ends with its sender. Its errors are those of the answer, too.
+        // The connection ends when `sender` is dropped. If it fails, the answer fails too, with the same error.
         tokio::join!(answer, connection).0
     }
 }

@@ -1,5 +1,5 @@
-//! Joins a job from a bare machine. Whenever no master has asked for the status for a lease, the agent sends its one message:
-//! "I am here". So it joins, comes back after its machine was cut off, and reports to a new master.
+//! Joins a job from a bare machine. When no master has asked for the status for the length of one lease, the agent
+//! sends its one message: "I am here". So it joins, comes back after its machine was cut off, and reports to a new master.
 
 mod call;
 mod port;
@@ -123,7 +123,7 @@ impl Joining {
 pub(crate) async fn leave(joining: Option<Joining>, end: AgentEnd) -> anyhow::Result<u8> {
     let Some(Joining { leaving, task }) = joining else { return Ok(end.code) };
     let left = if end.signal_deadline.is_some() { Left::Terminated } else { Left::Finished };
-    // The task may have ended, and the agent because of it.
+    // The send fails if the task has ended. Then the agent ends because of it.
     let _ = leaving.send(left);
     let outcome = task.await.context("a bug: the task that joins panicked")??;
     Ok(outcome.map_or(end.code, |outcome| exit_code(outcome, end.code)))
@@ -195,7 +195,7 @@ impl Member {
             }
             if answered.elapsed() >= patience && self.agent.status.borrow().pid.is_none() {
                 let seconds = patience.as_secs();
-                return Err(anyhow!("{} has not let this agent join for {seconds} s: {}", self.master, self.said));
+                return Err(anyhow!("{} has given no valid answer for {seconds} s: {}", self.master, self.said));
             }
             sleep(pause(self.lease)).await;
         }
@@ -204,7 +204,7 @@ impl Member {
     /// The outcome of a job that no longer exists. `None` if the message can be repeated.
     ///
     /// # Errors
-    /// Fails if the agent has not joined before, and the same message would be refused again.
+    /// Fails if the master has never accepted this agent, and would refuse the same message again.
     fn outcome_of(&self, error: &CallError) -> anyhow::Result<Option<JobState>> {
         let CallError::Refused(problem) = error else { return Ok(None) };
         match (self.message.uid.is_some(), problem.code) {
@@ -225,10 +225,11 @@ impl Member {
             loop {
                 match self.master.ask(&message).await {
                     Ok(JoinAnswer::Ended { outcome, .. }) => return Some(outcome),
-                    Ok(JoinAnswer::Joined { .. } | JoinAnswer::Waiting { .. }) | Err(CallError::Refused(_)) => {
-                        return None;
+                    Ok(JoinAnswer::Joined { .. } | JoinAnswer::Waiting { .. }) => return None,
+                    Err(CallError::Refused(problem)) if problem.code != ErrorCode::Unavailable => return None,
+                    Err(CallError::Refused(_) | CallError::NoMaster(_) | CallError::Unreachable { .. }) => {
+                        sleep(pause(self.lease)).await;
                     }
-                    Err(CallError::NoMaster(_) | CallError::Unreachable { .. }) => sleep(pause(self.lease)).await,
                 }
             }
         };

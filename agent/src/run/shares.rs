@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-/// The agent keeps one fifth of the grace: to kill and reap processes, and to let the master read the report and the
-/// output.
+/// The reserve is one fifth of the grace. In it, the agent kills and reaps processes, and the master reads the report and
+/// the output.
 const RESERVE_PART: u32 = 5;
-/// Maximum time that the agent keeps.
+/// The agent itself ends one fifth of the reserve before the kubelet's SIGKILL.
+const SPARE_PART: u32 = 5;
+/// Maximum reserve.
 const RESERVE_MAX: Duration = Duration::from_secs(5);
 
 /// The shares. Both times begin when the agent gets SIGTERM.
@@ -22,7 +24,7 @@ impl Shares {
     /// The shares of a pod that is killed after `grace`.
     pub fn of(grace: Duration) -> Self {
         let reserve = (grace / RESERVE_PART).min(RESERVE_MAX);
-        Self { run: grace - reserve, agent: grace - reserve / RESERVE_PART }
+        Self { run: grace - reserve, agent: grace - reserve / SPARE_PART }
     }
 }
 

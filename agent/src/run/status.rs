@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::phase::Phase;
 
-/// The phase, the code, the warm interpreter and the helper of the newest run as a message. The caller sets `seq`.
+/// Builds the status message. `helper` is what the newest started run has reported. The caller sets `seq`.
 pub(super) fn status_of(
     phase: &Phase,
     code: CodeStatus,
@@ -35,7 +35,7 @@ pub(super) fn status_of(
         code,
         features: Features { seats: true, warm: true, code: true, fence: true },
         warm,
-        // Before its start, the newest run is an earlier one.
+        // Until this run starts, `helper` still belongs to an earlier run.
         helper: started_at.and(helper),
         clock_ms: None,
     }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::support::{Ended, finish};
 
 /// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. NODES_FAIL and TOKEN_FAIL are
-/// errors to print instead. In values, `_` stands for a space.
+/// errors to print instead. In these two, and once in NODES, `_` stands for a space.
 const KUBECTL: &str = r#"#!/bin/bash
 echo "Warning: this is no reason" >&2
 fail() {

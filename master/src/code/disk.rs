@@ -12,10 +12,10 @@ use protocol::code::{CodeId, Manifest, Sha256};
 
 use super::upload::Upload;
 
-/// Minimum bytes that a file is charged for, so that the limit of all code also limits the number of files.
+/// Minimum bytes that a file counts for, so that the limit of all code also limits the number of files.
 const BLOCK: u64 = 4096;
 
-/// The bytes that a file of this size is charged for.
+/// The bytes that a file of this size counts for.
 pub(super) fn charged(size: u64) -> u64 {
     size.max(1).next_multiple_of(BLOCK)
 }
@@ -38,7 +38,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The bytes that all files are charged for.
+    /// The bytes that all files count for.
     pub(super) fn kept(&self) -> io::Result<u64> {
         let mut kept = 0;
         for folder in [&self.manifests, &self.blobs] {
@@ -55,10 +55,26 @@ impl Disk {
         manifest.blobs().into_iter().filter(|(blob, size)| !has(*blob, *size)).collect()
     }
 
-    /// Reads a manifest; `None` if there is none, or if the file is damaged.
+    /// Reads a manifest; `None` if there is none, or if the file is damaged or cannot be read.
     pub(super) fn manifest(&self, id: CodeId) -> Option<Manifest> {
-        let text = fs::read(self.manifest_path(id)).ok()?;
-        serde_json::from_slice(&text).ok().filter(|manifest: &Manifest| manifest.id() == id)
+        self.read_manifest(id).ok().flatten()
+    }
+
+    /// The blobs that these manifests name, with their sizes.
+    pub(super) fn named_by(&self, codes: Vec<CodeId>) -> io::Result<BTreeMap<Sha256, u64>> {
+        let mut named = BTreeMap::new();
+        for id in codes {
+            named.extend(self.read_manifest(id)?.iter().flat_map(Manifest::blobs));
+        }
+        Ok(named)
+    }
+
+    /// Reads a manifest; `None` if there is none, or if the file is damaged.
+    fn read_manifest(&self, id: CodeId) -> io::Result<Option<Manifest>> {
+        match fs::read(self.manifest_path(id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            text => Ok(serde_json::from_slice(&text?).ok().filter(|manifest: &Manifest| manifest.id() == id)),
+        }
     }
 
     pub(super) fn keep_manifest(&self, id: CodeId, text: &[u8]) -> io::Result<()> {
@@ -95,7 +111,7 @@ impl Disk {
         }
     }
 
-    /// Removes a blob. Returns the bytes that its file was charged for.
+    /// Removes a blob. Returns the bytes that its file counted for.
     pub(super) fn remove_blob(&self, blob: Sha256) -> io::Result<u64> {
         let freed = self.blob_path(blob).metadata().map_or(0, |found| charged(found.len()));
         unless_absent(fs::remove_file(self.blob_path(blob)))?;

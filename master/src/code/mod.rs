@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use protocol::code::{BlobError, CodeId, Manifest, ScriptPath, Sha256};
-use tracing::info;
+use tracing::{info, warn};
 
 use self::disk::Disk;
 pub use self::upload::Piece;
@@ -30,12 +30,12 @@ pub struct CodeStore {
     space: Mutex<Space>,
 }
 
-/// The bytes that files are charged for. See [`disk::charged`].
+/// Bytes that count against the limit. See [`disk::charged`].
 #[derive(Debug)]
 struct Space {
-    /// By files of the store.
+    /// Bytes of files in the store.
     kept: u64,
-    /// By uploads that have begun.
+    /// Bytes reserved for uploads in progress.
     reserved: u64,
 }
 
@@ -72,12 +72,12 @@ pub enum CodeError {
         most: u64,
     },
     /// A file could not be read or written.
-    #[error("access the store of code")]
+    #[error("cannot access the code store")]
     Disk(#[from] io::Error),
 }
 
 impl CodeStore {
-    /// Opens the store in this folder, which it creates. Removes uploads that did not end.
+    /// Opens the store in this folder, which it creates. Removes uploads that did not end, and blobs that no manifest names.
     ///
     /// # Errors
     /// The folder cannot be created or listed.
@@ -91,6 +91,11 @@ impl CodeStore {
     /// As [`Self::open`].
     pub fn with_room(folder: &Path, most: u64) -> io::Result<Self> {
         let disk = Disk::open(folder)?;
+        // A crash in a sweep leaves such blobs.
+        let removed = disk.codes().and_then(|codes| disk.remove_blobs_except(&disk.named_by(codes)?));
+        if let Err(error) = removed {
+            warn!(%error, "cannot remove code that no job uses");
+        }
         let kept = disk.kept()?;
         Ok(Self { disk, most, space: Mutex::new(Space { kept, reserved: 0 }) })
     }
@@ -115,13 +120,13 @@ impl CodeStore {
         Ok(missing.into_keys().collect())
     }
 
-    /// Takes blobs of the code `id`, piece by piece, until [`Piece::End`]. Keeps all of them, or none after an error.
+    /// Takes blobs of the code `id`, piece by piece, until [`Piece::End`]. If the stream is not valid, keeps none.
     /// Returns the blobs that are still missing.
     ///
     /// # Errors
     /// [`CodeError::NoManifest`], [`CodeError::Blobs`], [`CodeError::Aborted`], [`CodeError::Full`], [`CodeError::Disk`].
     pub fn receive(&self, id: CodeId, next: impl FnMut() -> Option<Piece>) -> Result<Vec<Sha256>, CodeError> {
-        let manifest = self.disk.manifest(id).filter(|_| self.disk.touch(id)).ok_or(CodeError::NoManifest(id))?;
+        let manifest = self.touched(id).ok_or(CodeError::NoManifest(id))?;
         let reserved = self.reserve(&manifest)?;
         let received = self.disk.upload(&manifest, next);
         let mut space = self.lock();
@@ -155,13 +160,24 @@ impl CodeStore {
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::NoScript`].
     pub fn require(&self, id: CodeId, script: &ScriptPath) -> Result<(), CodeError> {
-        let manifest = self.manifest(id).filter(|_| self.disk.touch(id)).ok_or(CodeError::Missing(id))?;
+        let manifest = self.touched(id).filter(|manifest| self.has_blobs_of(manifest)).ok_or(CodeError::Missing(id))?;
         if manifest.has(script) { Ok(()) } else { Err(CodeError::NoScript(script.clone())) }
     }
 
     /// The manifest of code whose blobs are all in the store.
     pub fn manifest(&self, id: CodeId) -> Option<Manifest> {
-        self.disk.manifest(id).filter(|manifest| self.disk.missing(manifest).is_empty())
+        self.disk.manifest(id).filter(|manifest| self.has_blobs_of(manifest))
+    }
+
+    /// A manifest, which no sweep removes within [`UNUSED_TIME`].
+    fn touched(&self, id: CodeId) -> Option<Manifest> {
+        // A sweep in progress may have decided already to remove it.
+        let _space = self.lock();
+        self.disk.manifest(id).filter(|_| self.disk.touch(id))
+    }
+
+    fn has_blobs_of(&self, manifest: &Manifest) -> bool {
+        self.disk.missing(manifest).is_empty()
     }
 
     /// Reads a blob; `None` if the store does not have it. Removes a damaged file, so that the next client sends the blob
@@ -186,7 +202,7 @@ impl CodeStore {
     /// Removes all code that is not in `used` and was last sent or required more than [`UNUSED_TIME`] before `now`.
     ///
     /// # Errors
-    /// A folder cannot be listed, or a file cannot be removed.
+    /// A folder cannot be listed, or a file cannot be read or removed.
     pub fn sweep(&self, used: &BTreeSet<CodeId>, now: SystemTime) -> io::Result<()> {
         let mut space = self.lock();
         let is_old = |id: CodeId| {
@@ -203,9 +219,7 @@ impl CodeStore {
             self.disk.remove_manifest(*id)?;
         }
         // Jobs can share files. A blob stays if a manifest that stays names it.
-        let named: BTreeMap<Sha256, u64> =
-            kept.into_iter().filter_map(|id| self.disk.manifest(id)).flat_map(|manifest| manifest.blobs()).collect();
-        self.disk.remove_blobs_except(&named)?;
+        self.disk.remove_blobs_except(&self.disk.named_by(kept)?)?;
         space.kept = self.disk.kept()?;
         Ok(())
     }

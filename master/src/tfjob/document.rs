@@ -54,7 +54,7 @@ impl Document {
                 return None;
             }
         };
-        // The API server writes it.
+        // A controller writes the status.
         drop(fields.take("status"));
         let metadata = fields.object("metadata", findings);
         let spec = fields.object("spec", findings);
@@ -68,14 +68,17 @@ impl Document {
         let mut metadata = metadata;
         let name = metadata.text("name", findings);
         if name.is_none() {
-            findings.refuse("metadata.name", "it is missing: give the job a name, or generateName to client apply");
+            findings.refuse(
+                "metadata.name",
+                "it is missing: give the job a name; `client apply` also accepts generateName",
+            );
         }
         let name = name.and_then(|name| name.parse().map_err(|error| refuse_name(&error, findings)).ok());
         drop(metadata.take("generateName"));
         let namespace = metadata.text("namespace", findings);
         let (labels, annotations) = (metadata.texts("labels", findings), metadata.texts("annotations", findings));
         for name in ["finalizers", "ownerReferences"] {
-            metadata.without_effect(name, "it has no effect: no object of the cluster stands for the job", findings);
+            metadata.without_effect(name, "it has no effect: the job is not an object of the cluster", findings);
         }
         SET_BY_SERVER.into_iter().for_each(|name| drop(metadata.take(name)));
         metadata.end(findings);
@@ -87,7 +90,7 @@ fn refuse_name(error: &protocol::ids::BadJobName, findings: &mut Findings) {
     findings.refuse("metadata.name", error.to_string());
 }
 
-/// The only document of a text. The library refuses duplicate keys, and limits what anchors and aliases may become.
+/// The only document of a text. The library refuses duplicate keys, and limits how far anchors and aliases may expand.
 fn parsed(text: &str) -> Result<Value, String> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
@@ -124,14 +127,18 @@ fn modern(old: Fields, findings: &mut Findings) -> Fields {
         for (name, value) in replicas.into_iter().chain(restart.map(|restart| ("restartPolicy", restart))) {
             spec[name] = value;
         }
-        item.without_effect("tfPort", "it has no effect: name a containerPort tfjob-port", findings);
+        item.without_effect("tfPort", "it has no effect: give a containerPort the name tfjob-port", findings);
         item.end(findings);
         if specs.insert(type_of(&kind).to_owned(), spec).is_some() {
             findings.refuse(&path, format!("an earlier entry also has the type {kind}: remove one"));
         }
     }
-    for name in ["tfImage", "runtimeId", "terminationPolicy"] {
-        old.without_effect(name, "it has no effect: the chief or worker 0 decides about success", findings);
+    for (name, why) in [
+        ("tfImage", "it has no effect: set the image of the container"),
+        ("runtimeId", "it has no effect"),
+        ("terminationPolicy", "it has no effect: the chief or worker 0 decides whether the job succeeds"),
+    ] {
+        old.without_effect(name, why, findings);
     }
     old.put("tfReplicaSpecs", Value::Object(specs));
     old

@@ -132,6 +132,31 @@ fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
 }
 
 #[test]
+fn a_sweep_that_cannot_read_a_manifest_keeps_the_files_of_its_code() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = CodeStore::open(folder.path()).expect("a store");
+    let (used, unused) = (Code::new(&[("exec.py", b"used")]), Code::new(&[("exec.py", b"unused")]));
+    for code in [&used, &unused] {
+        send(&store, code);
+    }
+    let manifest = folder.path().join("manifests").join(used.id().to_string());
+    std::fs::remove_file(&manifest).expect("it exists");
+    std::fs::create_dir(&manifest).expect("a folder instead of the file");
+    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("it cannot be read");
+    assert!(store.blob(Sha256::of(b"used")).expect("the blob").is_some());
+}
+
+#[test]
+fn files_that_no_manifest_names_are_removed_when_the_store_is_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+    send(&store, &code);
+    std::fs::remove_file(folder.path().join("manifests").join(code.id().to_string())).expect("it exists");
+    CodeStore::open(folder.path()).expect("a store");
+    assert_eq!(files_below(folder.path()), BTreeSet::new());
+}
+
+#[test]
 fn code_beyond_the_room_is_refused_and_fits_after_other_code_is_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = CodeStore::with_room(folder.path(), 4 * 4096).expect("a store");

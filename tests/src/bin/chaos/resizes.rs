@@ -64,8 +64,8 @@ pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
     let difference = resized.difference(&alone);
     ensure!(difference <= TOLERANCE, "the weights differ by {difference:e}");
     say(&format!(
-        "{count} changes of 1 to 4 workers, {} of them deleted pods, in {steps} steps of TensorFlow, {:.1} s each; the job had {} starts: \
-         0 steps lost or repeated, every sample once in each of {} epochs, weights as without changes ({difference:.1e})",
+        "{count} changes of a gang of 1 to 4 workers ({} by deleting a pod) in {steps} steps of TensorFlow, {:.1} s each; the job had {} starts: \
+         0 steps lost or repeated, every sample once in each of {} epochs, the same weights as without changes ({difference:.1e})",
         resizes.deleted,
         each.as_secs_f64(),
         end.generation.map_or(0, |last| last.sequence),

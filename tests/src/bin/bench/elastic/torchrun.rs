@@ -1,4 +1,4 @@
-//! torchrun, which starts the same scripts.
+//! torchrun, which runs the scripts that Muster runs in this benchmark.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -11,16 +11,16 @@ use super::site::{Launcher, Site};
 /// The intervals at which torchrun notices changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tuning {
-    /// Those of its version.
+    /// torchrun's defaults.
     Default,
     /// Short ones.
     Fast,
 }
 
-/// A running torchrun. Dropping this kills it. Its scripts are killed with their folder.
+/// A running torchrun. Dropping this kills it. Its scripts survive that; dropping the [`Site`] kills them.
 pub(crate) struct Torchrun(Launcher);
 
-/// torchruns with one script each. They need four of eight. The first one serves the others.
+/// torchruns with one script each. A start needs at least four of the eight. The first torchrun hosts the rendezvous.
 pub(crate) struct Torchruns {
     tuning: Tuning,
     port: u16,
@@ -69,13 +69,13 @@ impl Torchruns {
     }
 }
 
-/// The version of torchrun's library.
+/// The version of PyTorch that torchrun uses.
 ///
 /// # Errors
 /// If it is not installed.
 pub(crate) fn version() -> anyhow::Result<String> {
     let site = Site::new("")?;
-    // Its first line names the Python that it runs in.
+    // The first line of the file torchrun names its Python interpreter.
     let script =
         "read -r line < \"$(command -v torchrun)\" && exec ${line#??} -c 'import torch; print(torch.__version__)'";
     let output = site.command("sh").args(["-c", script]).stdout(std::process::Stdio::piped()).output()?;
