@@ -217,7 +217,10 @@ impl Cluster {
     }
 
     /// Whether the cluster gives each pod a user, as OpenShift does. Usually every account may list the groups of the API.
-    pub(crate) async fn gives_users(&self) -> Result<bool, ApiFailure> {
+    ///
+    /// # Errors
+    /// Those of the call, except that it is forbidden: this counts as no.
+    pub async fn gives_users(&self) -> Result<bool, ApiFailure> {
         match call(self.client.list_api_groups()).await {
             Ok(all) => Ok(all.groups.into_iter().any(|group| group.name == OPENSHIFT_GROUP)),
             Err(ApiFailure::Refused { status: 403, .. }) => Ok(false),
