@@ -10,7 +10,7 @@ use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
-use protocol::run_policy::{OnFailure, OnUnreachable, RunPolicy};
+use protocol::run_policy::OnFailure;
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
@@ -224,12 +224,6 @@ pub(crate) fn variables(
     from_file.into_iter().chain(flags).map(pair).collect()
 }
 
-/// The job on machines that join it. Nothing but a lease shows that a machine is lost, so every such job is elastic.
-pub(crate) fn on_machines(spec: JobSpec) -> JobSpec {
-    let run_policy = RunPolicy { on_unreachable: OnUnreachable::Replace, ..spec.run_policy };
-    JobSpec { worker_min: spec.worker_min.or(Some(spec.worker_num)), run_policy, ..spec }
-}
-
 /// A random suffix for a name.
 pub(crate) fn tail(random: [u8; 16]) -> String {
     const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -252,6 +246,7 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
 
 #[cfg(test)]
 mod tests {
+    use protocol::run_policy::RunPolicy;
     use serde_json::json;
 
     use super::*;

@@ -222,12 +222,10 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let agent_key = agent_key(config, state)?;
     let cluster = Cluster::connect(config.namespace.clone()).await?;
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
-    let agent_image = match (&config.agent_image, Config::pod_name()) {
-        (Some(image), _) => Some(image.clone()),
-        (None, Some(pod)) => cluster.image_of_master(&pod).await,
-        (None, None) => None,
-    };
-    let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes).with_agent_image(agent_image);
+    let own = cluster.own_pod(Config::pod_name().as_deref()).await;
+    let agent_image = config.agent_image.clone().or(own.image);
+    let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
+    let backend = backend.with_agent_image(agent_image).with_own_claims(own.claims);
     let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
     let backend = backend.with_default_user(if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster });
     info!(namespace = cluster.namespace(), "connected to Kubernetes");

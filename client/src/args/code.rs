@@ -15,13 +15,13 @@ const SIMILAR: f64 = 0.7;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Submitting a job")]
 pub(crate) struct CodeArgs {
-    /// Script to run, or its folder, such as train.py or ./project; a word that is no verb must end in .py, contain a
-    /// slash or be '.'. Its folder is the current one, if the script is below it. A master that is not local gets a copy
-    /// of the folder's files, except those that .musterignore, else .dockerignore, else .gitignore excludes
-    /// [default: exec.py of the current folder or of the image]
+    /// Script to run, such as train.py, or a folder with exec.py, such as ./project or '.'. Other words than verbs must
+    /// end in .py or contain a slash. The job's code is the current folder if the script is below it, else the folder of
+    /// the script. A master that is not local gets a copy of its files, except those that .musterignore, else
+    /// .dockerignore, else .gitignore excludes [default: exec.py of the current folder or of the image]
     #[arg(value_name = "SCRIPT")]
     pub(crate) script: Option<OsString>,
-    /// Folder with the job's code, which replaces the default of SCRIPT
+    /// Folder with the job's code [default: see SCRIPT]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
 }

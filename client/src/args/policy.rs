@@ -52,7 +52,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) grow_interval: Option<u32>,
     /// What an elastic job does when it cannot reach a replica, and nothing shows that exec.py is dead there: `wait` for
-    /// the cluster to remove the pod, or `replace` the pod after the lease [default: wait]
+    /// the cluster to remove the pod, or `replace` the pod after the lease [default: wait; replace
+    /// on machines that join]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unreachable: Option<OnUnreachable>,
     /// With --on-unreachable replace: how long a replica may be silent before it is lost. Its agent kills exec.py after

@@ -12,8 +12,9 @@ use crate::cluster::namespace_name;
 
 pub(super) const APPLY_EXAMPLES: &str = "\
 Examples:
-  client apply -f tfjob.yaml --master kube:team
-  client apply -f tfjob.yaml --follow               on this machine, without a cluster: the same command
+  client apply -f tfjob.yaml                            run it on this machine, without a cluster
+  client apply -f tfjob.yaml --master kube:team         run it in namespace team
+  client apply -f tfjob.yaml --master kube --code src   run it with the scripts in src
   kustomize build overlay | client apply -f -";
 
 /// Arguments of `apply`.
@@ -23,7 +24,8 @@ pub(crate) struct ApplyArgs {
     /// all are checked before the first is sent
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Namespace of the TFJobs, instead of the one in the file. It must be that of the master, or of --master kube
+    /// Namespace of the TFJobs, instead of the one in the file. It selects the master in that namespace, except with
+    /// --master URL or local
     #[arg(short, long, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
     /// Allow containers to run as root
@@ -38,11 +40,11 @@ pub(crate) struct ApplyArgs {
     /// Maximum restarts after failures, instead of backoffLimit
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
-    /// Folder with the scripts. On a cluster, its files are sent to the pods, whose image need not contain them. Where
-    /// replicas are processes, they run in this folder [default there: the folder of the file]
+    /// Folder with the scripts. Pods get its files, so their image need not contain them; `client push` sends changes
+    /// later. Replicas that are processes run in this folder [default for them: the folder of the file]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
-    /// Follow the job to its end, as a submit does. Without a cluster, apply always does
+    /// Follow the job to its end. A job at a local master is always followed
     #[arg(long)]
     pub(crate) follow: bool,
 }

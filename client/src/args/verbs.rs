@@ -95,13 +95,13 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct PushArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
-    /// Folder with the new code [default: the current folder]. A job that runs in a folder of its master's machine uses
-    /// what is in that folder now
+    /// Folder with the new code [default: the current folder]. Not used for a job that runs in a folder of its master's
+    /// machine: its scripts start again with the files that are there now
     pub(crate) folder: Option<PathBuf>,
     /// Start the scripts again even if the code is the same
     #[arg(long)]
     pub(crate) force: bool,
-    /// Push again after each change of a file, until the job ends. Ctrl-C ends only the watching
+    /// Push again after each change of a file, until the job ends. Ctrl-C ends the client, and the job goes on
     #[arg(long)]
     pub(crate) watch: bool,
 }

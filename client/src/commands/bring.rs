@@ -10,9 +10,11 @@ use protocol::tfjob::{TfJobRequest, Warning};
 use protocol::view::BackendKind;
 use tokio::task::spawn_blocking;
 
+use super::machines;
 use crate::args::ImageArgs;
 use crate::error::Error;
 use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::master_url::MasterUrl;
 use crate::output::{Notes, size, spelled};
 use crate::pack::Packed;
 use crate::request;
@@ -51,6 +53,11 @@ pub(super) enum Order {
         /// The code that it brings.
         code: Option<Packed>,
     },
+    /// A job that runs on machines which join it, each with its own script.
+    OnMachines {
+        /// The job.
+        spec: Box<JobSpec>,
+    },
     /// The TFJob of a file.
     TfJob {
         /// Its name.
@@ -66,16 +73,31 @@ impl Order {
     /// The job's name.
     pub(super) fn name(&self) -> &JobName {
         match self {
-            Self::Job { spec, .. } => &spec.name,
+            Self::Job { spec, .. } | Self::OnMachines { spec } => &spec.name,
             Self::TfJob { name, .. } => name,
+        }
+    }
+
+    /// What the user does after the master at this address has accepted the job.
+    pub(super) fn next_step(&self, master: &MasterUrl) -> Option<String> {
+        match self {
+            Self::OnMachines { spec } => Some(machines::how_to_join(&spec.name, master)),
+            Self::Job { .. } | Self::TfJob { .. } => None,
+        }
+    }
+
+    /// The code that the job brings.
+    fn code(&self) -> Option<&Packed> {
+        match self {
+            Self::Job { code, .. } | Self::TfJob { code, .. } => code.as_ref(),
+            Self::OnMachines { .. } => None,
         }
     }
 
     /// Submits the job. If the master does not have its code, sends the code first. Tells the user which fields mean something
     /// else here.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
-        let (Self::Job { code, .. } | Self::TfJob { code, .. }) = self;
-        match (self.submit_once(client, notes).await, code) {
+        match (self.submit_once(client, notes).await, self.code()) {
             (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
                 notes.say(&send(client, code).await?);
                 self.submit_once(client, notes).await
@@ -86,7 +108,7 @@ impl Order {
 
     async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         match self {
-            Self::Job { spec, .. } => {
+            Self::Job { spec, .. } | Self::OnMachines { spec } => {
                 let submitted = client.submit(spec).await?;
                 for warning in &submitted.view().warnings {
                     notes.say(&told(warning, spec.origin.as_ref()));
@@ -106,7 +128,7 @@ impl Order {
     /// Asks the master whether it would accept a TFJob. Other jobs are checked when they are submitted.
     pub(super) async fn check(&self, client: &MasterClient) -> Result<(), MasterError> {
         match self {
-            Self::Job { .. } => Ok(()),
+            Self::Job { .. } | Self::OnMachines { .. } => Ok(()),
             Self::TfJob { request, .. } => client.check_tfjob(request).await,
         }
     }

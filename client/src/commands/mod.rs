@@ -14,6 +14,7 @@ mod install;
 mod leaving;
 mod list;
 mod logs;
+mod machines;
 mod push;
 mod scale;
 mod spawn;

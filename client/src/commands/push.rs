@@ -2,7 +2,7 @@
 //! repeats this after each change.
 
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use protocol::code::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
+use protocol::job::JobSpec;
 use protocol::view::{JobState, JobView};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -59,15 +60,27 @@ async fn push(
     args: PushArgs,
     notes: Notes,
 ) -> Result<Exit, Error> {
+    unused(&before.spec, args.folder.as_deref()).iter().for_each(|sentence| notes.say(sentence));
     let Pushed { now, sent } = record(&client, &before, args, &notes).await?;
     sent.iter().for_each(|sentence| notes.say(sentence));
     let Some(view) = started(&client, &before, &now).await? else {
-        notes.say(&format!("job {} has this code already; to start its scripts again: --force", before.name));
+        notes.say(&format!("job {} has this code already; add --force to start its scripts again", before.name));
         return Ok(Exit::Done);
     };
     let (exit, sentence) = outcome(&view, &now, begun.elapsed());
     notes.say(&sentence);
     Ok(exit)
+}
+
+/// The sentence about a folder that is given for a job that runs in another one.
+fn unused(job: &JobSpec, given: Option<&Path>) -> Option<String> {
+    let own = job.work_dir.as_deref().filter(|_| job.code.is_none())?;
+    let (own, given) = (own.display(), given.filter(|given| given.canonicalize().ok() != own.canonicalize().ok())?);
+    Some(format!(
+        "job {} runs in {own}: its scripts start again with the files there, not with {}",
+        job.name,
+        given.display()
+    ))
 }
 
 /// Puts the push on record.
@@ -221,7 +234,7 @@ pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit,
 mod tests {
     use protocol::failure::{FailedStart, Failure};
     use protocol::ids::UnixMillis;
-    use protocol::job::{JobRequest, JobSpec};
+    use protocol::job::JobRequest;
     use serde_json::json;
 
     use super::*;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::run_policy::RunPolicy;
+use protocol::run_policy::{OnUnreachable, RunPolicy};
 use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use super::bring::{self, Order};
 use super::delete::delete_if_there;
 use super::leaving::{Stage, to_follow, unless_interrupted};
+use super::machines;
 use super::which_master::running_master;
 use crate::announcement::{Announced, Announcement, own_uid};
 use crate::args::{Format, ImageArgs, SubmitArgs};
@@ -27,7 +28,6 @@ use crate::log_stream::From;
 use crate::master_client::{MasterClient, MasterError, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
-use crate::pack::Packed;
 use crate::request::{self, RequestError, Surroundings};
 use crate::script::{self, Named};
 
@@ -43,6 +43,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());
+    let on_unreachable = args.policy.on_unreachable;
     let random = uuid::Uuid::new_v4().into_bytes();
     let restarts_by_default = match &config.master {
         // Nothing is preempted on one machine, and a mistake in the script should fail the job at once.
@@ -68,10 +69,9 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             at_own_master(Order::Job { spec: Box::new(spec), code: None }, config, (format, data, notes)).await
         }
         Some(client) => {
-            let place = Place { folder, named, image };
-            let (spec, code) = placed(spec, place, &client, (&config.image, notes)).await?;
+            let place = Place { folder, named, image, on_unreachable };
+            let order = placed(spec, place, &client, (&config.image, notes)).await?;
             let stage = watch::Sender::new(if replace { Stage::Replacing } else { Stage::Submitting });
-            let order = Order::Job { spec: Box::new(spec), code };
             at_running_master(Submission { client, order, stage }, (format, detach), (data, notes)).await
         }
     }
@@ -83,15 +83,17 @@ struct Place {
     /// The script that the command line names.
     named: Option<Named>,
     image: ImageArgs,
+    /// The flag, if it is given.
+    on_unreachable: Option<OnUnreachable>,
 }
 
-/// Adds the folder, the image or the code that the replicas run, depending on the master's back end.
+/// The job with the folder, the image or the code that the replicas run, depending on the master's back end.
 async fn placed(
     spec: JobSpec,
     place: Place,
     client: &MasterClient,
     (config, notes): (&ImageConfig, &Notes),
-) -> Result<(JobSpec, Option<Packed>), Error> {
+) -> Result<Order, Error> {
     let master = client.about().await?;
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
@@ -99,36 +101,35 @@ async fn placed(
         notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will too"));
     }
     if master.backend == BackendKind::Joined {
-        return Ok((at_machines(spec, &place, client, notes)?, None));
+        return at_machines(spec, &place, client);
     }
-    let Place { folder, named, image } = place;
+    let Place { folder, named, image, on_unreachable: _ } = place;
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
         return Err(Error::NotAtProcesses { flag, url: client.url().clone() });
     }
-    match (named, master.backend) {
+    let (spec, code) = match (named, master.backend) {
         (Some(named), backend) => {
             let (spec, code) = bring::with_code(spec, named, (backend, image)).await?;
-            Ok((spec, Some(code)))
+            (spec, Some(code))
         }
-        (None, BackendKind::Process | BackendKind::Joined) => Ok((request::in_folder(spec, &folder)?, None)),
+        (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(spec, &folder)?, None),
         (None, BackendKind::Kubernetes) => {
             request::check_without_code(&spec)?;
             let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&spec.pod)?;
             let image = image::prepare(&order, notes).await?;
-            Ok((request::in_image(spec, image), None))
+            (request::in_image(spec, image), None)
         }
-    }
+    };
+    Ok(Order::Job { spec: Box::new(spec), code })
 }
 
-/// The job at a master whose machines join it, each with its own script. Says how they join.
-fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient, notes: &Notes) -> Result<JobSpec, Error> {
-    let join = format!("agent --join {} --task {} -- python train.py", client.url(), spec.name);
+/// The job at a master whose machines join it, each with its own script.
+fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient) -> Result<Order, Error> {
     let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
     if let Some(what) = script.or(flag_for_kubernetes(&place.image, &spec)) {
-        return Err(Error::AtMachines { what, join });
+        return Err(Error::AtMachines { what, join: machines::join_command(&spec.name, client.url()) });
     }
-    notes.say(&format!("run on each machine: {join}"));
-    Ok(request::on_machines(spec))
+    Ok(Order::OnMachines { spec: Box::new(machines::on_machines(spec, place.on_unreachable)) })
 }
 
 /// The first flag that only works in Kubernetes.
@@ -186,6 +187,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
     }
     let submitted = order.submit(&client, notes).await?;
     stage.send_replace(Stage::Following);
+    let next_step = order.next_step(client.url());
     let view = match submitted {
         Submitted::New(view) => {
             notes.say(&narrate::accepted(&view));
@@ -204,6 +206,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
             job
         }
     };
+    next_step.iter().for_each(|sentence| notes.say(sentence));
     Ok((client, view))
 }
 

@@ -17,6 +17,9 @@ pub(crate) enum PackError {
     /// A file or folder cannot be read, or vanished while it was read.
     #[error("read {} for the job", path.display())]
     Read { path: PathBuf, source: io::Error },
+    /// The folder is something else.
+    #[error("{} is not a folder", .0.display())]
+    NotAFolder(PathBuf),
     /// A file's name cannot be in a job.
     #[error("a file in {} cannot be sent: {wrong}", folder.display())]
     Name { folder: PathBuf, wrong: BadCodePath },
@@ -71,7 +74,7 @@ impl PackError {
                 "list in .musterignore what the job does not need, and mount data with --volume".to_owned()
             }
             Self::Manifest(_) => format!("rename one of them, or {leave_out}"),
-            Self::NoScript(_) => "give the folder that contains the job's script".to_owned(),
+            Self::NoScript(_) | Self::NotAFolder(_) => "give the folder that contains the job's script".to_owned(),
             Self::LeftOut { .. } => {
                 "check .musterignore, or if there is none .dockerignore, or else .gitignore".to_owned()
             }

@@ -60,6 +60,9 @@ impl Listing {
     /// Lists a folder. Blocks.
     pub(crate) fn of(folder: &Path, scope: Scope<'_>) -> Result<Self, PackError> {
         let root = folder.canonicalize().map_err(failed(folder))?;
+        if !root.is_dir() {
+            return Err(PackError::NotAFolder(root));
+        }
         let rules = Rules::of(&root)?;
         let mut listing = Self { root: root.clone(), files: Vec::new(), folders: Vec::new() };
         let mut walk = Walk { listing: &mut listing, scope, rules, way: Vec::new(), seen: 0 };

@@ -82,6 +82,22 @@ fn watched_files_that_an_agent_did_not_take_are_pushed_again_without_a_save() {
 }
 
 #[test]
+fn a_folder_that_is_not_used_or_is_none_is_named() {
+    let (refused, master) = push([], &["exec.py"]);
+    refused.expect_code(2).expect_stderr("/exec.py is not a folder").expect_stderr("hint: give the folder");
+    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "nothing is sent");
+
+    let folder = folder_with_script();
+    let mut own = job(2, 1, 0, 0);
+    (own.spec.code, own.code, own.spec.work_dir) = (None, None, Some("/data/digits".into()));
+    let after = JobView { pushes: 1, started_pushes: 1, seq: 3, ..own.clone() };
+    let changes = [Changed::Accepted(JobView { pushes: 1, ..own.clone() }.into(), vec![after])].into();
+    let master = FakeMaster::start(Script { views: vec![own], changes, ..Script::default() });
+    let ended = run(folder.path(), &["push", "digits", ".", "--master", &master.url]).expect_code(0);
+    ended.expect_stderr("job digits runs in /data/digits: its scripts start again with the files there, not with .");
+}
+
+#[test]
 fn a_refusal_for_good_is_bad_input() {
     let (ended, _) = push([refused(409, ErrorCode::CannotPush, "its script is in its image")], &[]);
     ended.expect_code(2).expect_stderr("error: its script is in its image");

@@ -17,7 +17,9 @@ use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 
-/// Pause before the next attempt when a quota has no room.
+/// Pause before the next attempt when a quota has no room. No event says that it has room again: pods of other programs use
+/// it too, an administrator may raise it, and the API counts a deleted pod until a moment after the watch has reported its
+/// end. A watch of the quotas would be one more right of the master.
 const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 
 impl Driver {

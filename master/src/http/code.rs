@@ -14,7 +14,7 @@ use protocol::error::{ErrorCode, Problem};
 use protocol::routes;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::AppState;
 use super::connections::Caller;
@@ -29,6 +29,10 @@ const UPLOADS_AT_ONCE: usize = 16;
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Maximum time between two pieces of an upload.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that an upload may take at any rate.
+const FREE_TIME: Duration = Duration::from_secs(10);
+/// Minimum bytes per second of an upload after that, on average. A slower upload loses its turn.
+const RATE_MIN: u64 = 16 * 1024;
 /// Pieces that wait for the disk.
 const PIECES_AHEAD: usize = 8;
 
@@ -67,7 +71,8 @@ pub(super) async fn put_manifest(
     path = routes::CODE_BLOBS,
     params(("id" = CodeId, Path, description = "The manifest's id")),
     request_body(content = inline(Octets), content_type = "application/octet-stream",
-        description = "The blobs, within 5 minutes, and without a pause of more than 10 seconds"),
+        description = "The blobs, within 5 minutes, without a pause of more than 10 seconds, and after 10 seconds with an \
+            average of at least 16 KiB per second"),
     responses(
         (status = 200, description = "The master has these blobs", body = MissingBlobs),
         (status = 404, description = "The master does not have the manifest", body = Problem, content_type = "application/problem+json"),
@@ -100,9 +105,20 @@ pub(super) async fn put_blobs(
 /// Sends the body to the thread that writes it. Returns early if that thread wants no more.
 async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
     let mut body = body.into_data_stream();
+    let (mut received, mut waited) = (0, Duration::ZERO);
     loop {
-        let piece = match timeout(PIECE_TIMEOUT, body.next()).await {
-            Ok(Some(Ok(bytes))) => Piece::Bytes(bytes),
+        let asked = Instant::now();
+        let piece = timeout(PIECE_TIMEOUT, body.next()).await;
+        // The time of the disk is not the caller's.
+        waited += asked.elapsed();
+        let piece = match piece {
+            Ok(Some(Ok(bytes))) => {
+                received += bytes.len() as u64;
+                if is_slow(received, waited) {
+                    return Err(too_slow());
+                }
+                Piece::Bytes(bytes)
+            }
             Ok(None) => Piece::End,
             Ok(Some(Err(error))) => {
                 let detail = format!("the body cannot be read: {error}");
@@ -117,6 +133,11 @@ async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
     }
 }
 
+/// Whether a caller sends so slowly that others should get its turn: `received` bytes, for which the master has `waited`.
+fn is_slow(received: u64, waited: Duration) -> bool {
+    waited > FREE_TIME && received < RATE_MIN * waited.as_secs()
+}
+
 /// Runs `work` on a blocking thread, and answers with the blobs that are missing after it.
 async fn answered(
     code: &Arc<CodeStore>,
@@ -129,7 +150,7 @@ async fn answered(
 }
 
 fn too_slow() -> ApiError {
-    let detail = "the blobs did not arrive in time";
+    let detail = "the blobs arrived too slowly: they need 16 KiB per second, and may take 5 minutes in all";
     ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
 }
 
@@ -138,4 +159,36 @@ fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<CodeId, ApiError>
     // The path may hold bytes that are not UTF-8.
     let Path(id) = id.map_err(|error| bad(error.body_text()))?;
     id.parse().map_err(|error| bad(format!("invalid id of code: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Bytes;
+    use axum::response::IntoResponse;
+    use futures_util::stream;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[test]
+    fn an_upload_is_slow_if_its_average_is_too_low() {
+        let seconds = Duration::from_secs;
+        assert!(!is_slow(1, seconds(10)), "any rate is fine at first");
+        assert!(is_slow(11 * RATE_MIN - 1, seconds(11)));
+        assert!(!is_slow(11 * RATE_MIN, seconds(11)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_sends_a_byte_each_second_loses_its_turn() {
+        let drip = stream::unfold((), |()| async {
+            sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b"x")), ()))
+        });
+        let (sender, mut pieces) = mpsc::channel(PIECES_AHEAD);
+        let read = async { while pieces.recv().await.is_some() {} };
+        let begun = Instant::now();
+        let (sent, ()) = tokio::join!(send(Body::from_stream(drip), sender), read);
+        let refused = sent.expect_err("it is too slow").into_response();
+        assert_eq!((refused.status(), begun.elapsed().as_secs()), (StatusCode::REQUEST_TIMEOUT, 11));
+    }
 }

@@ -52,9 +52,10 @@ impl From<SpecError> for ApiError {
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
         match error {
-            JobsError::Exists(_) | JobsError::OtherTfJob(_) | JobsError::Unreadable { .. } => {
-                Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
-            }
+            JobsError::Exists(_)
+            | JobsError::OtherTfJob(_)
+            | JobsError::OtherCode(_)
+            | JobsError::Unreadable { .. } => Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string()),
             JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string())
             }

@@ -1,5 +1,6 @@
 //! The Kubernetes API for the back end and the store: connection, deadlines, and errors in the API's own words.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -64,6 +65,15 @@ pub(crate) enum MasterPlace {
     PodBesideJobs,
     /// Outside the cluster, or in another namespace.
     Elsewhere,
+}
+
+/// What a master needs of the pod in which it runs. Empty if it runs elsewhere, or if the API does not tell.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnPod {
+    /// The master's image, which contains the agent too.
+    pub(crate) image: Option<ImageRef>,
+    /// The claims that the pod mounts.
+    pub(crate) claims: BTreeSet<String>,
 }
 
 /// Why a call to the API failed.
@@ -158,19 +168,15 @@ impl Cluster {
         self.master
     }
 
-    /// The image of the master, which runs in this pod. It contains the agent too. `None` if the master runs elsewhere, or
-    /// if the API does not tell.
-    pub(crate) async fn image_of_master(&self, pod: &str) -> Option<ImageRef> {
-        if self.master == MasterPlace::Elsewhere {
-            return None;
-        }
+    /// The pod of this name, in which this master runs.
+    pub(crate) async fn own_pod(&self, name: Option<&str>) -> OwnPod {
+        let Some(name) = name.filter(|_| self.master == MasterPlace::PodBesideJobs) else { return OwnPod::default() };
         // A get would need one more right.
-        let named = ListParams::default().fields(&format!("metadata.name={pod}"));
-        let pods =
-            call(self.pods().list(&named)).await.inspect_err(|error| warn!(%error, pod, "could not read this pod"));
-        let containers = pods.ok()?.items.pop()?.spec?.containers;
-        let own = containers.iter().find(|container| container.name == CONTAINER).or(containers.first())?;
-        own.image.as_deref()?.parse().ok()
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        let pods = call(self.pods().list(&named)).await.inspect_err(|error| {
+            warn!(%error, pod = name, "could not read this pod, so its image and its claims are unknown");
+        });
+        pods.ok().and_then(|mut pods| pods.items.pop()).map(|pod| OwnPod::of(&pod)).unwrap_or_default()
     }
 
     /// The name of the namespace.
@@ -241,6 +247,22 @@ fn tfjobs() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(TFJOB_GROUP, "v1", TFJOB_KIND), TFJOBS)
 }
 
+impl OwnPod {
+    fn of(pod: &Pod) -> Self {
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        let master =
+            containers.clone().find(|container| container.name == CONTAINER).or_else(|| containers.clone().next());
+        let image = master.and_then(|master| master.image.as_deref()?.parse().ok());
+        Self { image, claims: claims(pod).map(str::to_owned).collect() }
+    }
+}
+
+/// The names of the claims that a pod mounts.
+pub(crate) fn claims(pod: &Pod) -> impl Iterator<Item = &str> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+}
+
 /// The selector of all objects that a master has created.
 pub(crate) fn ours_selector() -> String {
     format!("{MANAGED_BY}={MUSTER}")
@@ -270,4 +292,27 @@ async fn ask_clock(client: &Client) -> Clock {
     let answer = call(client.send(request)).await.ok();
     let date = answer.as_ref().and_then(|answer| answer.headers().get(header::DATE)?.to_str().ok());
     Clock::of_answer(date, Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_master_finds_its_image_and_its_claims_in_its_own_pod() {
+        let pod = |containers: serde_json::Value| {
+            let volumes = json!([
+                { "name": "state", "persistentVolumeClaim": { "claimName": "output" } },
+                { "name": "secret", "secret": { "secretName": "muster" } },
+            ]);
+            serde_json::from_value(json!({ "spec": { "containers": containers, "volumes": volumes } })).unwrap()
+        };
+        let sidecar = json!({ "name": "proxy", "image": "proxy:1" });
+        let own = OwnPod::of(&pod(json!([sidecar, { "name": "master", "image": "muster-master:2" }])));
+        assert_eq!((own.image, own.claims), ("muster-master:2".parse().ok(), ["output".to_owned()].into()));
+        assert_eq!(OwnPod::of(&pod(json!([sidecar]))).image, "proxy:1".parse().ok());
+        assert_eq!(OwnPod::of(&Pod::default()), OwnPod::default());
+    }
 }

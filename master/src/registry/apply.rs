@@ -25,8 +25,8 @@ impl Jobs {
     /// Accepts the job of a TFJob. If it is on record already, suspends, resumes or scales it as the TFJob says.
     ///
     /// # Errors
-    /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, and all others of [`Jobs::submit`]
-    /// and [`Jobs::patch`].
+    /// [`JobsError::Exists`], [`JobsError::OtherTfJob`] or [`JobsError::OtherCode`] if another job has this name, and all
+    /// others of [`Jobs::submit`] and [`Jobs::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
         let Read { spec, is_suspended } = tfjob;
         let name = spec.name.clone();
@@ -48,8 +48,7 @@ impl Jobs {
         let spec = &tfjob.spec;
         in_time(&spec.name, async {
             match self.context.store.get(&spec.name).await.map_err(of_store)? {
-                Some(stored) if is_other(&stored, spec) => Err(conflict(&stored)),
-                Some(_) => Ok(()),
+                Some(stored) => change_of(&stored, spec).map(drop),
                 None => Ok(self.context.backend.admit(spec).await?),
             }
         })
@@ -67,8 +66,7 @@ impl Jobs {
 
     async fn apply_again(&self, stored: Stored, spec: &JobSpec, is_suspended: bool) -> Result<Applied, JobsError> {
         let record = &stored.record;
-        let patch = difference(&record.spec, record.workers(), spec).filter(|_| record.wish != Wish::Delete);
-        let Some(mut patch) = patch else { return Err(conflict(&stored)) };
+        let mut patch = change_of(&stored, spec)?;
         if record.suspension.since.is_some() != is_suspended {
             patch.suspended = Some(is_suspended);
         }
@@ -82,17 +80,19 @@ impl Jobs {
     }
 }
 
-/// The error for a TFJob that is not the job on record.
-fn conflict(stored: &Stored) -> JobsError {
+/// The change that a TFJob makes to the job on record.
+///
+/// # Errors
+/// [`JobsError::Exists`], [`JobsError::OtherTfJob`], [`JobsError::OtherCode`]: the TFJob is not this job.
+fn change_of(stored: &Stored, spec: &JobSpec) -> Result<JobPatch, JobsError> {
     let record = &stored.record;
-    let name = record.spec.name.clone();
-    match record.spec.origin {
-        Some(Origin::TfJob(_)) if record.wish != Wish::Delete => JobsError::OtherTfJob(name),
-        Some(Origin::TfJob(_) | Origin::Spawner { .. }) | None => JobsError::Exists(name),
+    let name = || record.spec.name.clone();
+    if record.wish == Wish::Delete || !matches!(record.spec.origin, Some(Origin::TfJob(_))) {
+        return Err(JobsError::Exists(name()));
     }
-}
-
-fn is_other(stored: &Stored, spec: &JobSpec) -> bool {
-    let record = &stored.record;
-    record.wish == Wish::Delete || difference(&record.spec, record.workers(), spec).is_none()
+    match difference(&record.spec, record.workers(), spec) {
+        Some(patch) if record.code() == spec.code => Ok(patch),
+        Some(_) if !record.is_over() => Err(JobsError::OtherCode(name())),
+        Some(_) | None => Err(JobsError::OtherTfJob(name())),
+    }
 }

@@ -28,6 +28,11 @@ pub enum JobsError {
          change. Delete it first: client delete {0}"
     )]
     OtherTfJob(JobName),
+    /// A TFJob that was applied again with other code.
+    #[error(
+        "tfjob {0} is on record with other code. To start its scripts again with the new code: client push {0} FOLDER"
+    )]
+    OtherCode(JobName),
     /// An unreadable record has this name.
     #[error(
         "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \
@@ -60,10 +65,7 @@ pub enum JobsError {
     #[error("job \"{0}\" has ended, or is being stopped, so it takes no new code: submit it again with --replace")]
     TakesNoCode(JobName),
     /// Agents still receive the new code.
-    #[error(
-        "the new code of job \"{name}\" is still on its way to {}: repeat the request, which waits for the same delivery",
-        listed(left)
-    )]
+    #[error("the new code of job \"{name}\" has not reached {} yet; the master is still sending it", listed(left))]
     Underway {
         /// The job.
         name: JobName,

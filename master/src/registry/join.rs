@@ -137,7 +137,7 @@ fn check_rules(spec: &JobSpec, request: &JoinRequest) -> Result<(), JobsError> {
     }
     let range =
         spec.workers().map_or_else(String::new, |workers| format!(" --worker-num {}:{}", workers.min, workers.max));
-    let rules = format!("{range} --lease {lease_seconds} --max-restarts {max_restarts}");
+    let rules = format!("{range} --lease {lease_seconds}s --max-restarts {max_restarts}");
     Err(JobsError::OtherRules { name: spec.name.clone(), rules })
 }
 

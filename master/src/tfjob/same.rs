@@ -1,4 +1,5 @@
-//! Whether a TFJob that is sent again is the job on record. Only the number of workers of an elastic job may differ.
+//! Whether a TFJob that is sent again is the job on record. Only its code, and the number of workers of an elastic job, may
+//! differ.
 
 use protocol::elastic::{JobPatch, Workers};
 use protocol::group::Group;
@@ -8,9 +9,9 @@ use protocol::origin::Origin;
 use serde_json::Value;
 
 /// The change that turns the job on record into the job that was sent. `None` if they are different jobs. `now` is the range
-/// of workers that the job on record has at present.
+/// of workers that the job on record has at present. If both bring code, the code is not compared: a push changes it.
 pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> Option<JobPatch> {
-    if without_growth(on_record) != without_growth(sent) {
+    if fixed_part(on_record) != fixed_part(sent) || on_record.code.is_some() != sent.code.is_some() {
         return None;
     }
     let max = now.map(|now| now.max).filter(|max| *max != sent.worker_num);
@@ -18,8 +19,8 @@ pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> 
 }
 
 /// The job without what may differ. The warnings of an earlier version of the master may differ too.
-fn without_growth(spec: &JobSpec) -> JobSpec {
-    let mut spec = spec.clone();
+fn fixed_part(spec: &JobSpec) -> JobSpec {
+    let mut spec = JobSpec { code: None, ..spec.clone() };
     let is_elastic = spec.worker_min.is_some();
     if let Some(Origin::TfJob(tfjob)) = &mut spec.origin {
         tfjob.warnings.clear();

@@ -150,6 +150,29 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
 }
 
 #[tokio::test]
+async fn an_invalid_message_is_skipped_and_its_place_is_free() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let first = open(folder.path(), &key);
+    create(&first, 0).await;
+    create(&first, 1).await;
+    join(&first, message("a", 1)).await;
+    join(&first, message("b", 2)).await;
+    drop(first);
+    // An earlier version accepted this port.
+    let file = folder.path().join("machines/pods.uid/worker-0.json");
+    let text = std::fs::read_to_string(&file).expect("the message");
+    let earlier = text.replace("\"tensorflow_port\":1", "\"tensorflow_port\":0");
+    assert_ne!(earlier, text);
+    std::fs::write(&file, earlier).expect("write");
+
+    let second = open(folder.path(), &key);
+    assert_eq!(states(&second), [(worker(1), "runs")]);
+    create(&second, 0).await;
+    assert_eq!(join(&second, message("c", 3)).await, Some(worker(0)));
+    assert_eq!(states(&open(folder.path(), &key)), [(worker(0), "runs"), (worker(1), "runs")], "the file is valid");
+}
+
+#[tokio::test]
 async fn a_machine_gets_its_earlier_place_if_it_is_free() {
     let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
     let backend = open(folder.path(), &key);

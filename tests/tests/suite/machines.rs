@@ -118,7 +118,7 @@ fn a_machine_ends_with_its_job_and_a_bad_one_says_why_it_cannot_join() {
     let spare = Running::of(&mut agent(&scene, &master, 3, &rules));
     spare.until_said("waits for a free place");
     let same =
-        "job \"digits\" has --worker-num 1:1 --lease 2 --max-restarts 0: give the same, or choose another --task";
+        "job \"digits\" has --worker-num 1:1 --lease 2s --max-restarts 0: give the same, or choose another --task";
     refused(4, &["--worker-num", "1:2"], same);
     refused(
         4,
@@ -136,8 +136,9 @@ fn a_machine_ends_with_its_job_and_a_bad_one_says_why_it_cannot_join() {
         let mut client = scene.client(&[&["--master", &master.url, "--task", "other"], args].concat());
         Finished::of(client.env("MUSTER_TOKEN", "secret"))
     };
-    let hint = format!("leave it out, and run on each machine: agent --join {} --task other", master.url);
+    let hint = format!("leave it out; each machine names its own command: agent --join {} --task other", master.url);
     submit(&["exec.py"]).code(2).says(&["the script exec.py has no meaning here", &hint]);
+    submit(&["--on-unreachable", "wait"]).code(2).says(&["on-unreachable must be replace here"]);
     submit(&["--", "--steps", "3"]).code(2).says(&["an argument has no meaning here"]);
     drop(master);
 
@@ -154,6 +155,7 @@ fn machines_join_a_job_that_a_client_has_submitted() {
     let submit = [&["--master", &master.url, "--task", "digits", "--env", "CODE=7"][..], &rules].concat();
     let client = Running::of(&mut scene.client(&submit));
     client.until_said(&format!("run on each machine: agent --join {} --task digits", master.url));
+    client.until_said(&format!("{} works only on this machine", master.url));
     let machines = [2, 3].map(|number| Running::of(&mut agent(&scene, &master, number, &[])));
     client.ended().code(1).says(&["exited with code 7"]);
     for machine in machines {

@@ -20,10 +20,11 @@ impl Files {
         Self(folder)
     }
 
-    /// Every message, with its job and place. Names of other files are ignored.
+    /// Every message, with its job and place. Names of other files are ignored. Skips a message that is not valid, such as
+    /// one of an earlier version: nobody can poll its agent, which therefore kills its script and joins again.
     ///
     /// # Errors
-    /// Fails if a message cannot be read. The error names its file.
+    /// Fails if a file cannot be read. The error names it.
     pub(super) fn read(&self) -> io::Result<Vec<(JobKey, ReplicaId, JoinRequest)>> {
         let mut found = vec![];
         for folder in entries(&self.0)? {
@@ -31,8 +32,10 @@ impl Files {
             for file in entries(&folder)? {
                 let Some(replica) = replica_of(&file) else { continue };
                 let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-                let message = fs::read(&file).and_then(|text| Ok(serde_json::from_slice(&text)?)).map_err(named)?;
-                found.push((job.clone(), replica, message));
+                match serde_json::from_slice(&fs::read(&file).map_err(named)?) {
+                    Ok(message) => found.push((job.clone(), replica, message)),
+                    Err(error) => warn!(file = %file.display(), %error, "skipped the invalid message of a machine"),
+                }
             }
         }
         Ok(found)

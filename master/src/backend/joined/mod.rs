@@ -230,7 +230,7 @@ impl PodBackend for JoinedBackend {
             return Err(Refusal { code, sentence });
         }
         if spec.run_policy.lease().is_none() {
-            let sentence = "on-unreachable must be replace here: nothing but a lease shows that a machine is lost";
+            let sentence = "on-unreachable must be replace here: only a lease shows that a machine is lost";
             return Err(Refusal { code: ErrorCode::BadRunPolicy, sentence: sentence.to_owned() });
         }
         Ok(())

@@ -15,7 +15,7 @@ use crate::backend::{PodSpec, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::plan;
-use crate::kube::api::{ApiFailure, call};
+use crate::kube::api::{ApiFailure, call, claims};
 use crate::template::{Note, is_masters, is_masters_claim, listed};
 
 impl KubeBackend {
@@ -28,10 +28,11 @@ impl KubeBackend {
         }
         // The API requires the owner's uid, and does not check that the owner exists.
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
-        let mut gang = vec![];
+        let (mut trials, mut gang) = (vec![], vec![]);
         for (replica, pods) in kinds {
-            let trial = PodSpec::new(owner.clone(), spec, replica, String::new());
-            let trial = self.manifest(&trial).map_err(|refused| refused_template(replica, &refused))?;
+            trials.push((self.trial(&PodSpec::new(owner.clone(), spec, replica, String::new()))?, pods));
+        }
+        for (trial, pods) in trials {
             gang.push((self.tried(trial).await?, pods));
         }
         self.admit_gang(&gang, spec).await
@@ -63,13 +64,6 @@ impl KubeBackend {
                 &format!("\"{name}\" belongs to the master: use another Secret or account"),
             );
         }
-        let claimed = spec.pod.volumes.iter().filter_map(|volume| match &volume.source {
-            VolumeSource::Claim(name) => Some(name.to_string()),
-            VolumeSource::Host(_) | VolumeSource::Empty => None,
-        });
-        if let Some(name) = claimed.into_iter().find(|name| is_masters_claim(name)) {
-            return refuse(ErrorCode::BadPod, &format!("claim \"{name}\" has the master's state: use another claim"));
-        }
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
         let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
         let sentence = format!(
@@ -77,6 +71,17 @@ impl KubeBackend {
              the master with --allow-host-volumes"
         );
         refuse(ErrorCode::BadPod, &sentence)
+    }
+
+    /// The pod that is tried. Refuses one that mounts the master's state.
+    fn trial(&self, spec: &PodSpec) -> Result<Pod, Refusal> {
+        let pod = self.manifest(spec).map_err(|refused| refused_template(spec.replica, &refused))?;
+        let has_state = |claim: &&str| is_masters_claim(claim) || self.own_claims.contains(*claim);
+        if let Some(claim) = claims(&pod).find(has_state) {
+            let sentence = format!("claim \"{claim}\" has the master's state: use another claim");
+            return Err(Refusal { code: ErrorCode::BadPod, sentence });
+        }
+        Ok(pod)
     }
 
     /// Asks the API in a dry run whether it would accept this pod. Returns the pod with what the namespace adds, such as the

@@ -8,6 +8,7 @@ mod observe;
 mod quota;
 mod seen;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -64,6 +65,7 @@ pub struct KubeBackend {
     host_volumes: HostVolumes,
     agent_image: Option<ImageRef>,
     default_user: DefaultUser,
+    own_claims: BTreeSet<String>,
     seen: SeenPods,
     /// Cancelled when the watch has ended, which only a panic can cause.
     blind: CancellationToken,
@@ -136,6 +138,7 @@ impl KubeBackend {
                 host_volumes: HostVolumes::Refused,
                 agent_image: None,
                 default_user: DefaultUser::Muster,
+                own_claims: BTreeSet::new(),
                 seen,
                 blind,
                 _watch: watch,
@@ -157,6 +160,11 @@ impl KubeBackend {
     /// Sets the user of pods into which the agent is copied.
     pub fn with_default_user(self, default_user: DefaultUser) -> Self {
         Self { default_user, ..self }
+    }
+
+    /// Sets the claims that the master's own pod mounts. Jobs may not mount them.
+    pub fn with_own_claims(self, own_claims: BTreeSet<String>) -> Self {
+        Self { own_claims, ..self }
     }
 
     /// The pod that this back end creates.

@@ -164,16 +164,21 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
 #[tokio::test(start_paused = true)]
 async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let server = ApiServer::new();
-    let pods = begin(&server).await;
+    let pods = begin(&server).await.with_own_claims(["output".to_owned()].into());
     let secret = PodOptions { env_secrets: vec!["muster".parse().expect("a name")], ..PodOptions::default() };
     let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
     let belongs = "\"muster\" belongs to the master: use another Secret or account";
-    let volume = "pvc:muster-state:/state:ro".parse().expect("a volume");
-    let claim = PodOptions { volumes: vec![volume], ..PodOptions::default() };
+    let claim = |volume: &str| {
+        let volume = volume.parse().expect("a volume");
+        PodOptions { volumes: vec![volume], ..PodOptions::default() }
+    };
+    let (named, mounted) = (claim("pvc:muster-state:/state:ro"), claim("pvc:output:/state:ro"));
     let state = "claim \"muster-state\" has the master's state: use another claim";
-    for (pod, sentence) in [(secret, belongs), (account, belongs), (claim, state)] {
+    let output = "claim \"output\" has the master's state: use another claim";
+    for (pod, sentence) in [(secret, belongs), (account, belongs), (named, state), (mounted, output)] {
         let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
         assert_eq!(refusal.sentence, sentence);
     }
     assert_eq!(server.mutations(), Vec::<String>::new());
+    assert_eq!(pods.admit(&JobSpec { pod: claim("pvc:data:/data"), ..spec("digits") }).await, Ok(()));
 }

@@ -1,10 +1,15 @@
 //! `/v1/tfjobs`: a TFJob is applied, applied again, suspended and shown.
 
+use master::tfjob::{self, Place};
+use protocol::code::CodeId;
+use protocol::elastic::JobPatch;
 use protocol::view::JobState;
 use serde_json::{Value, json};
 use testkit::fake::FakeAgent;
 
+use crate::service::delivering::keep;
 use crate::service::harness::{Master, reach, until};
+use crate::service::pushing::keep_other;
 
 const TFJOBS: &str = "/v1/tfjobs";
 
@@ -62,6 +67,36 @@ async fn a_tfjob_may_begin_suspended_and_is_resumed_by_the_file_without_suspend(
     until(&job, |view| view.state == JobState::Running).await;
     assert_eq!(master.post(TFJOBS, &suspended).await.status, 200);
     until(&job, |view| view.state == JobState::Suspended).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tfjob_that_is_applied_again_with_other_code_names_the_push() {
+    let master = Master::new();
+    let (code, other) = (keep(master.jobs.code()), keep_other(&master));
+    let apply = async |code: CodeId| {
+        let request = request("brought", &json!({}), &json!({ "code": code, "script": "train.py" }));
+        let request = serde_json::from_value(request).expect("a request");
+        let read = tfjob::read(&request, &Place::Pods { namespace: "training".to_owned(), honours_root: false })
+            .expect("a valid TFJob");
+        let is_fine = master.jobs.check(&read).await.is_ok();
+        let applied = master.jobs.apply(read).await.map(drop).map_err(|error| error.to_string());
+        assert_eq!(applied.is_ok(), is_fine, "the check knows: {applied:?}");
+        applied
+    };
+    apply(code).await.expect("it is new");
+    apply(code).await.expect("it is the same");
+    let refused = "tfjob brought is on record with other code. To start its scripts again with the new code: \
+                   client push brought FOLDER";
+    assert_eq!(apply(other).await, Err(refused.to_owned()));
+    let name = "brought".parse().expect("a name");
+    let patch = JobPatch { code: Some(other), ..JobPatch::default() };
+    master.jobs.patch(&name, patch).await.expect("the code is pushed");
+    apply(other).await.expect("the job has this code now");
+    assert_eq!(apply(code).await, Err(refused.to_owned()));
+    let cancelled = master.jobs.wish(&name, master::store::Wish::Cancel).await;
+    cancelled.expect("the wish is recorded");
+    let error = apply(code).await.expect_err("an ended job takes no code");
+    assert!(error.starts_with("tfjob brought is on record with another spec"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

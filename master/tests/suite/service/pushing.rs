@@ -104,7 +104,7 @@ async fn a_push_that_outlasts_a_request_names_the_slow_agent_and_is_done_when_it
             break error;
         }
     };
-    assert!(error.starts_with("the new code of job \"bringing\" is still on its way to worker-1: repeat"), "{error}");
+    assert!(error.starts_with("the new code of job \"bringing\" has not reached worker-1 yet"), "{error}");
     assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "nothing is on record");
     agents[1].take_code(TakesCode::AtOnce);
     push(&master, &spec, other).await.expect("all agents have it");

@@ -1,0 +1,49 @@
+//! Jobs on machines that join by themselves: the job that is submitted, and the command that lets a machine join it.
+
+use protocol::ids::JobName;
+use protocol::job::JobSpec;
+use protocol::run_policy::{OnUnreachable, RunPolicy};
+
+use crate::master_url::MasterUrl;
+
+/// The command that lets a machine join a job.
+pub(super) fn join_command(job: &JobName, master: &MasterUrl) -> String {
+    format!("agent --join {master} --task {job} -- python train.py")
+}
+
+/// How machines join a job that the master at this address has accepted.
+pub(super) fn how_to_join(job: &JobName, master: &MasterUrl) -> String {
+    let on_each = format!("run on each machine: {}", join_command(job, master));
+    if !master.is_loopback() {
+        return on_each;
+    }
+    format!(
+        "{on_each}\n{master} works only on this machine: on others, name an address of the master that they can reach"
+    )
+}
+
+/// The job on machines. Only a lease shows that a machine is lost, so such a job is elastic, and its default of
+/// `on_unreachable` is `replace`. The master refuses another value, which the user has `given`.
+pub(super) fn on_machines(spec: JobSpec, given: Option<OnUnreachable>) -> JobSpec {
+    let on_unreachable = given.unwrap_or(OnUnreachable::Replace);
+    let run_policy = RunPolicy { on_unreachable, ..spec.run_policy };
+    JobSpec { worker_min: spec.worker_min.or(Some(spec.worker_num)), run_policy, ..spec }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_other_machines_cannot_use_is_named() {
+        let job = "digits".parse().unwrap();
+        let told = |url: &str| how_to_join(&job, &url.parse().unwrap());
+        let command = "run on each machine: agent --join http://10.0.0.1:7897 --task digits -- python train.py";
+        assert_eq!(told("http://10.0.0.1:7897"), command);
+        for here in ["http://127.0.0.1:7897", "http://localhost:7897", "http://[::1]:7897"] {
+            let told = told(here);
+            assert!(told.starts_with(&command.replace("http://10.0.0.1:7897", here)), "{told}");
+            assert!(told.contains(&format!("\n{here} works only on this machine")), "{told}");
+        }
+    }
+}
