@@ -7,15 +7,17 @@ use futures_util::{StreamExt, stream};
 use protocol::failure::NEVER_STARTED;
 use protocol::ids::ReplicaId;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::act::PODS_AT_ONCE;
 use super::subject::Subject;
+use super::tracked::Replica;
 use super::{Driver, Report, tasks};
 use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
+use crate::job::phase::JobPhase;
 
 /// Pause before the next attempt when a quota has no room. No event says that it has room again: pods of other programs use
 /// it too, an administrator may raise it, and the API counts a deleted pod until a moment after the watch has reported its
@@ -26,14 +28,45 @@ impl Driver {
     /// Creates the missing pods.
     pub(super) fn create_missing(&mut self) {
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
-        let missing: Vec<ReplicaId> = missing.map(|(id, _)| *id).collect();
-        if !missing.is_empty() {
-            self.create_pods(&missing);
+        self.request_pods(missing.map(|(id, _)| *id).collect());
+    }
+
+    /// Creates the pods of these replicas. Repeated calls change nothing while the earlier requests take effect.
+    pub(super) fn request_pods(&mut self, mut replicas: Vec<ReplicaId>) {
+        let (now, at) = (self.began.elapsed(), Instant::now());
+        replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, at)));
+        for id in &replicas {
+            self.replicas.entry(*id).and_modify(|replica| replica.request(now));
+        }
+        if !replicas.is_empty() {
+            self.create_pods(&replicas);
         }
     }
 
+    /// Whether its pod was not requested yet, or was requested some time before `now` and has not appeared.
+    fn is_to_be_requested(&self, replica: &Replica, now: Instant) -> bool {
+        let has_time = |at: Instant| now < at + self.policy.release_timeout;
+        let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());
+        replica.requested_at().is_none_or(|at| !has_time(at) && !is_in_progress())
+    }
+
+    /// Creates pods of a gathering fixed job again that somebody has deleted before the watch could list them.
+    pub(super) fn create_unlisted(&mut self) {
+        if self.unlisted_at().is_some_and(|at| at <= Instant::now()) {
+            self.create_missing();
+        }
+    }
+
+    /// When the next pod of a gathering fixed job is to be created again, unless it is listed by then. An elastic job looks
+    /// after its pods in every phase.
+    pub(super) fn unlisted_at(&self) -> Option<Instant> {
+        let gathers = matches!(self.phase, JobPhase::Pending { .. }) && self.policy.elastic.is_none();
+        let requested_at = self.replicas.values().filter(|_| gathers).filter_map(Replica::requested_at).min()?;
+        Some(requested_at + self.policy.release_timeout)
+    }
+
     /// Creates the pods of these replicas.
-    pub(super) fn create_pods(&mut self, replicas: &[ReplicaId]) {
+    fn create_pods(&mut self, replicas: &[ReplicaId]) {
         let record = &self.stored.record;
         let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
         let known = replicas.iter().filter_map(|id| Some((self.replicas.get(id)?.subject(*id), pod(*id))));

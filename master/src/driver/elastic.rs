@@ -218,25 +218,10 @@ impl Driver {
 
     /// Creates and deletes pods. Repeated calls change nothing while the earlier requests take effect.
     pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
-        let now = self.began.elapsed();
-        let create: Vec<ReplicaId> = create.into_iter().filter(|id| self.is_to_be_requested(*id)).collect();
-        for id in &create {
-            self.replicas.entry(*id).and_modify(|replica| replica.request(now));
-        }
-        if !create.is_empty() {
-            self.create_pods(&create);
-        }
+        self.request_pods(create.into_iter().collect());
         for id in delete {
             self.replace(id);
         }
-    }
-
-    /// Whether its pod was not requested yet, or was requested some time ago and has not appeared.
-    fn is_to_be_requested(&self, id: ReplicaId) -> bool {
-        let is_late = |at: Instant| {
-            at.elapsed() >= self.policy.release_timeout && self.creations.iter().all(AbortOnDropHandle::is_finished)
-        };
-        self.replicas.get(&id).is_some_and(|replica| replica.requested_at().is_none_or(is_late))
     }
 
     /// Deletes one pod after its output is copied.

@@ -263,6 +263,7 @@ impl Driver {
             () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
         }
         self.prepare_again();
+        self.create_unlisted();
         self.advance().await
     }
 

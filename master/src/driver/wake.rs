@@ -58,7 +58,7 @@ impl Driver {
             return Some(later);
         }
         let deadline = match self.phase.deadline(&self.policy) {
-            Some(deadline) => self.began + deadline,
+            Some(deadline) => self.unlisted_at().into_iter().fold(self.began + deadline, Instant::min),
             None => self.forget_at?,
         };
         Some(if deadline <= Instant::now() { later } else { deadline })

@@ -44,6 +44,8 @@ struct Shared {
     pending: Mutex<(Vec<ReplicaId>, String)>,
     /// The replicas whose pods cannot be deleted.
     held: Mutex<BTreeSet<ReplicaId>>,
+    /// The replicas whose next pods are deleted before the watch lists them.
+    unlisted: Mutex<BTreeSet<ReplicaId>>,
     /// How the next agents of these replicas take code.
     take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
 }
@@ -113,6 +115,7 @@ impl FakeBackend {
             history: Mutex::default(),
             pending: Mutex::default(),
             held: Mutex::default(),
+            unlisted: Mutex::default(),
             take_code: Mutex::default(),
         }))
     }
@@ -133,6 +136,15 @@ impl FakeBackend {
     /// From now on, a deletion of this replica's pod is not confirmed, as on a dead node.
     pub fn hold(&self, replica: ReplicaId) {
         self.held().insert(replica);
+    }
+
+    /// Makes somebody delete the next pod of this replica before the watch lists it.
+    pub fn lose_unlisted(&self, replica: ReplicaId) {
+        self.unlisted().insert(replica);
+    }
+
+    fn unlisted(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
+        self.0.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
@@ -274,7 +286,7 @@ impl PodBackend for FakeBackend {
             agent_token_sha256: _,
         } = pod;
         let JobKey { name: job, uid } = job;
-        if self.table(&job).borrow().contains_key(&replica) {
+        if self.table(&job).borrow().contains_key(&replica) || self.unlisted().remove(&replica) {
             return Ok(());
         }
         let waits = Some(self.pending().clone()).filter(|(replicas, _)| replicas.contains(&replica));

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use testkit::chaos::{self, Chaos, Point, Strike};
 use testkit::fake::FakeStore;
 use testkit::fake::{Arrival, FakeBackend, code_below};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -100,6 +101,8 @@ pub(crate) struct Place {
     pub(crate) logs: TempDir,
     /// The code that jobs bring.
     code: TempDir,
+    /// Whether a start has trained.
+    has_trained: watch::Sender<bool>,
 }
 
 impl Place {
@@ -125,6 +128,7 @@ impl Place {
             store,
             logs: tempfile::tempdir().expect("a folder"),
             code,
+            has_trained: watch::Sender::new(false),
         }
     }
 
@@ -194,6 +198,7 @@ impl Place {
             let Some(generation) = self.running().filter(|generation| decided.insert(*generation)) else { continue };
             let agents = self.backend.agents(&self.spec.name);
             agents.values().for_each(|agent| agent.print(&format!("step of {generation}\n")));
+            self.has_trained.send_replace(true);
             match mishaps.pop_front() {
                 Some(Mishap::Eviction) => self.backend.evict(&self.spec.name, worker(2), "Evicted: low on memory"),
                 Some(Mishap::Failure | Mishap::Halt) => agents[&worker(1)].exit(ExitOutcome::Code(1)),
@@ -202,6 +207,11 @@ impl Place {
                 None => agents.values().for_each(|agent| agent.exit(ExitOutcome::Code(0))),
             }
         }
+    }
+
+    /// Waits until the first start trains. A wish that came before would end a start that counts as none.
+    pub(crate) async fn trains(&self) {
+        self.has_trained.subscribe().wait_for(|has_trained| *has_trained).await.expect("the sender lives in the place");
     }
 
     /// The generation in which all replicas run now, if any.

@@ -184,13 +184,13 @@ impl Stage {
             self.wish(Wish::Cancel).await;
         }
         if self.scenario == Scenario::Suspended {
-            self.shown(|view| view.state == JobState::Running).await;
+            self.place.trains().await;
             self.suspend(true).await;
             self.shown(|view| view.state == JobState::Suspended).await;
             self.suspend(false).await;
         }
         if self.scenario == Scenario::Pushed {
-            self.shown(|view| view.state == JobState::Running).await;
+            self.place.trains().await;
             self.push("print('hello again')").await;
             let view = self.shown(|view| view.state == JobState::Halted || view.result.is_some()).await;
             if view.state == JobState::Halted {

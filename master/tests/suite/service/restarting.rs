@@ -44,6 +44,15 @@ fn values(agent: &FakeAgent, variable: &str) -> Vec<serde_json::Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_deleted_before_it_is_listed_is_created_again() {
+    let master = Master::new();
+    master.backend.lose_unlisted(worker(1));
+    let job = master.submit(spec_with("unlisted", 2, at_once(0))).await;
+    let view = running(&job, 1).await;
+    assert!(view.restarts.is_empty(), "{:?}", view.restarts);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     let master = Master::new();
     let spec = spec_with("again", 3, at_once(1));

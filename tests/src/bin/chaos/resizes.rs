@@ -59,7 +59,8 @@ pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
         "the job ended with {end:?}\n{}",
         api.logs(&end.name)
     );
-    let resized = Outcome::of(&scene.path().join("resized"), steps)?;
+    let evidence = || format!("{:?}\n{}", end.changes, api.logs(&end.name));
+    let resized = Outcome::of(&scene.path().join("resized"), steps).with_context(evidence)?;
     ensure!(resized.samples == alone.samples, "the two runs used different samples");
     let difference = resized.difference(&alone);
     ensure!(difference <= TOLERANCE, "the weights differ by {difference:e}");
