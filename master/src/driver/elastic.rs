@@ -13,7 +13,6 @@ use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
 use protocol::failure::{Failure, Restarts};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use tokio::time::{Instant, timeout};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::follower::Follower;
 use super::tracked::Replica;
