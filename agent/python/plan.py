@@ -6,11 +6,17 @@ IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)
 if not IS_SAFE_PATH:
     sys.path.pop(0)
 
+import os
+
+# An older Python has no `sys.orig_argv`. One that cannot even parse this program ends without an answer.
+if sys.version_info < (3, 10):
+    os.write(0, b'{"cold": "Python %d.%d is too old: it takes 3.10 or later"}\n' % sys.version_info[:2])
+    sys.exit()
+
 import ast
 import importlib.machinery
 import importlib.util
 import json
-import os
 import warnings
 
 # Modules whose import takes most of a script's start.

@@ -45,7 +45,7 @@ pub(crate) fn composition(spec: &JobSpec) -> String {
             Role::Evaluator => ("evaluator", "evaluators"),
         };
         match spec.count(role) {
-            count if role == Role::Worker && spec.worker_min.is_some() => {
+            count if role == Role::Worker && spec.worker_min.is_some_and(|min| min != count) => {
                 Some(format!("{} to {count} {many}", spec.worker_min.unwrap_or(count)))
             }
             0 => None,

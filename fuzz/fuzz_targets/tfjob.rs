@@ -19,7 +19,7 @@ libfuzzer_sys::fuzz_target!(|document: &[u8]| check(document));
 pub(crate) fn check(document: &[u8]) {
     let Ok(document) = std::str::from_utf8(document) else { return };
     let read = |document: String| {
-        let place = Place::Pods { namespace: "team".to_owned() };
+        let place = Place::Pods { namespace: "team".to_owned(), honours_root: true };
         read(&TfJobRequest { document, ..TfJobRequest::default() }, &place).map(|read| read.spec)
     };
     let spec = match read(document.to_owned()) {

@@ -57,9 +57,12 @@ pub struct Config {
     #[arg(long, env = "MUSTER_ALLOW_HOST_VOLUMES", value_parser = BoolishValueParser::new())]
     pub allow_host_volumes: bool,
 
-    /// Run each TFJob of the namespace as a job, with --backend kubernetes; client install --tfjobs prepares the cluster
-    #[arg(long, env = "MUSTER_WATCH_TFJOBS", value_parser = BoolishValueParser::new())]
-    pub watch_tfjobs: bool,
+    /// Run each TFJob of the namespace as a job, with --backend kubernetes; client install --tfjobs prepares the cluster.
+    /// With =allow-root, TFJobs with the annotation muster/allow-root: "true" may run as root
+    #[arg(long, env = "MUSTER_WATCH_TFJOBS", value_name = "RULE", value_enum, ignore_case = true)]
+    #[arg(num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true")]
+    #[arg(hide_default_value = true, hide_possible_values = true)]
+    pub watch_tfjobs: WatchTfJobs,
 
     /// File with the bearer token for every request except health checks, /metrics and /openapi.json
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
@@ -72,6 +75,19 @@ pub struct Config {
     /// Stop all pods, clear the state directory and exit when stdin ends; for a client that runs a master for one job
     #[arg(long, hide = true)]
     pub supervised: bool,
+}
+
+/// Whether the TFJobs of the namespace become jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WatchTfJobs {
+    /// They are left alone
+    #[value(name = "false", aliases = ["f", "no", "n", "off", "0"])]
+    No,
+    /// Each becomes a job
+    #[value(name = "true", aliases = ["t", "yes", "y", "on", "1"])]
+    Yes,
+    /// Each becomes a job, and may ask for root
+    AllowRoot,
 }
 
 /// Where pods run.
@@ -111,7 +127,7 @@ impl Config {
             ("--namespace", self.namespace.is_some()),
             ("--agent-image", self.agent_image.is_some()),
             ("--allow-host-volumes", self.allow_host_volumes),
-            ("--watch-tfjobs", self.watch_tfjobs),
+            ("--watch-tfjobs", self.watch_tfjobs != WatchTfJobs::No),
         ];
         let of_lasting_agents = ("--agent-key-file", self.agent_key_file.is_some());
         let (name, unused) = match self.backend() {
@@ -243,6 +259,26 @@ fn variable(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tfjobs_are_followed_with_or_without_root() {
+        let rule = |words: &[&str]| {
+            let config = Config::try_parse_from([&["master"], words].concat());
+            config.map(|config| config.watch_tfjobs).map_err(|error| error.kind())
+        };
+        assert_eq!(rule(&[]), Ok(WatchTfJobs::No));
+        assert_eq!(rule(&["--watch-tfjobs"]), Ok(WatchTfJobs::Yes));
+        // The values that MUSTER_WATCH_TFJOBS may have.
+        for (value, expected) in [
+            ("True", WatchTfJobs::Yes),
+            ("1", WatchTfJobs::Yes),
+            ("off", WatchTfJobs::No),
+            ("allow-root", WatchTfJobs::AllowRoot),
+        ] {
+            assert_eq!(rule(&[&format!("--watch-tfjobs={value}")]), Ok(expected), "{value}");
+        }
+        assert_eq!(rule(&["--watch-tfjobs=root"]), Err(clap::error::ErrorKind::InvalidValue));
+    }
 
     #[test]
     fn a_size_is_a_number_with_a_unit() {

@@ -40,10 +40,10 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::joined::JoinedBackend;
-use crate::backend::kube::{HostVolumes, KubeBackend};
+use crate::backend::kube::{DefaultUser, HostVolumes, KubeBackend};
 use crate::backend::process::ProcessBackend;
 use crate::code::CodeStore;
-use crate::config::{Backend, Config};
+use crate::config::{Backend, Config, WatchTfJobs};
 use crate::descriptors::Descriptors;
 use crate::driver::Context;
 use crate::http::{About, Server};
@@ -56,6 +56,7 @@ use crate::state_dir::StateDir;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{JobStore, StoreError, Stored};
+use crate::tfjob::Place;
 
 /// Runs a master until a signal or the end of its supervisor stops it.
 ///
@@ -79,7 +80,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     // Raise the limit first: later code reads it.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let World { store, backend, cluster, namespace, agent_key, boot_id, logs, code } = tokio::select! {
+    let World { store, backend, cluster, place, agent_key, boot_id, logs, code } = tokio::select! {
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
@@ -97,12 +98,12 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         reason = signals.told_to_end() => return ended_by(reason),
     }
     announce(&listener)?;
-    let of_tfjobs = cluster.filter(|_| config.watch_tfjobs);
-    let _tfjobs =
-        of_tfjobs.map(|cluster| AbortOnDropHandle::new(tokio::spawn(kube::tfjobs::run(cluster, Arc::clone(&jobs)))));
+    let of_tfjobs = cluster.filter(|_| config.watch_tfjobs != WatchTfJobs::No);
+    let follow = |cluster| kube::tfjobs::run(cluster, Arc::clone(&jobs), place.clone());
+    let _tfjobs = of_tfjobs.map(|cluster| AbortOnDropHandle::new(tokio::spawn(follow(cluster))));
 
     let end = CancellationToken::new();
-    let about = About { backend: config.backend().into(), namespace, agent_binary: config.agent_to_give()? };
+    let about = About { backend: config.backend().into(), place, agent_binary: config.agent_to_give()? };
     let server = Server::new(Arc::clone(&jobs), guard, about, end.clone());
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {
@@ -143,8 +144,8 @@ struct World {
     backend: Arc<dyn PodBackend>,
     /// The cluster of the pods, if they are Kubernetes pods.
     cluster: Option<Cluster>,
-    /// The namespace of the pods, if they are Kubernetes pods.
-    namespace: Option<String>,
+    /// Where TFJobs run.
+    place: Place,
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
@@ -184,7 +185,7 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
         store: Arc::new(store),
         backend: Arc::new(backend),
         cluster: None,
-        namespace: None,
+        place: Place::Processes,
         agent_key,
         boot_id,
         logs,
@@ -208,7 +209,7 @@ async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World>
         logs,
         code,
         cluster: None,
-        namespace: None,
+        place: Place::Processes,
     })
 }
 
@@ -225,16 +226,19 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let agent_image = config.agent_image.clone().or(own.image);
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
     let backend = backend.with_agent_image(agent_image).with_own_claims(own.claims);
+    let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
+    let backend = backend.with_default_user(if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster });
     info!(namespace = cluster.namespace(), "connected to Kubernetes");
     let (logs, code) = (state.logs().join(cluster.folder()), state.code().join(cluster.folder()));
     let store = KubeStore::new(&cluster);
     let boot_id = boot_id(&store).await?;
-    let namespace = Some(cluster.namespace().to_owned());
+    let honours_root = config.watch_tfjobs == WatchTfJobs::AllowRoot;
+    let place = Place::Pods { namespace: cluster.namespace().to_owned(), honours_root };
     Ok(World {
         store: Arc::new(store),
         backend: Arc::new(backend),
         cluster: Some(cluster),
-        namespace,
+        place,
         agent_key,
         boot_id,
         logs,

@@ -135,8 +135,8 @@ pub struct JobSpec {
     pub strategy: Strategy,
     /// Number of workers, at least 1 unless a chief trains alone. Of an elastic job, the maximum that the request named.
     pub worker_num: u32,
-    /// Minimum number of workers of an elastic job: below `worker_num`, or equal if `on_unreachable` is `replace`. Absent:
-    /// the job is not elastic.
+    /// Minimum number of workers of an elastic job: below `worker_num`, or equal if `on_unreachable` is `replace` or a TFJob
+    /// has `enableDynamicWorker`. Absent: the job is not elastic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_min: Option<u32>,
     /// Number of parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
@@ -235,6 +235,13 @@ impl TryFrom<JobRequest> for JobSpec {
     }
 }
 
+/// The minimum of an elastic job. A job with one possible number of workers is not elastic, unless lost workers are to be
+/// replaced, or an edited file may give it more.
+fn elastic_min(min: Option<u32>, max: u32, rules: &RunPolicy, origin: Option<&Origin>) -> Option<u32> {
+    let is_elastic_anyway = rules.on_unreachable == OnUnreachable::Replace || origin.is_some_and(Origin::may_grow);
+    min.filter(|min| *min != max || is_elastic_anyway)
+}
+
 impl JobSpec {
     /// Fills in every default and checks the result, but not the rules that apply to new requests only.
     fn filled(request: JobRequest) -> Result<Self, SpecError> {
@@ -274,9 +281,7 @@ impl JobSpec {
             name,
             strategy,
             worker_num,
-            // A job with one possible number of workers is not elastic, unless lost workers are to be replaced.
-            worker_min: worker_min
-                .filter(|min| *min != worker_num || run_policy.on_unreachable == OnUnreachable::Replace),
+            worker_min: elastic_min(worker_min, worker_num, &run_policy, origin.as_ref()),
             ps_num: counted(Role::Ps, ps_num).unwrap_or(servers_by_default),
             chief_num: counted(Role::Chief, chief_num).unwrap_or(servers_by_default),
             evaluator_num: counted(Role::Evaluator, evaluator_num).unwrap_or(0),

@@ -58,6 +58,16 @@ pub struct TfJobOrigin {
     pub object_uid: Option<String>,
 }
 
+impl Origin {
+    /// Whether an edited file may give the job more workers.
+    pub fn may_grow(&self) -> bool {
+        match self {
+            Self::TfJob(tfjob) => tfjob.spec.get("enableDynamicWorker") == Some(&Value::Bool(true)),
+            Self::Spawner { .. } => false,
+        }
+    }
+}
+
 impl TfJobOrigin {
     /// The name of a role's replicas in the TFJob, such as `Master`; `None` if the TFJob has no such replicas.
     pub fn replica_type(&self, role: Role) -> Option<&str> {

@@ -1,6 +1,7 @@
 //! The life of a warm interpreter: when it is used, what ends it, and what a stop or a kill leaves behind.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::warm::WarmState;
@@ -8,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::warm::Folders;
-use crate::support::{Agent, children_of, process_state, signal, wait_until, wait_until_gone};
+use crate::support::{Agent, children_of, process_state, program, signal, wait_until, wait_until_gone};
 
 const ENDLESS: &str =
     "import os, standin, time\nos.write(1, f'main={os.getpid()}\\n'.encode())\nwhile True: time.sleep(1000)";
@@ -161,6 +162,35 @@ fn only_a_python_script_is_started_warm() {
         let reason = "the command is not `python SCRIPT.py`".to_owned();
         assert_eq!(agent.warm_up(&folders.env(&json!({})), &Value::Null), WarmState::Cold { reason });
         assert_eq!(agent.ran(&folders.env(&json!({}))).stdout, "ran\n");
+    }
+}
+
+#[test]
+fn an_old_python_runs_the_script_cold_and_the_agent_says_so_once() {
+    // Python 2 cannot parse the interpreter's program. Python 3.6 can.
+    let cannot_parse = "[ \"$1\" = -c ] && exit 1; exec python3 \"$@\"";
+    let old = "import sys; sys.version_info = (3, 6, 15, 'final', 0)";
+    for (python, site, expected) in [
+        (cannot_parse, "", "its Python ended without an answer"),
+        ("exec python3 \"$@\"", old, "Python 3.6 is too old: it takes 3.10 or later"),
+    ] {
+        let folders = Folders::new();
+        folders.write_script("print('ran')");
+        fs::write(folders.installed().join("sitecustomize.py"), site).unwrap();
+        let (program_of_python, log) = (folders.job().join("python2"), folders.job().join("log"));
+        fs::write(&program_of_python, format!("#!/bin/sh\n{python}\n")).unwrap();
+        fs::set_permissions(&program_of_python, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut agent = program();
+        agent.args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"]).arg(folders.job()).arg("--");
+        agent.arg(&program_of_python).arg("exec.py").stderr(fs::File::create(&log).unwrap());
+        let agent = Agent::from_program(agent);
+        let env = folders.env(&json!({}));
+        assert_eq!(agent.warm_up(&env, &Value::Null), WarmState::Cold { reason: expected.to_owned() });
+        for _ in 0..2 {
+            assert_eq!(agent.ran(&env).stdout, "ran\n");
+        }
+        let log = fs::read_to_string(log).unwrap();
+        assert_eq!(log.matches("start cold").count(), 1, "{log}");
     }
 }
 

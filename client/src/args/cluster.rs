@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
 
 use super::FormatArgs;
-use crate::cluster::namespace_name;
+use crate::cluster::{TfJobs, namespace_name};
 
 pub(super) const INSTALL_EXAMPLES: &str = "\
 Examples:
@@ -34,9 +34,11 @@ pub(crate) struct InstallArgs {
     /// [default: as it is; a new installation has none]
     #[arg(long, value_name = "WAY", hide_possible_values = true)]
     pub(crate) service: Option<Service>,
-    /// Run the TFJobs that kubectl apply creates in the namespace, without Kubeflow. Later installations keep this
-    #[arg(long)]
-    pub(crate) tfjobs: bool,
+    /// Run the TFJobs that kubectl apply creates in the namespace, without Kubeflow. With =allow-root, those with the
+    /// annotation muster/allow-root: "true" may run as root. Later installations without this flag keep it
+    #[arg(long, value_name = "RULE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) tfjobs: Option<TfJobs>,
     /// Print the objects for kubectl apply -f - instead of installing them. The Secret is not among them
     #[arg(long)]
     pub(crate) export: bool,

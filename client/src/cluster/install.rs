@@ -6,8 +6,10 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 use protocol::image::ImageRef;
+use protocol::pod::OPENSHIFT_GROUP;
 use serde_json::{Value, json};
 
+use super::manifests::TfJobs;
 use super::{Cluster, ClusterError, MUSTER, PART_OF, SECRET_KEYS, manifests, rights, rollout};
 use crate::config::Token;
 use crate::output::Notes;
@@ -30,28 +32,31 @@ pub(crate) struct Order {
     pub(crate) image: Option<ImageRef>,
     /// The Service.
     pub(crate) service: ServiceChoice,
-    /// Whether `kubectl apply` of a TFJob runs it.
-    pub(crate) tfjobs: bool,
+    /// Which TFJobs `kubectl apply` runs. If `None`, as before.
+    pub(crate) tfjobs: Option<TfJobs>,
 }
 
 impl Order {
-    /// The objects. An installation `had_tfjobs` if it has the rights on TFJobs, which it then keeps.
-    fn objects(&self, had_tfjobs: bool) -> Vec<DynamicObject> {
+    /// The objects. `before` are the TFJobs that the installation runs. `user` is the one of the master's pod.
+    fn objects(&self, before: Option<TfJobs>, user: PodUser) -> Vec<DynamicObject> {
         let image = self.image.clone().unwrap_or_else(manifests::default_image);
         let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
         let mut objects = manifests::required(&image);
-        if self.tfjobs || had_tfjobs {
-            objects.iter_mut().for_each(manifests::watch_tfjobs);
+        if user == PodUser::OfCluster {
+            objects.iter_mut().for_each(manifests::without_user);
+        }
+        if let Some(tfjobs) = self.tfjobs.or(before) {
+            objects.iter_mut().for_each(|object| manifests::watch_tfjobs(object, tfjobs));
             objects.splice(0..0, manifests::tfjob_rights());
         }
-        let kind = self.tfjobs.then(manifests::tfjob_kind);
+        let kind = self.tfjobs.map(|_| manifests::tfjob_kind());
         kind.into_iter().chain(objects).chain(service).collect()
     }
 }
 
 /// The objects as one list for `kubectl apply -f -`, without the Secret.
 pub(crate) fn exported(order: &Order) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "items": order.objects(false)})
+    json!({"apiVersion": "v1", "kind": "List", "items": order.objects(None, PodUser::OfManifest)})
 }
 
 /// Installs or upgrades, and waits until the master serves. Changes nothing if an object belongs to someone else, or if
@@ -60,16 +65,16 @@ pub(crate) fn exported(order: &Order) -> Value {
 /// # Errors
 /// Each variant of [`ClusterError`] that concerns the cluster.
 pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), ClusterError> {
-    let of_tfjobs = order.tfjobs.then(rights::to_install_tfjobs).into_iter().flatten();
+    let of_tfjobs = order.tfjobs.map(|_| rights::to_install_tfjobs()).into_iter().flatten();
     let missing = rights::missing(cluster, rights::to_install().chain(of_tfjobs)).await?;
     if !missing.is_empty() {
         return Err(cluster.forbidden(missing));
     }
     check_namespace(cluster).await?;
-    if order.tfjobs && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
+    if order.tfjobs.is_some() && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
         return Err(ClusterError::Kubeflow);
     }
-    let objects = order.objects(has_tfjobs(cluster).await?);
+    let objects = order.objects(followed_tfjobs(cluster).await?, user(cluster).await?);
     let before = existing(cluster, &objects).await?;
     make_secret(cluster, notes).await?;
     for (object, before) in objects.iter().zip(before) {
@@ -145,6 +150,32 @@ fn api_of(cluster: &Cluster, object: &DynamicObject) -> Api<DynamicObject> {
     } else {
         Api::namespaced_with(client, cluster.namespace(), &resource)
     }
+}
+
+/// The user of the master's pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PodUser {
+    /// That of the manifest.
+    OfManifest,
+    /// One that the cluster gives, as OpenShift does.
+    OfCluster,
+}
+
+async fn user(cluster: &Cluster) -> Result<PodUser, ClusterError> {
+    match cluster.call(rights::LIST_GROUPS, cluster.client().list_api_groups()).await {
+        Ok(all) if all.groups.iter().any(|group| group.name == OPENSHIFT_GROUP) => Ok(PodUser::OfCluster),
+        Ok(_) | Err(ClusterError::Forbidden { .. }) => Ok(PodUser::OfManifest),
+        Err(error) => Err(error),
+    }
+}
+
+/// The TFJobs that the installation runs; `None` if it has no rights on TFJobs.
+async fn followed_tfjobs(cluster: &Cluster) -> Result<Option<TfJobs>, ClusterError> {
+    if !has_tfjobs(cluster).await? {
+        return Ok(None);
+    }
+    let deployment = find(cluster, &manifests::deployment()).await?;
+    Ok(deployment.as_ref().and_then(manifests::watched_tfjobs).or(Some(TfJobs::True)))
 }
 
 /// Whether the installation has the rights on TFJobs.

@@ -1,5 +1,6 @@
 //! The objects of an installation, from the files that `kubectl apply -k manifests/` takes too.
 
+use clap::ValueEnum;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use protocol::image::ImageRef;
@@ -9,6 +10,17 @@ const ACCOUNT: &str = include_str!("../../../manifests/base/account.yaml");
 const MASTER: &str = include_str!("../../../manifests/base/master.yaml");
 const SERVICE: &str = include_str!("../../../manifests/base/service.yaml");
 const TFJOBS: &str = include_str!("../../../manifests/tfjobs.yaml");
+/// The arguments of the master in its Deployment.
+const MASTER_ARGS: &str = "/spec/template/spec/containers/0/args";
+
+/// Which TFJobs of its namespace a master runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TfJobs {
+    /// Those that do not run as root.
+    True,
+    /// Also those whose annotation asks for root.
+    AllowRoot,
+}
 
 /// The service account and its rights, and then the Deployment with this image of the master.
 pub(super) fn required(image: &ImageRef) -> Vec<DynamicObject> {
@@ -19,10 +31,35 @@ pub(super) fn required(image: &ImageRef) -> Vec<DynamicObject> {
     objects
 }
 
-/// Lets this Deployment run the TFJobs of its namespace, if it is one.
-pub(super) fn watch_tfjobs(object: &mut DynamicObject) {
-    let args = object.data.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
-    args.into_iter().for_each(|args| args.push(json!("--watch-tfjobs")));
+/// The Deployment of the master.
+pub(super) fn deployment() -> DynamicObject {
+    parsed(&[MASTER]).remove(0)
+}
+
+/// Lets this Deployment run these TFJobs of its namespace, if it is one.
+pub(super) fn watch_tfjobs(object: &mut DynamicObject, tfjobs: TfJobs) {
+    let args = object.data.pointer_mut(MASTER_ARGS).and_then(Value::as_array_mut);
+    args.into_iter().for_each(|args| args.push(json!(flag_of(tfjobs))));
+}
+
+/// The TFJobs of its namespace that this Deployment runs, if any.
+pub(super) fn watched_tfjobs(deployment: &DynamicObject) -> Option<TfJobs> {
+    let args = deployment.data.pointer(MASTER_ARGS)?.as_array()?;
+    [TfJobs::True, TfJobs::AllowRoot].into_iter().find(|tfjobs| args.contains(&json!(flag_of(*tfjobs))))
+}
+
+fn flag_of(tfjobs: TfJobs) -> &'static str {
+    match tfjobs {
+        TfJobs::True => "--watch-tfjobs",
+        TfJobs::AllowRoot => "--watch-tfjobs=allow-root",
+    }
+}
+
+/// Leaves the user of this Deployment's pods to the cluster, if it is one.
+pub(super) fn without_user(object: &mut DynamicObject) {
+    let context = object.data.pointer_mut("/spec/template/spec/securityContext").and_then(Value::as_object_mut);
+    let ids = ["runAsUser", "runAsGroup", "fsGroup"];
+    context.into_iter().for_each(|context| context.retain(|name, _| !ids.contains(&name.as_str())));
 }
 
 /// The kind TFJob, which belongs to the whole cluster.
@@ -125,9 +162,28 @@ mod tests {
             assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
         }
         let mut objects = required(&default_image());
-        objects.iter_mut().for_each(watch_tfjobs);
+        objects.iter_mut().for_each(|object| watch_tfjobs(object, TfJobs::True));
         let args = &objects.pop().unwrap().data["spec"]["template"]["spec"]["containers"][0]["args"];
         assert_eq!(args.as_array().unwrap().last().unwrap(), "--watch-tfjobs");
+        for tfjobs in [TfJobs::True, TfJobs::AllowRoot] {
+            let mut deployment = deployment();
+            assert_eq!(watched_tfjobs(&deployment), None);
+            watch_tfjobs(&mut deployment, tfjobs);
+            assert_eq!(watched_tfjobs(&deployment), Some(tfjobs));
+        }
+    }
+
+    #[test]
+    fn openshift_gives_the_user_of_the_master() {
+        let mut objects = required(&default_image());
+        let user = |object: &DynamicObject| object.data["spec"]["template"]["spec"]["securityContext"].clone();
+        let seccomp = json!({ "type": "RuntimeDefault" });
+        let of_manifest = json!({
+            "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532, "seccompProfile": seccomp,
+        });
+        assert_eq!(user(objects.last().unwrap()), of_manifest);
+        objects.iter_mut().for_each(without_user);
+        assert_eq!(user(objects.last().unwrap()), json!({ "runAsNonRoot": true, "seccompProfile": seccomp }));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub(crate) use self::doctor::{Surroundings, examine};
 pub(crate) use self::error::ClusterError;
 pub(crate) use self::forward::Forward;
 pub(crate) use self::install::{Order, ServiceChoice, exported, install};
+pub(crate) use self::manifests::TfJobs;
 pub(crate) use self::place::{BadPlace, KubePlace, namespace_name};
 use self::rights::Right;
 pub(crate) use self::uninstall::{Found, find, remove};

@@ -42,6 +42,7 @@ pub(super) const DELETE_RECORDS: Right = right("deletecollection", "", "configma
 pub(super) const DELETE_POLICIES: Right = right("deletecollection", NETWORKING, "networkpolicies");
 pub(super) const ASK_RIGHTS: Right = right("create", "authorization.k8s.io", "selfsubjectaccessreviews");
 pub(super) const GET_VERSION: Right = right("get", "", "version");
+pub(super) const LIST_GROUPS: Right = right("list", "", "API groups");
 pub(super) const GET_NAMESPACE: Right = right("get", "", "namespaces");
 pub(super) const LIST_QUOTAS: Right = right("list", "", "resourcequotas");
 pub(super) const LIST_NODES: Right = right("list", "", "nodes");

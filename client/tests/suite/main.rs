@@ -13,6 +13,7 @@ mod placing;
 mod pushing;
 mod recorded_engines;
 mod registry;
+mod spawning;
 mod support;
 mod terminal;
 mod verbs;

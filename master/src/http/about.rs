@@ -21,20 +21,10 @@ use crate::tfjob::Place;
 pub struct About {
     /// The kind of its back end.
     pub backend: BackendKind,
-    /// The namespace of its pods, if they are Kubernetes pods.
-    pub namespace: Option<String>,
+    /// Where its replicas run.
+    pub place: Place,
     /// The path of the agent's program, if the master has one.
     pub agent_binary: Option<PathBuf>,
-}
-
-impl About {
-    /// Where this master runs replicas, for the reader of TFJobs.
-    pub(super) fn place(&self) -> Place {
-        match &self.namespace {
-            Some(namespace) => Place::Pods { namespace: namespace.clone() },
-            None => Place::Processes,
-        }
-    }
 }
 
 /// Returns the master's version and the kind of its back end.

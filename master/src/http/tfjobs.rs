@@ -45,7 +45,7 @@ pub(super) async fn apply(
     request: Request,
 ) -> Result<(StatusCode, Json<TfJobAnswer>), ApiError> {
     let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
-    let read = tfjob::read(&request, &state.about.place()).map_err(refused)?;
+    let read = tfjob::read(&request, &state.about.place).map_err(refused)?;
     let warnings = read.warnings().to_vec();
     if request.options.dry_run {
         state.jobs.check(&read).await?;
@@ -63,7 +63,7 @@ pub(super) async fn apply(
 /// Lists all jobs that came from a TFJob, in the order of their names.
 #[utoipa::path(get, path = routes::TFJOBS, responses((status = 200, description = "All TFJobs", body = TfJobList), NotLetIn))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
-    let (namespace, now) = (state.about.namespace.as_deref(), wall_clock());
+    let (namespace, now) = (state.about.place.namespace(), wall_clock());
     let items = state.jobs.list().iter().filter_map(|job| tfjob::object(job, namespace, now)).collect();
     Json(TfJobList { items })
 }
@@ -80,7 +80,7 @@ pub(super) async fn show(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let job = find(&state, name)?.view.borrow().clone();
-    let object = tfjob::object(&job, state.about.namespace.as_deref(), wall_clock());
+    let object = tfjob::object(&job, state.about.place.namespace(), wall_clock());
     object.map(Json).ok_or_else(|| {
         let detail = format!("job \"{}\" is no TFJob: it was submitted in another way", job.name);
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, detail)

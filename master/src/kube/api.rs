@@ -15,6 +15,7 @@ use kube::core::Status;
 use kube::{Api, Client, Resource};
 use protocol::ids::UnixMillis;
 use protocol::image::ImageRef;
+use protocol::pod::OPENSHIFT_GROUP;
 use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
@@ -217,6 +218,18 @@ impl Cluster {
                 resource.name == TFJOBS && resource.categories.into_iter().flatten().any(|category| category == MUSTER)
             })),
             Err(ApiFailure::Refused { status: 404, .. }) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Whether the cluster gives each pod a user, as OpenShift does. Usually every account may list the groups of the API.
+    ///
+    /// # Errors
+    /// Those of the call, except that it is forbidden: this counts as no.
+    pub async fn gives_users(&self) -> Result<bool, ApiFailure> {
+        match call(self.client.list_api_groups()).await {
+            Ok(all) => Ok(all.groups.into_iter().any(|group| group.name == OPENSHIFT_GROUP)),
+            Err(ApiFailure::Refused { status: 403, .. }) => Ok(false),
             Err(failure) => Err(failure),
         }
     }

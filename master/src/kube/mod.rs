@@ -3,7 +3,7 @@
 pub(crate) mod api;
 pub(crate) mod changes;
 pub(crate) mod clock;
-pub(crate) mod tfjobs;
+pub mod tfjobs;
 
 pub use self::api::{ApiFailure, Cluster};
 

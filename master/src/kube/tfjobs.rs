@@ -29,14 +29,14 @@ const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Follows the TFJobs whenever the cluster's definition of them is Muster's.
-pub(crate) async fn run(cluster: Cluster, jobs: Arc<Jobs>) {
+/// Follows the TFJobs whenever the cluster's definition of them is Muster's. `place` is the namespace of the cluster.
+pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
     let mut is_told = false;
     loop {
         match cluster.has_our_tfjobs().await {
             Ok(true) => {
                 info!(namespace = cluster.namespace(), "following the TFJobs of the namespace");
-                Following::new(&cluster, &jobs).run().await;
+                Following::new(&cluster, &jobs, &place).run().await;
                 is_told = false;
             }
             Ok(false) if !is_told => {
@@ -54,6 +54,7 @@ pub(crate) async fn run(cluster: Cluster, jobs: Arc<Jobs>) {
 struct Following {
     cluster: Cluster,
     jobs: Arc<Jobs>,
+    place: Place,
     tended: BTreeMap<String, Tended>,
     /// The names in the list that the watch reports now.
     listing: BTreeSet<String>,
@@ -69,9 +70,9 @@ struct Tended {
 }
 
 impl Following {
-    fn new(cluster: &Cluster, jobs: &Arc<Jobs>) -> Self {
-        let (tended, listing) = (BTreeMap::new(), BTreeSet::new());
-        Self { cluster: cluster.clone(), jobs: Arc::clone(jobs), tended, listing, is_complete: false }
+    fn new(cluster: &Cluster, jobs: &Arc<Jobs>, place: &Place) -> Self {
+        let (cluster, jobs, place) = (cluster.clone(), Arc::clone(jobs), place.clone());
+        Self { cluster, jobs, place, tended: BTreeMap::new(), listing: BTreeSet::new(), is_complete: false }
     }
 
     /// Returns when the definition is not Muster's any more.
@@ -125,7 +126,7 @@ impl Following {
         let tender = Tender {
             cluster: self.cluster.clone(),
             jobs: Arc::clone(&self.jobs),
-            place: Place::Pods { namespace: self.cluster.namespace().to_owned() },
+            place: self.place.clone(),
             name: name.clone(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(tender.run(objects)));

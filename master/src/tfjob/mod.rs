@@ -11,6 +11,8 @@ mod same;
 mod status;
 mod watched;
 
+use std::collections::BTreeMap;
+
 use protocol::error::ErrorCode;
 use protocol::group::TfConfigOptions;
 use protocol::ids::Role;
@@ -32,6 +34,9 @@ pub use self::object::object;
 pub use self::same::difference;
 pub use self::watched::{Memory, Need, Watched};
 
+/// The annotation that lets the containers of a TFJob run as root, if the master honours it.
+const ALLOW_ROOT: &str = "muster/allow-root";
+
 /// Where a master runs replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -41,7 +46,49 @@ pub enum Place {
     Pods {
         /// The namespace.
         namespace: String,
+        /// Whether the annotation `muster/allow-root` lets containers run as root.
+        honours_root: bool,
     },
+}
+
+impl Place {
+    /// The namespace of the pods, if there are pods.
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Processes => None,
+            Self::Pods { namespace, .. } => Some(namespace),
+        }
+    }
+}
+
+/// What is known beside the document.
+struct Given<'a> {
+    request: &'a TfJobRequest,
+    place: &'a Place,
+    /// Whether containers may run as root.
+    allow_root: bool,
+}
+
+impl<'a> Given<'a> {
+    fn new(
+        request: &'a TfJobRequest,
+        place: &'a Place,
+        annotations: &BTreeMap<String, String>,
+        findings: &mut Findings,
+    ) -> Self {
+        let is_annotated = annotations.get(ALLOW_ROOT).is_some_and(|value| value == "true");
+        let by_annotation = match place {
+            Place::Processes => false,
+            Place::Pods { honours_root, .. } => {
+                if is_annotated && !honours_root {
+                    let why = "it has no effect: the master runs without --watch-tfjobs=allow-root";
+                    findings.warn(&format!("metadata.annotations.{ALLOW_ROOT}"), why);
+                }
+                is_annotated && *honours_root
+            }
+        };
+        Self { request, place, allow_root: request.options.allow_root || by_annotation }
+    }
 }
 
 /// A TFJob as a job of Muster.
@@ -73,15 +120,16 @@ pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
     let Document { api_version, name, namespace, labels, annotations, mut spec } = document;
     check_namespace(request.options.namespace.as_ref().or(namespace.as_ref()), place, &mut findings);
     let kept_spec = without_templates(spec.to_map());
+    let given = Given::new(request, place, &annotations, &mut findings);
     let policy = policy::read(&mut spec, &mut findings);
     let types = spec.object("tfReplicaSpecs", &mut findings);
-    let replicas = roles::read(types, (request, place), policy.priority_class.as_deref(), &mut findings);
+    let replicas = roles::read(types, &given, policy.priority_class.as_deref(), &mut findings);
     let plan = Plan::read(&mut spec, replicas, policy, &mut findings);
     spec.end(&mut findings);
     let Some(name) = name.filter(|_| findings.refused.is_empty()) else { return Err(findings.refused) };
     let is_suspended = plan.policy.is_suspended;
     let origin = TfJobOrigin { api_version, labels, annotations, spec: kept_spec, warnings: vec![], object_uid: None };
-    let mut job = plan.job(JobRequest::new(name, Strategy::AllReduce), request, place, &mut findings);
+    let mut job = plan.job(JobRequest::new(name, Strategy::AllReduce), &given, &mut findings);
     let warnings = findings.warnings.into_iter().map(|Note { path, why }| Warning { path, sentence: why }).collect();
     job.origin = Some(Origin::TfJob(TfJobOrigin { warnings, ..origin }));
     let spec = JobSpec::try_from(job).map_err(|error| vec![refusal(&error)])?;
@@ -90,7 +138,7 @@ pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
 
 /// A master runs jobs in its own namespace only.
 fn check_namespace(asked: Option<&String>, place: &Place, findings: &mut Findings) {
-    let Place::Pods { namespace } = place else { return };
+    let Place::Pods { namespace, .. } = place else { return };
     if let Some(asked) = asked.filter(|asked| *asked != namespace) {
         let why = format!(
             "\"{asked}\" is not the namespace of this master, \"{namespace}\": add -n {namespace}, or ask the master of \
@@ -152,8 +200,9 @@ impl Plan {
     }
 
     /// The job's request. `empty` has its name.
-    fn job(self, empty: JobRequest, from: &TfJobRequest, place: &Place, findings: &mut Findings) -> JobRequest {
-        let options = &from.options;
+    fn job(self, empty: JobRequest, given: &Given<'_>, findings: &mut Findings) -> JobRequest {
+        let Given { request, place, allow_root } = given;
+        let options = &request.options;
         let [chiefs, workers, servers, evaluators] = Role::ALL.map(|role| self.count(role));
         let strategy = if servers > 0 { Strategy::ParameterServer } else { Strategy::AllReduce };
         let success = match (chiefs, self.wants_all) {
@@ -161,10 +210,10 @@ impl Plan {
             (0, true) => SuccessPolicy::All,
             (0, false) => SuccessPolicy::Worker0,
         };
-        let in_pods = *place != Place::Processes;
+        let in_pods = **place != Place::Processes;
         let pod = match place {
             Place::Processes => PodOptions::default(),
-            Place::Pods { .. } => self.pod(options.allow_root, findings),
+            Place::Pods { .. } => self.pod(*allow_root, findings),
         };
         let chief_is_master = self.replicas.iter().any(|of_role| of_role.is_master);
         let extra = json!({ "environment": "cloud" }).as_object().cloned().unwrap_or_default();

@@ -6,12 +6,12 @@ use protocol::group::{Group, Template};
 use protocol::ids::Role;
 use protocol::origin::role_of_type;
 use protocol::run_policy::RestartRule;
-use protocol::tfjob::{TFJOB_CONTAINER, TfJobRequest};
+use protocol::tfjob::TFJOB_CONTAINER;
 use serde_json::Value;
 
 use super::container::{self, User};
 use super::fields::{Fields, Findings};
-use super::{Place, local};
+use super::{Given, Place, local};
 use crate::template::{Allowed, Note, checked};
 
 /// The replicas of one type.
@@ -41,7 +41,7 @@ impl Replicas {
 /// Reads all types.
 pub(super) fn read(
     types: Fields,
-    from: (&TfJobRequest, &Place),
+    given: &Given<'_>,
     priority_class: Option<&str>,
     findings: &mut Findings,
 ) -> Vec<Replicas> {
@@ -58,7 +58,7 @@ pub(super) fn read(
             findings.refuse(&path, format!("the job has two types of replicas that are a {role}: remove one"));
         }
         let fields = types.object(&name, findings);
-        all.push(of_type(fields, (&name, role), from, priority_class, findings));
+        all.push(of_type(fields, (&name, role), given, priority_class, findings));
     }
     all.sort_by_key(|of_role| of_role.role);
     all
@@ -67,7 +67,7 @@ pub(super) fn read(
 fn of_type(
     fields: Fields,
     (name, role): (&str, Role),
-    from: (&TfJobRequest, &Place),
+    given: &Given<'_>,
     priority_class: Option<&str>,
     findings: &mut Findings,
 ) -> Replicas {
@@ -90,7 +90,7 @@ fn of_type(
     let template = with_priority(template, priority_class);
     let (user, group) = match count {
         0 => (User::Named, None),
-        _ => of_template(template, (&path, name), from, findings),
+        _ => of_template(template, (&path, name), given, findings),
     };
     let group = group.map(|(command, template)| Group { command, template: Some(template), ..Group::new(role, count) });
     Replicas { name: name.to_owned(), role, is_master, count, restart, user, group }
@@ -102,9 +102,10 @@ type Runnable = (Vec<String>, Template);
 fn of_template(
     template: Value,
     (path, name): (&str, &str),
-    (request, place): (&TfJobRequest, &Place),
+    given: &Given<'_>,
     findings: &mut Findings,
 ) -> (User, Option<Runnable>) {
+    let Given { request, place, allow_root } = given;
     let mut template = template;
     let path = format!("{path}.template");
     let Some(position) = container::position(&template) else {
@@ -127,7 +128,7 @@ fn of_template(
         Place::Pods { .. } => {
             container::check_variables(container, &at, findings);
             let template = named(template);
-            check(&template, &path, request.options.allow_root, findings);
+            check(&template, &path, *allow_root, findings);
             (user, command.map(|command| (command, template)))
         }
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::object::object;
 use super::status::{condition, keep_times, status};
-use super::{Place, Read, difference, read};
+use super::{ALLOW_ROOT, Place, Read, difference, read};
 use crate::kube::clock::{time_of, timestamp};
 use crate::template::{Note, listed};
 
@@ -25,6 +25,8 @@ pub struct Watched {
     name: Option<JobName>,
     uid: String,
     generation: u64,
+    /// Those that change the job.
+    annotations: Value,
     spec: Value,
     status: Value,
     read: Result<Read, Vec<Note>>,
@@ -61,10 +63,12 @@ impl Watched {
     pub fn of(object: &Value, place: &Place) -> Self {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default().to_owned();
-        // Labels, annotations and owners stay with the object, and other programs may change them at any time.
+        // Labels, owners and other annotations stay with the object, and other programs may change them at any time.
+        let allow_root = &metadata["annotations"][ALLOW_ROOT];
+        let annotations = if allow_root.is_null() { Value::Null } else { json!({ ALLOW_ROOT: allow_root }) };
         let document = json!({
             "apiVersion": object["apiVersion"], "kind": object["kind"], "spec": object["spec"],
-            "metadata": { "name": metadata["name"], "namespace": metadata["namespace"] },
+            "metadata": { "name": metadata["name"], "namespace": metadata["namespace"], "annotations": annotations },
         });
         let request = TfJobRequest { document: document.to_string(), ..TfJobRequest::default() };
         let uid = text("uid");
@@ -78,6 +82,7 @@ impl Watched {
             name: text("name").parse().ok(),
             uid,
             generation: metadata["generation"].as_u64().unwrap_or_default(),
+            annotations,
             spec: object["spec"].clone(),
             status: object["status"].clone(),
             read,
@@ -161,8 +166,14 @@ impl Watched {
             Ok(read) if difference(&job.spec, job.workers, &read.spec).is_some() => None,
             Ok(_) => {
                 let on_record = object(job, None, now).unwrap_or_default();
-                let path = difference_at("spec", &on_record["spec"], &self.spec).unwrap_or_else(|| "spec".to_owned());
-                Some(format!("{path} changed: ignored"))
+                let annotated = &on_record["metadata"]["annotations"];
+                let path = difference_at("spec", &on_record["spec"], &self.spec)
+                    .or_else(|| difference_at("metadata.annotations", annotated, &self.annotations));
+                Some(match path {
+                    Some(path) => format!("{path} changed: ignored"),
+                    // The master's flags or its version have changed.
+                    None => "an earlier master has read it in another way: the job stays as it is".to_owned(),
+                })
             }
         }
     }

@@ -14,6 +14,7 @@ use master::job::plan;
 use master::registry::{Jobs, Submitted};
 use master::store::sqlite::SqliteStore;
 use master::store::{Ended, FORMAT, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Wish};
+use master::tfjob::Place;
 use protocol::agent::ExitOutcome;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
@@ -55,7 +56,7 @@ impl Master {
         timeout(DEADLINE, jobs.complete()).await.expect("the master reads its jobs in time");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("the listener is bound"));
-        let about = About { backend: BackendKind::Process, namespace: None, agent_binary: None };
+        let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
         let server = Server::new(Arc::clone(&jobs), Guard::ThisMachine, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
         Self { jobs, backend, url, _logs: logs }

@@ -39,7 +39,8 @@ fn read_text(document: &str) -> Result<Read, Vec<Note>> {
     let entrypoints = serde_json::from_value(part("entrypoints")).expect("entrypoints");
     let place = match given["place"].as_str() {
         Some("processes") => Place::Processes,
-        _ => Place::Pods { namespace: NAMESPACE.to_owned() },
+        Some("pods that may be root") => Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: true },
+        _ => Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: false },
     };
     read(&TfJobRequest { document: document.to_owned(), entrypoints, options }, &place)
 }

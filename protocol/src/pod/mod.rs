@@ -72,6 +72,10 @@ pub struct PodOptions {
 /// Where programs expect shared memory, by the Linux convention.
 pub const SHM_PATH: &str = "/dev/shm";
 
+/// The API group by which OpenShift is known. It refuses pods whose user is not one of their namespace, and gives a user to
+/// pods that name none.
+pub const OPENSHIFT_GROUP: &str = "security.openshift.io";
+
 /// Default termination grace period, in seconds: Kubernetes' default.
 pub const TERMINATION_GRACE_SECONDS: u32 = 30;
 

@@ -143,16 +143,23 @@ fn a_job_waits_for_new_code_only_if_its_code_is_not_in_its_image() {
 }
 
 #[test]
-fn a_job_with_one_possible_number_of_workers_is_elastic_only_if_it_replaces_lost_ones() {
-    let min_of = |on_unreachable: OnUnreachable| {
+fn a_job_with_one_possible_number_of_workers_is_elastic_if_it_replaces_lost_ones_or_its_tfjob_may_grow() {
+    let min_of = |on_unreachable: OnUnreachable, tfjob: Option<Value>| {
         let run_policy = RunPolicy { on_unreachable, ..RunPolicy::default() };
-        let four = JobRequest { worker_min: Some(4), worker_num: Some(4), run_policy, ..request(Strategy::AllReduce) };
+        let origin = tfjob.map(|spec| json!({ "launcher": "tf_job", "api_version": "kubeflow.org/v1", "spec": spec }));
+        let origin = origin.map(|origin| serde_json::from_value(origin).expect("an origin"));
+        let four = request(Strategy::AllReduce);
+        let four = JobRequest { worker_min: Some(4), worker_num: Some(4), run_policy, origin, ..four };
         let spec = spec(four);
         let json = serde_json::to_value(&spec).expect("a spec is JSON");
         assert_eq!(read::<JobSpec>(&json), Ok(spec.clone()), "a record is read as it was written");
         spec.worker_min
     };
-    assert_eq!((min_of(OnUnreachable::Wait), min_of(OnUnreachable::Replace)), (None, Some(4)));
+    assert_eq!((min_of(OnUnreachable::Wait, None), min_of(OnUnreachable::Replace, None)), (None, Some(4)));
+    for (is_dynamic, expected) in [(false, None), (true, Some(4))] {
+        let tfjob = json!({ "enableDynamicWorker": is_dynamic });
+        assert_eq!(min_of(OnUnreachable::Wait, Some(tfjob)), expected, "{is_dynamic}");
+    }
 }
 
 #[test]

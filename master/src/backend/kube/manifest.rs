@@ -20,6 +20,7 @@ use protocol::image::ImageRef;
 use protocol::pod::{Amount, MemorySize, PodOptions, PullPolicy, RunAs, SHM_PATH, Toleration, Volume, VolumeSource};
 use protocol::routes::AGENT_PORT;
 
+use super::DefaultUser;
 use crate::backend::PodSpec;
 use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
@@ -45,15 +46,20 @@ const GPU: &str = "nvidia.com/gpu";
 ///
 /// # Errors
 /// The fields of the template that are refused.
-pub(super) fn pod(spec: &PodSpec, agent: Option<&ImageRef>, allowed: Allowed) -> Result<Pod, Vec<Note>> {
-    let own = own_pod(spec, agent);
+pub(super) fn pod(
+    spec: &PodSpec,
+    agent: Option<&ImageRef>,
+    user: DefaultUser,
+    allowed: Allowed,
+) -> Result<Pod, Vec<Note>> {
+    let own = own_pod(spec, agent, user);
     let Some(template) = &spec.template else { return Ok(own) };
     let allowed = Allowed { root: allowed.root || spec.options.allow_root, ..allowed };
     Ok(template::filled(checked(template, allowed)?.pod, template, own))
 }
 
 /// Muster's own pod.
-fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
+fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>, user: DefaultUser) -> Pod {
     let PodSpec {
         job,
         replica,
@@ -106,7 +112,7 @@ fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
             ..ObjectMeta::default()
         },
         spec: Some(match agent.filter(|_| spec.needs_agent()) {
-            Some(agent) => agent::installed(with_options(container, options), agent, spec),
+            Some(agent) => agent::installed(with_options(container, options), agent, user, spec),
             None => with_options(container, options),
         }),
         status: None,

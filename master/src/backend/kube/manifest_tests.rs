@@ -31,9 +31,13 @@ fn command(words: &[&str]) -> Vec<String> {
 }
 
 fn sent(spec: &PodSpec) -> Value {
+    sent_by(DefaultUser::Muster, spec)
+}
+
+fn sent_by(user: DefaultUser, spec: &PodSpec) -> Value {
     let agent = "muster-master:1".parse().unwrap();
     let allowed = Allowed { host_volumes: false, root: false };
-    serde_json::to_value(pod(spec, Some(&agent), allowed).unwrap()).unwrap()
+    serde_json::to_value(pod(spec, Some(&agent), user, allowed).unwrap()).unwrap()
 }
 
 /// Every option, as a user would write it.
@@ -228,6 +232,18 @@ fn the_user_of_a_job_that_brings_its_code_can_be_another() {
     assert_eq!(user(run_as("1000")), (json!(1000), json!(1000), 1));
     assert_eq!(user(run_as("1000:0")), (json!(1000), json!(0), 1));
     assert_eq!(user(PodOptions { allow_root: true, ..PodOptions::default() }), (Value::Null, Value::Null, 0));
+}
+
+#[test]
+fn openshift_gives_the_user_of_pods_that_name_none() {
+    let mut expected = sent(&with_code(PodOptions::default()));
+    let context = expected["spec"]["securityContext"].as_object_mut().unwrap();
+    assert_eq!([context.remove("runAsUser"), context.remove("runAsGroup")], [Some(json!(65532)), Some(json!(65532))]);
+    assert_eq!(sent_by(DefaultUser::OfCluster, &with_code(PodOptions::default())), expected);
+    assert_eq!(expected["spec"]["securityContext"]["runAsNonRoot"], true);
+    // A user that the job names stays.
+    let named = with_code(PodOptions { run_as: Some("1000".parse().unwrap()), ..PodOptions::default() });
+    assert_eq!(sent_by(DefaultUser::OfCluster, &named), sent(&named));
 }
 
 #[test]

@@ -64,6 +64,7 @@ pub struct KubeBackend {
     master: MasterPlace,
     host_volumes: HostVolumes,
     agent_image: Option<ImageRef>,
+    default_user: DefaultUser,
     own_claims: BTreeSet<String>,
     seen: SeenPods,
     /// Cancelled when the watch has ended, which only a panic can cause.
@@ -78,6 +79,15 @@ pub enum HostVolumes {
     Refused,
     /// Any job may use such mounts.
     Allowed,
+}
+
+/// The user of pods into which the agent is copied, if neither the job nor its template names one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultUser {
+    /// User and group 65532.
+    Muster,
+    /// A user that the cluster gives, as OpenShift does.
+    OfCluster,
 }
 
 /// Why the back end cannot begin.
@@ -127,6 +137,7 @@ impl KubeBackend {
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
                 agent_image: None,
+                default_user: DefaultUser::Muster,
                 own_claims: BTreeSet::new(),
                 seen,
                 blind,
@@ -146,6 +157,11 @@ impl KubeBackend {
         Self { agent_image, ..self }
     }
 
+    /// Sets the user of pods into which the agent is copied.
+    pub fn with_default_user(self, default_user: DefaultUser) -> Self {
+        Self { default_user, ..self }
+    }
+
     /// Sets the claims that the master's own pod mounts. Jobs may not mount them.
     pub fn with_own_claims(self, own_claims: BTreeSet<String>) -> Self {
         Self { own_claims, ..self }
@@ -154,7 +170,7 @@ impl KubeBackend {
     /// The pod that this back end creates.
     fn manifest(&self, spec: &PodSpec) -> Result<Pod, Vec<Note>> {
         let allowed = Allowed { host_volumes: self.host_volumes == HostVolumes::Allowed, root: false };
-        manifest::pod(spec, self.agent_image.as_ref(), allowed)
+        manifest::pod(spec, self.agent_image.as_ref(), self.default_user, allowed)
     }
 
     /// Creates a pod, or finds that it exists. Waits while a pod of another job has this name.

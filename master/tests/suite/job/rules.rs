@@ -17,6 +17,7 @@ use protocol::run_policy::{
     CleanPods, OnFailure, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy,
 };
 use serde_json::json;
+use testkit::conformance::store::record;
 
 use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
 
@@ -82,6 +83,18 @@ fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
         assert_eq!(deadline, Some(Deadline { at: Duration::from_secs(left), given }), "after {age} s");
     }
     assert_eq!(of(RunPolicy::default(), 3000, 0).deadline, None);
+}
+
+#[test]
+fn the_time_in_which_a_job_is_suspended_is_no_part_of_its_age() {
+    let mut record = record("digits");
+    let accepted = record.accepted_at.0;
+    let at = |seconds: u64| UnixMillis(accepted + 1000 * seconds);
+    record.suspension.set(true, at(10));
+    record.suspension.set(false, at(40));
+    assert_eq!(record.active_time(at(60)), Duration::from_secs(30));
+    record.suspension.set(true, at(60));
+    assert_eq!(record.active_time(at(99)), Duration::from_secs(30));
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! A master that cannot list or watch the pods fails with the reason instead of waiting forever.
+//! A master that cannot list or watch the pods fails with the reason instead of waiting forever. It asks whose cluster it is.
 
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use master::backend::kube::KubeBackend;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -73,4 +75,22 @@ async fn a_watch_that_does_not_begin_is_given_up() {
     let expected = "watch the pods of namespace \"training\": the Kubernetes API does not answer";
     assert_eq!(why_not(&server).await, expected);
     assert!(began.elapsed() < Duration::from_secs(35), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn openshift_is_known_by_a_group_of_its_api() {
+    let groups = |names: &[&str]| {
+        let group = |name: &&str| json!({ "name": name, "versions": [{ "groupVersion": format!("{name}/v1"), "version": "v1" }] });
+        let groups: Vec<Value> = names.iter().map(group).collect();
+        (StatusCode::OK, json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
+    };
+    let server = ApiServer::new();
+    for (answer, expected) in [
+        (groups(&["apps", "security.openshift.io"]), true),
+        (groups(&["apps", "policy"]), false),
+        (failure(403, "Forbidden", "groups are forbidden"), false),
+    ] {
+        server.script(Kind::Get, Reply::Instead(answer.clone()));
+        assert_eq!(server.cluster().gives_users().await.ok(), Some(expected), "{answer:?}");
+    }
 }

@@ -11,6 +11,7 @@ mod preparing;
 mod record_watch;
 mod records;
 mod server;
+mod tfjobs;
 mod watching;
 mod whole_master;
 mod world;

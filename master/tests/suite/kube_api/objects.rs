@@ -86,6 +86,14 @@ impl Objects {
         (StatusCode::OK, self.put(plural, object))
     }
 
+    /// Applies a merge patch (RFC 7396).
+    pub(crate) fn patch(&mut self, plural: &str, name: &str, patch: &Value) -> Answer {
+        let Some(before) = self.present.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
+        let mut object = before.clone();
+        merge(&mut object, patch);
+        (StatusCode::OK, self.put(plural, object))
+    }
+
     pub(crate) fn delete(&mut self, plural: &str, name: &str, options: &Value) -> Answer {
         let Some(before) = self.present.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
         let wanted = &options["preconditions"]["uid"];
@@ -146,6 +154,17 @@ impl Query<'_> {
             object["metadata"]["labels"][key] == value
         })
     }
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    let Some(fields) = patch.as_object() else { return *into = patch.clone() };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (name, field) in fields {
+        merge(&mut into[name], field);
+    }
+    into.as_object_mut().expect("an object").retain(|_, field| !field.is_null());
 }
 
 fn name_of(object: &Value) -> &str {

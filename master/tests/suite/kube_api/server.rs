@@ -63,6 +63,7 @@ pub(crate) enum Kind {
     List,
     Watch,
     Replace,
+    Patch,
     Delete,
     DeleteAll,
 }
@@ -91,7 +92,7 @@ impl Asked {
 
     /// Whether the request asks for a change.
     pub(crate) fn mutates(&self) -> bool {
-        matches!(self.kind, Kind::Create | Kind::Replace | Kind::Delete | Kind::DeleteAll)
+        matches!(self.kind, Kind::Create | Kind::Replace | Kind::Patch | Kind::Delete | Kind::DeleteAll)
     }
 }
 
@@ -225,6 +226,7 @@ impl ApiServer {
             Kind::Get => objects.get(plural, name),
             Kind::List | Kind::Watch => objects.list_answer(&query),
             Kind::Replace => objects.replace(plural, name, asked.body.clone()),
+            Kind::Patch => objects.patch(plural, name.trim_end_matches("/status"), &asked.body),
             Kind::Delete => objects.delete(plural, name, &asked.body),
             Kind::DeleteAll => objects.delete_all(&query),
         };
@@ -325,6 +327,7 @@ async fn read(request: Request) -> Asked {
     let kind = match parts.method {
         Method::POST => Kind::Create,
         Method::PUT => Kind::Replace,
+        Method::PATCH => Kind::Patch,
         Method::DELETE if is_one => Kind::Delete,
         Method::DELETE => Kind::DeleteAll,
         Method::GET if is_one => Kind::Get,

@@ -2,31 +2,27 @@
 //! the job runs.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
-use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
-use master::driver::Context;
 use master::job::plan;
-use master::registry::{JobHandle, Jobs, Submitted};
-use master::store::kube::KubeStore;
+use master::registry::{JobHandle, Submitted};
 use protocol::ids::ReplicaId;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::routes::AGENT_PORT;
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use testkit::fake::{Arrival, FakeBackend, code_below};
+use testkit::fake::{Arrival, FakeBackend};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
-use super::world::{begin, wanted};
+use super::world::{begin, jobs, wanted};
 
 const WORKERS: u32 = 4;
 /// How long a step may take. These tests run in real time.
@@ -94,16 +90,7 @@ async fn submit(server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
 }
 
 async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
-    let context = Context {
-        store: Arc::new(KubeStore::new(&server.cluster())),
-        backend: Arc::new(begin(server).await),
-        agents: AgentClient::new(),
-        agent_key,
-        boot_id: "first".to_owned(),
-        code: code_below(logs.path()),
-    };
-    let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
-    tokio::spawn(Arc::clone(&jobs).run());
+    let jobs = jobs(server, begin(server).await, agent_key, logs.path());
     match jobs.submit(spec()).await.expect("accepted") {
         Submitted::Created(handle) => handle,
         Submitted::Existing(_) => panic!("the job exists already"),

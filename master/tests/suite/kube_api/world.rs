@@ -1,15 +1,23 @@
 //! Helpers: jobs, pods and waiting.
 
 use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
 
+use master::agent_client::AgentClient;
+use master::agent_token::AgentKey;
 use master::backend::kube::KubeBackend;
 use master::backend::{PodBackend, PodSpec, PodTable};
+use master::driver::Context;
 use master::job::key::JobKey;
 use master::job::observation::PodState;
+use master::registry::Jobs;
+use master::store::kube::KubeStore;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
+use testkit::fake::code_below;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -19,6 +27,21 @@ use super::server::{ApiServer, DEADLINE, NAMESPACE};
 /// A back end that has read all pods of the server.
 pub(crate) async fn begin(server: &ApiServer) -> KubeBackend {
     KubeBackend::begin(&server.cluster()).await.expect("the server answers")
+}
+
+/// The jobs of a master with this back end and this key, whose files are below `folder`.
+pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey, folder: &Path) -> Arc<Jobs> {
+    let context = Context {
+        store: Arc::new(KubeStore::new(&server.cluster())),
+        backend: Arc::new(backend),
+        agents: AgentClient::new(),
+        agent_key,
+        boot_id: "first".to_owned(),
+        code: code_below(folder),
+    };
+    let jobs = Jobs::new(Arc::new(context), folder.to_owned());
+    tokio::spawn(Arc::clone(&jobs).run());
+    jobs
 }
 
 /// The job `digits` with this uid.

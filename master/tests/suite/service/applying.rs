@@ -76,7 +76,8 @@ async fn a_tfjob_that_is_applied_again_with_other_code_names_the_push() {
     let apply = async |code: CodeId| {
         let request = request("brought", &json!({}), &json!({ "code": code, "script": "train.py" }));
         let request = serde_json::from_value(request).expect("a request");
-        let read = tfjob::read(&request, &Place::Pods { namespace: "training".to_owned() }).expect("a valid TFJob");
+        let read = tfjob::read(&request, &Place::Pods { namespace: "training".to_owned(), honours_root: false })
+            .expect("a valid TFJob");
         let is_fine = master.jobs.check(&read).await.is_ok();
         let applied = master.jobs.apply(read).await.map(drop).map_err(|error| error.to_string());
         assert_eq!(applied.is_ok(), is_fine, "the check knows: {applied:?}");

@@ -11,6 +11,7 @@ use master::driver::Context;
 use master::http::{About, Guard, Server};
 use master::registry::{JobHandle, Jobs, Submitted};
 use master::store::{JobStore, Wish};
+use master::tfjob::Place;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -104,7 +105,7 @@ impl Master {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("the listener is bound")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
-        let about = About { backend: BackendKind::Process, namespace: None, agent_binary: None };
+        let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
         let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
         master

@@ -28,6 +28,8 @@ fn only_suspend_and_the_workers_of_an_elastic_job_may_differ() {
         ("every_role", "replicas: 2", "replicas: 3", None),
         ("every_role", "nightly", "daily", None),
         ("dynamic", "mnist:1", "mnist:2", None),
+        ("dynamic_alone", "replicas: 1", "replicas: 3", Some(JobPatch { worker_num: Some(3), ..JobPatch::default() })),
+        ("dynamic", "replicas: 4", "replicas: 1", Some(JobPatch { worker_num: Some(1), ..JobPatch::default() })),
         ("dynamic", "replicas: 4", "replicas: 6", Some(JobPatch { worker_num: Some(6), ..JobPatch::default() })),
     ] {
         let on_record = edited(name, "kind", "kind");

@@ -27,7 +27,12 @@ fn object(change: impl Fn(&mut Value)) -> Value {
 }
 
 fn watched(object: &Value) -> Watched {
-    Watched::of(object, &Place::Pods { namespace: NAMESPACE.to_owned() })
+    watched_by(false, object)
+}
+
+/// An object that a master reads which honours the annotation for root, or not.
+fn watched_by(honours_root: bool, object: &Value) -> Watched {
+    Watched::of(object, &Place::Pods { namespace: NAMESPACE.to_owned(), honours_root })
 }
 
 /// The job of this object, with these fields of its view.
@@ -161,4 +166,57 @@ fn a_change_is_applied_or_named_in_the_newest_condition() {
     assert!(shown.contains("; spec.tfReplicaSpecs.Worker.") && shown.ends_with(" changed: ignored"), "{shown}");
     let shown = newest(&watched(&edited(image, 7.into())).need(Some(&job), &before, NOW));
     assert!(shown.contains("; the newest change is ignored: "), "{shown}");
+}
+
+#[test]
+fn a_change_while_no_master_ran_is_applied_or_named_by_the_next_one() {
+    let plain = object(|_| {});
+    let (job, new) = (job(&plain, &json!({})), Memory::default());
+    let edited = |change: fn(&mut Value)| {
+        let status = json!({ "observedGeneration": 1, "conditions": [{ "type": "Created" }] });
+        watched(&object(|object| {
+            (object["metadata"]["generation"], object["status"]) = (2.into(), status.clone());
+            change(object);
+        }))
+    };
+    let Need::Apply(read) =
+        edited(|object| object["spec"]["runPolicy"] = json!({ "suspend": true })).need(Some(&job), &new, NOW)
+    else {
+        panic!("it may change")
+    };
+    assert!(read.is_suspended);
+    let more = edited(|object| object["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 3.into());
+    let shown = newest(&more.need(Some(&job), &new, NOW));
+    assert!(shown.ends_with("; spec.tfReplicaSpecs.Worker.replicas changed: ignored"), "{shown}");
+}
+
+#[test]
+fn the_annotation_for_root_counts_if_the_master_honours_it() {
+    let wants_root = |object: &mut Value| {
+        object["metadata"]["annotations"]["muster/allow-root"] = "true".into();
+        object["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["securityContext"] = json!({ "runAsUser": 0 });
+    };
+    let (annotated, new) = (object(wants_root), Memory::default());
+    let refused = newest(&watched(&annotated).need(None, &new, NOW));
+    assert!(
+        refused.contains("with client apply --allow-root or, if the master has --watch-tfjobs=allow-root"),
+        "{refused}"
+    );
+    let Need::Apply(read) = watched_by(true, &annotated).need(None, &new, NOW) else { panic!("root is allowed") };
+    assert!(read.spec.pod.allow_root);
+    let without = object(|object| {
+        wants_root(object);
+        object["metadata"]["annotations"]["muster/allow-root"] = "false".into();
+    });
+    assert!(newest(&watched_by(true, &without).need(None, &new, NOW)).starts_with("TFJobFailedValidation: "));
+
+    // An annotation that comes later changes nothing, and is named. Other annotations are not looked at.
+    let plain = object(|_| {});
+    let (job, applied) = (job(&plain, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
+    let later = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
+    let shown = newest(&watched_by(true, &later).need(Some(&job), &applied, NOW));
+    assert!(shown.ends_with("; metadata.annotations changed: ignored"), "{shown}");
+    let noted = object(|object| object["metadata"]["annotations"]["note"] = "x".into());
+    let shown = newest(&watched_by(true, &noted).need(Some(&job), &applied, NOW));
+    assert!(!shown.contains("ignored"), "{shown}");
 }

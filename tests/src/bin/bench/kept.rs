@@ -15,6 +15,7 @@ use master::job::plan;
 use master::logs::{JobLogs, KEPT_BYTES};
 use master::store::sqlite::SqliteStore;
 use master::store::{Ended, JobRecord, JobStore};
+use master::tfjob::Place;
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{PodName, ReplicaId, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -84,7 +85,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
     }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
-    let about = About { backend: BackendKind::Process, namespace: None, agent_binary: None };
+    let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
     let server = Server::new(jobs, Guard::ThisMachine, about, CancellationToken::new());
     tokio::spawn(async move { server.serve(listener).await });
     Ok(address)

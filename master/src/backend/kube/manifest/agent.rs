@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use protocol::image::ImageRef;
 use protocol::pod::PullPolicy;
 
-use super::{restricted, variable};
+use super::{DefaultUser, restricted, variable};
 use crate::backend::PodSpec;
 
 /// The name of the container that copies the agent.
@@ -31,15 +31,16 @@ const USER: i64 = 65532;
 const USER_NAME: &str = "muster";
 
 /// Adds the agent to a pod whose only container runs the job's image.
-pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, spec: &PodSpec) -> KubePodSpec {
+pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, spec: &PodSpec) -> KubePodSpec {
     let PodSpec { options, brings_code, second_code_folder, .. } = spec;
     let mut pod = pod;
     // `--allow-root` and `--run-as` say which user the image needs.
-    if !options.allow_root && options.run_as.is_none() {
+    let is_default = !options.allow_root && options.run_as.is_none();
+    if is_default && user == DefaultUser::Muster {
         let context = pod.security_context.get_or_insert_with(PodSecurityContext::default);
         (context.run_as_user, context.run_as_group) = (Some(USER), Some(USER));
     }
-    let is_named = pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
+    let is_named = is_default || pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
     let own_paths: Vec<&str> = options.volumes.iter().map(|volume| volume.path.as_str()).collect();
     // A pod with a template may keep files of its own in /tmp.
     let is_needed = |path: &str| *brings_code || path != WORK_DIR && path != TMP;

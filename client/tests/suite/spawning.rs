@@ -1,0 +1,103 @@
+//! Command lines of tf-spawner: which master is asked, what it gets, and what `-d` asks.
+
+use std::fs;
+
+use protocol::origin::Origin;
+use protocol::view::{BackendKind, JobView};
+use serde_json::json;
+
+use crate::support::fake_master::{FakeMaster, Script, something_else};
+use crate::support::terminal::Terminal;
+use crate::support::views::pending;
+use crate::support::{client, finish, run};
+
+const NOT_FOUND: &str = r#"{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+    "reason": "NotFound", "code": 404, "message": "not found"}"#;
+
+/// A folder with these files.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+/// The job of the training with tag Run_1.
+fn run_1() -> JobView {
+    let mut view = pending("run-1");
+    view.spec.origin = Some(Origin::Spawner { attempt: "Run_1".to_owned() });
+    view
+}
+
+fn master() -> FakeMaster {
+    let backend = Some(BackendKind::Kubernetes);
+    FakeMaster::start(Script { views: vec![run_1()], backend, ..Script::default() })
+}
+
+#[test]
+fn without_a_master_the_one_in_the_namespace_of_the_context_is_asked() {
+    let folder = folder(&[("train.py", "")]);
+    let refused_in = |context: &serde_json::Value, more: &[&str], namespace: &str| {
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "dev",
+            "clusters": [{ "name": "c", "cluster": { "server": something_else(404, NOT_FOUND) } }],
+            "contexts": [{ "name": "dev", "context": context }],
+            "users": [{ "name": "u", "user": {} }],
+        });
+        fs::write(folder.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let mut client = client(folder.path());
+        client.args([&["spawn", "train.py"], more].concat()).env("KUBECONFIG", folder.path().join("kubeconfig"));
+        let ended = finish(client.spawn().unwrap());
+        ended.expect_stderr(&format!("there is no Secret muster in namespace {namespace}, so"));
+    };
+    let of_vision = json!({ "cluster": "c", "user": "u", "namespace": "vision" });
+    refused_in(&of_vision, &[], "vision");
+    refused_in(&of_vision, &["-n", "speech"], "speech");
+    refused_in(&of_vision, &["-n", "speech", "--master", "kube:text"], "speech");
+    refused_in(&json!({ "cluster": "c", "user": "u" }), &[], "default");
+}
+
+#[test]
+fn the_pod_file_of_the_folder_is_used_and_variables_that_look_secret_get_a_hint() {
+    let pod = "kind: Pod\nspec: { containers: [{ name: main, image: \"mnist:2\", env: }] }\n";
+    let folder = folder(&[("train.py", ""), ("pod.yaml", pod), ("env", "S3_SECRET_KEY=x\nS3_USER=y\nLD_PRELOAD=/z\n")]);
+    let master = master();
+    let ended = run(folder.path(), &["spawn", "-t", "Run_1", "-e", "env", "train.py", "--master", &master.url]);
+    let ended = ended.expect_code(0);
+    assert_eq!(ended.stdout, "generated with label training_attempt=Run_1\nrun-1-worker-0\nrun-1-worker-1\n");
+    let hint = "everybody who may see the job can read S3_SECRET_KEY: put it into a Secret, and name this in envFrom";
+    let ended = ended.expect_stderr(hint).expect_stderr("LD_PRELOAD can run other code before your script");
+    assert!(!ended.stderr.contains("S3_USER"), "{}", ended.stderr);
+    let submitted = master.submitted();
+    assert_eq!(submitted["groups"][0]["template"]["container"], "main");
+    assert_eq!(
+        (&submitted["name"], &submitted["worker_num"], &submitted["image"]),
+        (&json!("run-1"), &json!(2), &json!(null))
+    );
+}
+
+#[test]
+fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_it() {
+    let folder = folder(&[("train.py", "")]);
+    let script =
+        Script { views: vec![run_1()], before: true, backend: Some(BackendKind::Kubernetes), ..Script::default() };
+    let master = FakeMaster::start(script);
+    let ended = run(folder.path(), &["spawn", "-t", "Run_1", "train.py", "--master", &master.url]).expect_code(2);
+    let ended = ended.expect_stderr("error: a training with tag Run_1 exists, as job run-1");
+    ended.expect_stderr("hint: delete it with client spawn -d Run_1, or use another tag");
+}
+
+#[test]
+fn only_y_at_the_terminal_deletes_a_training() {
+    for (typed, is_deleted) in [("yes\n", false), ("\n", false), ("y\n", true)] {
+        let (folder, master) = (folder(&[]), master());
+        let mut client = client(folder.path());
+        let (terminal, child) = Terminal::start(client.args(["spawn", "-d", "Run_1", "--master", &master.url]));
+        terminal.until_shown("delete the training with tag Run_1, job run-1? y/[n]");
+        terminal.type_in(typed.as_bytes());
+        finish(child).expect_code(0);
+        let has_asked = master.asked().iter().any(|request| request == "DELETE /v1/jobs/run-1");
+        assert_eq!(has_asked, is_deleted, "{typed:?}: {}", terminal.screen());
+    }
+}
