@@ -72,7 +72,9 @@ fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
         // The first rank may still save.
         Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
-        Ending::Regroup | Ending::Suspended if !seen.gang.any(lacks_helper) => seen.policy.leaving_grace,
+        Ending::Regroup | Ending::Suspended if !seen.gang.any(|member| lacks_helper(member, seen.gang)) => {
+            seen.policy.leaving_grace
+        }
         Ending::Succeeded => seen.policy.success_grace,
         Ending::Cancelled | Ending::Regroup | Ending::Suspended => seen.policy.stop_grace,
     }
@@ -82,9 +84,11 @@ fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
     has_left(failure) && seen.policy.budget_of(failure, seen.gang.helper_of(failure)) == Some(Budget::Free)
 }
 
-/// Whether the member may run a script that does not leave by itself.
-fn lacks_helper(member: &Member) -> bool {
-    !member.phase.is_dead() && member.place.helper == HelperUse::None
+/// Whether the member may run a script that does not leave by itself. If another one of its role has made a step, which all
+/// make together, only its report is late.
+fn lacks_helper(member: &Member, gang: &Gang) -> bool {
+    let has_stepped = |other: &Member| other.id.role == member.id.role && other.place.helper == HelperUse::Stepped;
+    !member.phase.is_dead() && member.place.helper == HelperUse::None && !gang.any(has_stepped)
 }
 
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {

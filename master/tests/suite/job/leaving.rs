@@ -116,14 +116,18 @@ fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
 #[test]
 fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_helper() {
     let used = HelperUse::Begun;
-    let beside = |other| {
-        let gang = Gang::new(vec![with_helper("worker-0", Running(FIRST), used), other]);
+    let of = |helper, other| {
+        let gang = Gang::new(vec![with_helper("worker-0", Running(FIRST), helper), other]);
         look(stopping(Ending::Regroup), &gang).1
     };
+    let beside = |other| of(used, other);
     let has_left = with_helper("worker-1", Exited(FIRST, exit(75, 9)), HelperUse::None);
     assert_eq!(beside(with_helper("worker-1", Running(FIRST), used)), stop_with(POLICY.leaving_grace));
     assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
-    assert_eq!(beside(with_helper("worker-1", Running(FIRST), HelperUse::None)), stop_with(POLICY.stop_grace));
+    let silent = |name| with_helper(name, Running(FIRST), HelperUse::None);
+    assert_eq!(beside(silent("worker-1")), stop_with(POLICY.stop_grace));
+    assert_eq!(of(HelperUse::Stepped, silent("worker-1")), stop_with(POLICY.leaving_grace), "its report is late");
+    assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }
 
 /// The policy of an elastic job.
