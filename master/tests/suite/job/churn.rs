@@ -283,8 +283,10 @@ impl World {
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
         assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "{after:?} of {gang:?}");
         if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
-            // Behind a fence, a run may live on. The job does not start again before it must be dead.
-            let is_over = |place: &Place| place.runs.is_none() || place.cut.is_some();
+            // Behind a fence, a run may live on, and a new master may hear of it after its start's end is on record. The job
+            // does not start again before it must be dead, or its pod is gone.
+            let is_on_record = |run: Generation| Some(run) <= self.newest_failed;
+            let is_over = |place: &Place| place.runs.is_none_or(is_on_record) || place.cut.is_some();
             assert!(self.places.iter().all(is_over), "a job runs that is suspended or halted");
         }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
@@ -610,6 +612,13 @@ proptest! {
     ) {
         check(Some(Lease::new(Duration::from_secs(5))), false, &happenings);
     }
+}
+
+#[test]
+fn a_new_master_of_a_suspended_job_may_hear_of_a_run_behind_its_fence() {
+    use Happening::{Arrives, CutOff, Heeds, Scaled, Suspended, TakenOver, Waits};
+    let happenings = [Scaled(0, 0), Arrives(0), Heeds(0), Heeds(0), CutOff(0), Suspended(true), Waits(5000), TakenOver];
+    check(Some(Lease::new(Duration::from_secs(5))), false, &happenings);
 }
 
 #[test]
