@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use master::agent_client::{AgentClient, AgentError, PartOfStart};
+use master::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use master::backend::PodBackend as _;
 use master::descriptors::Descriptors;
 use master::job::plan;
@@ -21,6 +21,7 @@ use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
 use rustix::process::{Resource, getrlimit};
 use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+use tokio::task::JoinSet;
 
 use crate::launch;
 use crate::sample::{Figure, RUNS, Row, median};
@@ -42,24 +43,30 @@ pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let fits = |[_, large]: &&[u32; 2]| u64::from(*large) * FILES_PER_AGENT < most;
     let [small, large] = *SIZES.iter().find(fits).context("too few open files are allowed; see ulimit -Hn")?;
-    let (quick, quick_bare) = (crashes(small).await?, loops(small).await?);
-    let (slow, slow_bare) = (crashes(large).await?, loops(large).await?);
-    let row = |agents, times, bare| Row {
+    let (quick, slow) = (crashes(small).await?, crashes(large).await?);
+    let row = |agents, times: &[Duration], bare_is, bare| Row {
         what: format!("crash to last start, {agents} fake agents"),
-        muster: Figure::Times(times),
-        bare: Some(Figure::Times(bare)),
-        bare_is: "stop, config, run: the same bytes, 64 at once",
+        muster: Figure::Times(times.to_vec()),
+        bare: Some(bare),
+        bare_is,
     };
-    Ok(vec![
-        Row {
-            what: format!("crash to last start, {large} fake agents"),
-            muster: Figure::Time(median(slow.clone())),
-            bare: Some(Figure::Time(median(quick.clone()))),
-            bare_is: "a quarter of the agents",
-        },
-        row(small, quick, quick_bare),
-        row(large, slow, slow_bare),
-    ])
+    let mut rows = vec![row(large, &slow, "a quarter of the agents", Figure::Time(median(quick.clone())))];
+    for (agents, times) in [(small, quick), (large, slow)] {
+        for (ends, bare_is) in [
+            (Ends::Assumed, "stop, config, run: the same bytes, 64 at once"),
+            (Ends::Awaited, "the same, with the report of each run's end"),
+        ] {
+            rows.push(row(agents, &times, bare_is, Figure::Times(loops(agents, ends).await?)));
+        }
+    }
+    Ok(rows)
+}
+
+/// Whether a loop waits until the stopped runs have ended, as is needed if two runs must not overlap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    Assumed,
+    Awaited,
 }
 
 async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
@@ -80,7 +87,7 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
 }
 
 /// Sends prepared bytes: a stop to every agent, then its environment, then its start.
-async fn loops(count: u32) -> anyhow::Result<Vec<Duration>> {
+async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     let backend = FakeBackend::new(Arrival::AtOnce);
     let spec = spec(None, count)?;
     let agents = launch::addresses(&backend, &spec).await?;
@@ -97,8 +104,12 @@ async fn loops(count: u32) -> anyhow::Result<Vec<Duration>> {
         let bodies = members.iter().map(body).collect::<anyhow::Result<Vec<_>>>()?;
         let agents: Vec<SocketAddr> = members.values().copied().collect();
         let part = PartOfStart { generation, membership: None, code: None, renewal: None };
+        let has_runs = sequence > 1;
+        let awaits = ends == Ends::Awaited && has_runs;
+        let reports = if awaits { reports(&client, &backend, &spec).await? } else { JoinSet::new() };
         let begin = Instant::now();
         each(agents.clone(), |agent| client.stop(agent, None, Duration::ZERO)).await?;
+        reports.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
         each(bodies, |(agent, body)| client.configure(agent, part, body)).await?;
         each(agents, |agent| client.run(agent, generation)).await?;
         times.push(begin.elapsed());
@@ -106,6 +117,26 @@ async fn loops(count: u32) -> anyhow::Result<Vec<Duration>> {
     }
     backend.shutdown().await;
     Ok(times.split_off(1))
+}
+
+/// Polls each agent for the next change of its status, as a master does while the gang runs.
+async fn reports(
+    client: &AgentClient,
+    backend: &FakeBackend,
+    spec: &JobSpec,
+) -> anyhow::Result<JoinSet<Result<AgentAnswer, AgentError>>> {
+    let (mut reports, agents) = (JoinSet::new(), backend.agents(&spec.name));
+    for agent in agents.values() {
+        let (client, address, polls) = (client.clone(), agent.address(), agent.polls());
+        let poll = Poll { after: agent.status().seq, wait: POLL_WAIT_MAX };
+        reports.spawn(async move { client.status(address, Some(poll)).await });
+        let begin = Instant::now();
+        while agent.polls() == polls {
+            ensure!(begin.elapsed() < DEADLINE, "an agent gets no poll");
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(reports)
 }
 
 async fn each<T, F: Future<Output = Result<(), AgentError>>>(
