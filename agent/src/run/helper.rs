@@ -23,6 +23,9 @@ const PIECE_BYTES: usize = 8 * 1024;
 /// Pause after each read. So a script that writes without end costs the agent at most 400 KiB of parsing a second.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
+/// Asks the script to leave.
+const LEAVE: &[u8] = b"{\"notice\": {\"leave\": true}}\n";
+
 /// Maximum number of reads after the end of a run. A process that received the socket may still write to it.
 const LAST_READS: usize = 64;
 
@@ -38,6 +41,8 @@ pub(super) struct Helper {
     read_at: Option<Instant>,
     /// Whether a report was ignored.
     has_ignored: bool,
+    /// Whether the script was asked to leave.
+    has_asked: bool,
 }
 
 impl Helper {
@@ -66,6 +71,15 @@ impl Helper {
             }
             Err(error) => self.close(&error.to_string()),
         }
+    }
+
+    /// Asks a script that uses the helper to leave, once. A script without it does not read, and gets nothing.
+    pub(super) fn ask_to_leave(&mut self) {
+        let Some(stream) = self.stream.as_ref().filter(|_| self.status.is_some() && !self.has_asked) else { return };
+        self.has_asked = true;
+        // The agent writes nothing else, so there is room for the whole line. An error means that the script has closed its
+        // end.
+        let _ = stream.try_write(LEAVE);
     }
 
     /// Takes the messages that have arrived, and closes the socket. Call this when every process of the run is dead.

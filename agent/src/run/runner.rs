@@ -164,6 +164,10 @@ impl Runner {
             self.apply(Event::MainEnded(outcome));
         }
         self.apply(Event::Tick);
+        if let Phase::Stopping { kill: Kill::At(_), .. } = self.state.phase {
+            // TensorFlow replaces the handler of SIGTERM while it starts, so the script may have missed the signal.
+            self.helper.ask_to_leave();
+        }
         self.keep_fence();
         if !matches!(self.state.phase, Phase::Ending { .. }) {
             return;

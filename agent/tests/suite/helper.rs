@@ -101,6 +101,22 @@ fn hello_and_the_first_step_end_a_long_poll_and_later_steps_do_not() {
 }
 
 #[test]
+fn a_script_that_missed_sigterm_is_asked_to_leave_by_its_first_step() {
+    let script = "import muster, signal, standin, time\nmissed = []\n\
+                  signal.signal(signal.SIGTERM, lambda *_: missed.append(1))\nprint('ready', flush=True)\n\
+                  while not missed: time.sleep(0.01)\njob = muster.Job(4)\njob.started()\nstep = 0\n\
+                  while True:\n  step += 1\n  if job.step(step, job.signal()): job.leave()\n  time.sleep(0.01)";
+    let (folders, agents) = cold_and_warm(script);
+    for agent in &agents {
+        agent.start_with(&folders.env(&json!({})));
+        agent.wait_for_output("ready");
+        assert_eq!(agent.post("/stop?grace=60", "").status, 202);
+        let exited = agent.wait_for(RunState::Exited);
+        assert_eq!(exited.exit.unwrap().outcome, ExitOutcome::Code(75));
+    }
+}
+
+#[test]
 fn a_users_own_module_wins() {
     let own = "SIDE = 'own'\n";
     let (folders, agents) = cold_and_warm("import muster, standin\nprint(muster.SIDE)");
