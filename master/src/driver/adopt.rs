@@ -180,7 +180,6 @@ pub(super) async fn adopt(
 /// What the record says to a driver that begins at `now`.
 pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Known {
     let first = Generation { epoch: record.epoch, sequence: 1 };
-    let may_leave_pods = record.starts() > 0 || record.halted.is_some();
     let halted = record.waits_after().and_then(|halted| {
         Some(Halt {
             generation: halted.failed.generation?,
@@ -194,7 +193,7 @@ pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Kno
     Known {
         first,
         newest_failed: record.newest_ended(),
-        leftovers: if may_leave_pods { Leftovers::Possible } else { Leftovers::None },
+        leftovers: if record.starts() == 0 { Leftovers::None } else { Leftovers::Possible },
         halted,
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     }

@@ -118,6 +118,29 @@ async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods_are_lost() {
+    let first = Master::new();
+    let spec = halting(&first);
+    let job = first.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    first.backend.evict(&spec.name, worker(1), "drained");
+    until(&job, runs_in(1, 2)).await;
+    agents(&first, &spec).await[1].exit(ExitOutcome::Code(1));
+    reach(&job, JobState::Halted).await;
+    first.stop_following().await;
+    for index in 0..2 {
+        first.backend.lose(&spec.name, worker(index), "its node died");
+    }
+    let (second, job) = taken_over(&first, &spec).await;
+    reach(&job, JobState::Halted).await;
+    push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+    until(&job, runs_in(2, 1)).await;
+    for agent in agents(&second, &spec).await {
+        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "the evicted start and the failed one");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_record_of_a_job_that_is_suspended_or_over_has_no_halt() {
     let master = Master::new();
     let spec = halting(&master);
