@@ -1,6 +1,5 @@
 //! A script fails, and its job waits for new code with `on_failure` `wait`.
 
-use master::agent_token::AgentKey;
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
@@ -11,7 +10,7 @@ use protocol::job::JobSpec;
 use protocol::run_policy::{OnFailure, RunPolicy};
 use protocol::view::{JobState, JobView};
 use serde_json::json;
-use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+use testkit::fake::FakeAgent;
 
 use crate::service::delivering::{agents, keep, spec};
 use crate::service::elastic::newest;
@@ -81,8 +80,7 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_finds_the_job_halted() {
-    let key = AgentKey::random();
-    let first = Master::with_key("first", key, FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::new();
     let spec = halting(&first);
     let (_, _, agents) = halt(&first, &spec).await;
     first.stop_following().await;
