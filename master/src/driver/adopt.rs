@@ -186,8 +186,7 @@ pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Kno
             next: first,
             failure: halted.failed.failure.clone(),
             pushes: halted.pushes,
-            // The agents have some time to report how their runs ended, which a result shows.
-            until: halted.left(policy.halt?, now).max(policy.release_timeout),
+            until: halted.left(policy.halt?, now),
         })
     });
     Known {
@@ -206,7 +205,6 @@ mod tests {
     use protocol::run_policy::{HALT_SECONDS, OnFailure, RunPolicy};
 
     use super::*;
-    use crate::job::policy::RELEASE_TIMEOUT;
     use crate::store::Halted;
 
     #[test]
@@ -229,7 +227,7 @@ mod tests {
         };
         assert_eq!(waits(&record, wait), (None, Leftovers::None, None));
         (record.pushes, record.halted) = (2, Some(Halted { since: UnixMillis(5000), pushes: 2, failed }));
-        for (after, left) in [(Duration::ZERO, wait), (wait / 4, wait * 3 / 4), (wait * 2, RELEASE_TIMEOUT)] {
+        for (after, left) in [(Duration::ZERO, wait), (wait / 4, wait * 3 / 4), (wait * 2, Duration::ZERO)] {
             let halted = generation.map(|generation| (generation, 2, left));
             assert_eq!(waits(&record, after), (generation, Leftovers::Possible, halted));
         }
