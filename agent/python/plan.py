@@ -10,7 +10,7 @@ import os
 
 # An older Python has no `sys.orig_argv`. One that cannot even parse this program ends without an answer.
 if sys.version_info < (3, 10):
-    os.write(0, b'{"cold": "Python %d.%d is too old: it takes 3.10 or later"}\n' % sys.version_info[:2])
+    os.write(0, b'{"cold": "a warm interpreter needs Python 3.10, and this is %d.%d"}\n' % sys.version_info[:2])
     sys.exit()
 
 import ast

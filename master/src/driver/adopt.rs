@@ -180,21 +180,19 @@ pub(super) async fn adopt(
 /// What the record says to a driver that begins at `now`.
 pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Known {
     let first = Generation { epoch: record.epoch, sequence: 1 };
-    let may_leave_pods = record.starts() > 0 || record.halted.is_some();
     let halted = record.waits_after().and_then(|halted| {
         Some(Halt {
             generation: halted.failed.generation?,
             next: first,
             failure: halted.failed.failure.clone(),
             pushes: halted.pushes,
-            // The agents have some time to report how their runs ended, which a result shows.
-            until: halted.left(policy.halt?, now).max(policy.release_timeout),
+            until: halted.left(policy.halt?, now),
         })
     });
     Known {
         first,
         newest_failed: record.newest_ended(),
-        leftovers: if may_leave_pods { Leftovers::Possible } else { Leftovers::None },
+        leftovers: if record.starts() == 0 { Leftovers::None } else { Leftovers::Possible },
         halted,
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     }
@@ -207,7 +205,6 @@ mod tests {
     use protocol::run_policy::{HALT_SECONDS, OnFailure, RunPolicy};
 
     use super::*;
-    use crate::job::policy::RELEASE_TIMEOUT;
     use crate::store::Halted;
 
     #[test]
@@ -230,7 +227,7 @@ mod tests {
         };
         assert_eq!(waits(&record, wait), (None, Leftovers::None, None));
         (record.pushes, record.halted) = (2, Some(Halted { since: UnixMillis(5000), pushes: 2, failed }));
-        for (after, left) in [(Duration::ZERO, wait), (wait / 4, wait * 3 / 4), (wait * 2, RELEASE_TIMEOUT)] {
+        for (after, left) in [(Duration::ZERO, wait), (wait / 4, wait * 3 / 4), (wait * 2, Duration::ZERO)] {
             let halted = generation.map(|generation| (generation, 2, left));
             assert_eq!(waits(&record, after), (generation, Leftovers::Possible, halted));
         }

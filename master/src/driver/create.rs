@@ -53,7 +53,8 @@ impl Driver {
     /// Creates pods of a gathering fixed job again that somebody has deleted before the watch could list them.
     pub(super) fn create_unlisted(&mut self) {
         if self.unlisted_at().is_some_and(|at| at <= Instant::now()) {
-            self.create_missing();
+            let unlisted = self.replicas.iter().filter(|(_, replica)| replica.requested_at().is_some());
+            self.request_pods(unlisted.map(|(id, _)| *id).collect());
         }
     }
 

@@ -190,13 +190,13 @@ impl Driver {
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),
             JobPhase::Stopping { ending: Ending::Failed(failure), .. } => self.starts.note_failure(failure.clone()),
+            // Scripts that an earlier master has stopped for the push look like failures.
+            JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
+                self.starts.cause.get_or_insert(ChangeCause::Pushed);
+            }
             // A user has stopped a member, or nothing failed.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
-                let pushes = |member: &Member| member.place.enrolled.map(|enrolled| enrolled.membership.pushes);
-                if gang.any(|member| pushes(member).is_some_and(|pushes| pushes < self.policy.pushes)) {
-                    self.starts.cause.get_or_insert(ChangeCause::Pushed);
-                }
             }
             // A member was lost before any member was told to run.
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
@@ -216,6 +216,13 @@ impl Driver {
             | JobPhase::Releasing { .. }
             | JobPhase::Finished { .. } => {}
         }
+    }
+
+    /// Whether the gang regroups because a user has pushed new code. A fixed job regroups for no other reason.
+    fn is_for_push(&self, gang: &Gang) -> bool {
+        let pushes = |member: &Member| member.place.enrolled.map(|enrolled| enrolled.membership.pushes);
+        let is_outdated = |member: &Member| pushes(member).is_some_and(|pushes| pushes < self.policy.pushes);
+        self.policy.elastic.is_none() || gang.any(is_outdated)
     }
 
     /// Whether the job is halted, and a user has pushed the new code that it waits for.

@@ -129,7 +129,7 @@ struct Driver {
     look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
-    /// The diagnosis of a failed start, until it is on record or a halted job gets new code.
+    /// The diagnosis of a failed start, until the failure is judged or a halted job gets new code.
     failed: Option<FailedStart>,
     /// At the job's deadline: the time since each replica's last output, until the failure is on record.
     silence: BTreeMap<ReplicaId, Duration>,

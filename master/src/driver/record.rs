@@ -44,8 +44,8 @@ impl Driver {
         let may_be_lost = self.policy.elastic.is_none() || self.starts.is_blind();
         let is_first =
             may_be_lost && generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
-        let is_caused = !is_first || self.starts.is_of_user(generation);
-        if is_caused || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
+        let may_repeat = is_first && !self.starts.is_of_user(generation);
+        if !may_repeat || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
             return Next::GoOn;
         }
         let start = RepeatedStart { generation, at: self.context.store.now() };

@@ -107,7 +107,7 @@ impl Driver {
     fn shown(&self) -> JobView {
         let (record, phase) = (&self.stored.record, &self.phase);
         let mut restarts = record.restarts.clone();
-        // The failure of a halted job is not on record yet.
+        // The failure of a halted job is on record, but not among the failed starts.
         self.failed.iter().for_each(|failed| restarts.note(failed.clone()));
         JobView {
             name: record.spec.name.clone(),

@@ -194,7 +194,7 @@ impl Seen<'_> {
 pub struct Known {
     /// The number of the first start under this master.
     pub first: Generation,
-    /// The newest start that is known to have failed.
+    /// The newest start that is known to be over.
     pub newest_failed: Option<Generation>,
     /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
     pub leftovers: Leftovers,

@@ -25,8 +25,8 @@ impl Jobs {
     /// Accepts the job of a TFJob. If it is on record already, suspends, resumes or scales it as the TFJob says.
     ///
     /// # Errors
-    /// [`JobsError::Exists`], [`JobsError::OtherTfJob`] or [`JobsError::OtherCode`] if another job has this name, and all
-    /// others of [`Jobs::submit`] and [`Jobs::patch`].
+    /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] if only the
+    /// code differs, and all others of [`Jobs::submit`] and [`Jobs::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
         let Read { spec, is_suspended } = tfjob;
         let name = spec.name.clone();

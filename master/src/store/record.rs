@@ -58,7 +58,8 @@ pub struct JobRecord {
     /// When and how long users have suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
-    /// The newest failed start after which the job has waited for new code. It stays here until its failure is judged.
+    /// The newest failed start after which the job has waited for new code. It stays after a user has pushed new code, and
+    /// then says only that this start is over. See [`JobRecord::waits_after`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
     /// How the job ended; written once.

@@ -56,7 +56,7 @@ impl JobRecord {
 
     /// How many starts are over, as far as the record says.
     pub fn starts(&self) -> u32 {
-        self.restarts.total() + self.suspension.starts
+        self.restarts.total() + self.suspension.starts + u32::from(self.halted.is_some())
     }
 
     /// The newest start that is over, as far as the record says.

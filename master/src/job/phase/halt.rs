@@ -9,6 +9,7 @@ use super::elastic::regroup;
 use super::ending::{has_live_run, judge};
 use super::running::overdue;
 use super::{Action, JobPhase, PodSelection, Seen};
+use crate::job::gang::Member;
 use crate::job::policy::Policy;
 
 /// See [`JobPhase::Halted`].
@@ -63,7 +64,7 @@ pub(super) fn enter(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
 
 pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let has_new_code = halt.has_new_code(seen.policy);
-    let is_over = seen.now >= halt.until || overdue(seen).is_some();
+    let is_over = (seen.now >= halt.until || overdue(seen).is_some()) && !awaits_reports(seen);
     // An agent that did not answer for some time may still have a run.
     if has_live_run(seen.gang) {
         let unended = Action::DeletePods(PodSelection::Unended);
@@ -74,4 +75,9 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         return regroup(halt.next, seen);
     }
     if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
+}
+
+/// Whether agents may still report how their runs ended, which a result shows. They are silent only after a takeover.
+fn awaits_reports(seen: Seen<'_>) -> bool {
+    seen.now < seen.policy.release_timeout && seen.gang.any_place(Member::is_silent)
 }

@@ -209,7 +209,7 @@ impl Place {
         }
     }
 
-    /// Waits until the first start trains. A wish that came before would end a start that counts as none.
+    /// Waits until a start has trained. A wish that came earlier would end a start without a mishap.
     pub(crate) async fn trains(&self) {
         self.has_trained.subscribe().wait_for(|has_trained| *has_trained).await.expect("the sender lives in the place");
     }

@@ -8,7 +8,7 @@ use master::job::phase::{
     Action, Ending, Gathering, Halt, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step,
 };
 use master::job::policy::{Deadline, Policy};
-use master::job::replica::ReplicaPhase::{Exited, Running};
+use master::job::replica::ReplicaPhase::{Exited, Running, Scheduled};
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
@@ -150,6 +150,23 @@ fn a_new_master_judges_the_failure_on_record_at_the_time_on_record_although_the_
     assert_eq!(look(SOON), phase);
     let result = JobResult::Failed { failure: failure() };
     assert_eq!(look(halt.until), JobPhase::Releasing { result, since: halt.until });
+}
+
+#[test]
+fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() {
+    let now = Duration::ZERO;
+    let JobPhase::Halted(halt) = halted(0) else { panic!("it is halted") };
+    let late = Policy { deadline: Some(Deadline { at: now, given: SOON }), ..halting(0) };
+    for (policy, until) in [(halting(0), now), (late, now + WAIT)] {
+        let phase = || JobPhase::from(Halt { until, ..halt.clone() });
+        let look = |now, other| {
+            let gang = workers(&[other, Exited(FIRST, exit(1, 9))]);
+            matches!(look_at(now, phase(), &gang, &policy).0, JobPhase::Releasing { .. })
+        };
+        assert!(!look(now, Scheduled), "an agent has not answered");
+        assert!(look(now, Exited(FIRST, stopped(10))), "all have answered");
+        assert!(look(policy.release_timeout, Scheduled), "it has had its time");
+    }
 }
 
 /// A worker of a new master, in the state that its agent reports.

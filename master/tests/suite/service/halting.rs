@@ -1,6 +1,5 @@
 //! A script fails, and its job waits for new code with `on_failure` `wait`.
 
-use master::agent_token::AgentKey;
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
@@ -11,7 +10,7 @@ use protocol::job::JobSpec;
 use protocol::run_policy::{OnFailure, RunPolicy};
 use protocol::view::{JobState, JobView};
 use serde_json::json;
-use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+use testkit::fake::FakeAgent;
 
 use crate::service::delivering::{agents, keep, spec};
 use crate::service::elastic::newest;
@@ -81,8 +80,7 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_finds_the_job_halted() {
-    let key = AgentKey::random();
-    let first = Master::with_key("first", key, FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::new();
     let spec = halting(&first);
     let (_, _, agents) = halt(&first, &spec).await;
     first.stop_following().await;
@@ -114,6 +112,29 @@ async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
         let GangChange { generation, cause, .. } = &view.changes[0];
         assert_eq!((*generation, cause), (Generation { epoch: 2, sequence: 1 }, &ChangeCause::Pushed));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods_are_lost() {
+    let first = Master::new();
+    let spec = halting(&first);
+    let job = first.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    first.backend.evict(&spec.name, worker(1), "drained");
+    until(&job, runs_in(1, 2)).await;
+    agents(&first, &spec).await[1].exit(ExitOutcome::Code(1));
+    reach(&job, JobState::Halted).await;
+    first.stop_following().await;
+    for index in 0..2 {
+        first.backend.lose(&spec.name, worker(index), "its node died");
+    }
+    let (second, job) = taken_over(&first, &spec).await;
+    reach(&job, JobState::Halted).await;
+    push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+    until(&job, runs_in(2, 1)).await;
+    for agent in agents(&second, &spec).await {
+        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "the evicted start and the failed one");
     }
 }
 
