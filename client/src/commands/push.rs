@@ -74,13 +74,13 @@ async fn push(
 
 /// The sentence about a folder that is given for a job that runs in another one.
 fn unused(job: &JobSpec, given: Option<&Path>) -> Option<String> {
-    let own = job.work_dir.as_deref().filter(|_| job.code.is_none())?;
-    let (own, given) = (own.display(), given.filter(|given| given.canonicalize().ok() != own.canonicalize().ok())?);
-    Some(format!(
-        "job {} runs in {own}: its scripts start again with the files there, not with {}",
-        job.name,
-        given.display()
-    ))
+    let (own, given) = (job.work_dir.as_deref().filter(|_| job.code.is_none())?, given?);
+    // The job's folder may be one of another machine.
+    if given.canonicalize().is_ok_and(|given| own.canonicalize().is_ok_and(|own| own == given)) {
+        return None;
+    }
+    let (name, own, given) = (&job.name, own.display(), given.display());
+    Some(format!("job {name} runs in {own}: its scripts start again with the files there, not with {given}"))
 }
 
 /// Puts the push on record.
