@@ -176,7 +176,7 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL or --master kube, for a master in Kubernetes".to_owned())
             }
-            Self::AtMachines { join, .. } => Some(format!("leave it out; each machine names its own command: {join}")),
+            Self::AtMachines { join, .. } => Some(format!("leave it out; each machine has its own command: {join}")),
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
             Self::Watch { .. } => Some(
