@@ -81,7 +81,7 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
     }
 }
 
-/// Since when the scripts of a job run. Those of a halted job may have ended without a trace.
+/// When the scripts of a job started. If no replica of a halted job says so any more, the time at which it was halted.
 fn begun(job: &JobView) -> Option<SystemTime> {
     let starts = job.replicas.iter().filter_map(|replica| replica.started_at);
     let UnixMillis(begun) = starts.min().or(job.times.halted)?;
@@ -106,7 +106,7 @@ struct Watch {
 /// What is known of the folder's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// They were not packed yet. The scripts run since this time, if they do.
+    /// They were not packed yet. `begun` is when the scripts started, if they have.
     New { begun: Option<SystemTime> },
     /// The newest ones were not pushed yet, or their push may be accepted later.
     Due,
