@@ -87,6 +87,9 @@ pub(crate) enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// A job to watch names no folder, such as a job on machines that join.
+    #[error("--watch does not go with job {0}: it names no folder that could be watched")]
+    NoFolderToWatch(JobName),
     /// The files with TFJobs cannot be used.
     #[error(transparent)]
     TfJob(#[from] TfJobError),
@@ -182,6 +185,7 @@ impl Error {
             Self::Watch { .. } => Some(
                 "list large folders in .musterignore, or raise the limits of inotify: sysctl fs.inotify".to_owned(),
             ),
+            Self::NoFolderToWatch(name) => Some(format!("to start its scripts again: client push {name}")),
             Self::TfJob(error) => error.hint(),
             Self::Spawn(error) => error.hint(),
             Self::CodeNeedsImage => {

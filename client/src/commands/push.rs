@@ -44,8 +44,8 @@ pub(super) struct Pushed {
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();
     let before = client.view(&args.job.name).await?;
-    let is_pushable = before.spec.code.is_some() || before.spec.work_dir.is_some();
-    if args.watch && is_pushable && before.result.is_none() {
+    // The master refuses a push to other jobs.
+    if args.watch && before.result.is_none() && before.spec.takes_new_code() {
         return watch::run(client, before, args, notes).await;
     }
     let name = before.name.clone();

@@ -43,8 +43,9 @@ pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, note
 /// Pushes until the job has ended, however it ends.
 async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes: Notes) -> Result<Exit, Error> {
     let folder = match (&job.spec.code, &job.spec.work_dir) {
+        (Some(_), _) => push::folder(args.folder)?,
         (None, Some(folder)) => folder.into(),
-        (Some(_), _) | (None, None) => push::folder(args.folder)?,
+        (None, None) => return Err(Error::NoFolderToWatch(job.name)),
     };
     let changes = Changes::new().map_err(|source| Error::Watch { folder: folder.clone(), source })?;
     let watch = Watch {

@@ -115,6 +115,16 @@ fn a_folder_that_is_not_used_or_is_none_is_named() {
 }
 
 #[test]
+fn a_job_without_a_folder_cannot_be_watched() {
+    let mut on_machines = job(2, 1, 0, 0);
+    (on_machines.spec.code, on_machines.code, on_machines.spec.work_dir) = (None, None, None);
+    let master = FakeMaster::start(Script { views: vec![on_machines], ..Script::default() });
+    let refused = run(folder_with_script().path(), &["push", "digits", "--watch", "--master", &master.url]);
+    refused.expect_code(2).expect_stderr("error: --watch does not go with job digits: it names no folder");
+    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "nothing is pushed");
+}
+
+#[test]
 fn a_refusal_for_good_is_bad_input() {
     let (ended, _) = push([refused(409, ErrorCode::CannotPush, "its script is in its image")], &[]);
     ended.expect_code(2).expect_stderr("error: its script is in its image");
