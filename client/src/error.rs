@@ -87,6 +87,9 @@ pub(crate) enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// A job to watch names no folder, such as a job on machines that join.
+    #[error("--watch does not go with job {0}: it names no folder that could be watched")]
+    NoFolderToWatch(JobName),
     /// The files with TFJobs cannot be used.
     #[error(transparent)]
     TfJob(#[from] TfJobError),
@@ -176,12 +179,13 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL or --master kube, for a master in Kubernetes".to_owned())
             }
-            Self::AtMachines { join, .. } => Some(format!("leave it out; each machine names its own command: {join}")),
+            Self::AtMachines { join, .. } => Some(format!("leave it out; each machine has its own command: {join}")),
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
             Self::Watch { .. } => Some(
                 "list large folders in .musterignore, or raise the limits of inotify: sysctl fs.inotify".to_owned(),
             ),
+            Self::NoFolderToWatch(name) => Some(format!("to start its scripts again: client push {name}")),
             Self::TfJob(error) => error.hint(),
             Self::Spawn(error) => error.hint(),
             Self::CodeNeedsImage => {

@@ -67,6 +67,7 @@ impl From<&Error> for Exit {
             | Error::Spawn(_)
             | Error::Watch { .. }
             | Error::CodeNeedsImage
+            | Error::NoFolderToWatch(_)
             | Error::NotWithCode { .. } => Self::BadInput,
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),

@@ -57,7 +57,7 @@ pub(crate) struct SpawnArgs {
     /// Delete without asking
     #[arg(short, long, requires = "delete")]
     pub(crate) yes: bool,
-    /// Follow the training to its end. One at a local master is always followed
+    /// Follow the training to its end. With a local master, this is the default
     #[arg(long)]
     pub(crate) follow: bool,
     /// Maximum restarts after failures

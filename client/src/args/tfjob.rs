@@ -44,7 +44,7 @@ pub(crate) struct ApplyArgs {
     /// later. Replicas that are processes run in this folder [default for them: the folder of the file]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
-    /// Follow the job to its end. A job at a local master is always followed
+    /// Follow the job to its end. With a local master, this is the default
     #[arg(long)]
     pub(crate) follow: bool,
 }

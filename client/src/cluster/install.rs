@@ -32,12 +32,12 @@ pub(crate) struct Order {
     pub(crate) image: Option<ImageRef>,
     /// The Service.
     pub(crate) service: ServiceChoice,
-    /// Which TFJobs `kubectl apply` runs. If `None`, as before.
+    /// Which TFJobs of the namespace the master runs. If `None`, as before.
     pub(crate) tfjobs: Option<TfJobs>,
 }
 
 impl Order {
-    /// The objects. `before` are the TFJobs that the installation runs. `user` is the one of the master's pod.
+    /// The objects. `before` says which TFJobs the present installation runs.
     fn objects(&self, before: Option<TfJobs>, user: PodUser) -> Vec<DynamicObject> {
         let image = self.image.clone().unwrap_or_else(manifests::default_image);
         let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
@@ -152,12 +152,12 @@ fn api_of(cluster: &Cluster, object: &DynamicObject) -> Api<DynamicObject> {
     }
 }
 
-/// The user of the master's pod.
+/// Who chooses the user of the master's pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PodUser {
-    /// That of the manifest.
+    /// The manifest.
     OfManifest,
-    /// One that the cluster gives, as OpenShift does.
+    /// The cluster, as OpenShift does.
     OfCluster,
 }
 

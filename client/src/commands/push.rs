@@ -44,8 +44,8 @@ pub(super) struct Pushed {
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();
     let before = client.view(&args.job.name).await?;
-    let is_pushable = before.spec.code.is_some() || before.spec.work_dir.is_some();
-    if args.watch && is_pushable && before.result.is_none() {
+    // The master refuses a push to other jobs.
+    if args.watch && before.result.is_none() && before.spec.takes_new_code() {
         return watch::run(client, before, args, notes).await;
     }
     let name = before.name.clone();
@@ -74,13 +74,13 @@ async fn push(
 
 /// The sentence about a folder that is given for a job that runs in another one.
 fn unused(job: &JobSpec, given: Option<&Path>) -> Option<String> {
-    let own = job.work_dir.as_deref().filter(|_| job.code.is_none())?;
-    let (own, given) = (own.display(), given.filter(|given| given.canonicalize().ok() != own.canonicalize().ok())?);
-    Some(format!(
-        "job {} runs in {own}: its scripts start again with the files there, not with {}",
-        job.name,
-        given.display()
-    ))
+    let (own, given) = (job.work_dir.as_deref().filter(|_| job.code.is_none())?, given?);
+    // The job's folder may be one of another machine.
+    if given.canonicalize().is_ok_and(|given| own.canonicalize().is_ok_and(|own| own == given)) {
+        return None;
+    }
+    let (name, own, given) = (&job.name, own.display(), given.display());
+    Some(format!("job {name} runs in {own}: its scripts start again with the files there, not with {given}"))
 }
 
 /// Puts the push on record.

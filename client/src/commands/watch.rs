@@ -43,8 +43,9 @@ pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, note
 /// Pushes until the job has ended, however it ends.
 async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes: Notes) -> Result<Exit, Error> {
     let folder = match (&job.spec.code, &job.spec.work_dir) {
+        (Some(_), _) => push::folder(args.folder)?,
         (None, Some(folder)) => folder.into(),
-        (Some(_), _) | (None, None) => push::folder(args.folder)?,
+        (None, None) => return Err(Error::NoFolderToWatch(job.name)),
     };
     let changes = Changes::new().map_err(|source| Error::Watch { folder: folder.clone(), source })?;
     let watch = Watch {
@@ -81,7 +82,7 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
     }
 }
 
-/// Since when the scripts of a job run. Those of a halted job may have ended without a trace.
+/// When the scripts of a job started. If no replica of a halted job says so any more, the time at which it was halted.
 fn begun(job: &JobView) -> Option<SystemTime> {
     let starts = job.replicas.iter().filter_map(|replica| replica.started_at);
     let UnixMillis(begun) = starts.min().or(job.times.halted)?;
@@ -106,7 +107,7 @@ struct Watch {
 /// What is known of the folder's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// They were not packed yet. The scripts run since this time, if they do.
+    /// They were not packed yet. `begun` is when the scripts started, if they have.
     New { begun: Option<SystemTime> },
     /// The newest ones were not pushed yet, or their push may be accepted later.
     Due,

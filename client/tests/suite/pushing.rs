@@ -104,10 +104,24 @@ fn a_folder_that_is_not_used_or_is_none_is_named() {
     let mut own = job(2, 1, 0, 0);
     (own.spec.code, own.code, own.spec.work_dir) = (None, None, Some("/data/digits".into()));
     let after = JobView { pushes: 1, started_pushes: 1, seq: 3, ..own.clone() };
-    let changes = [Changed::Accepted(JobView { pushes: 1, ..own.clone() }.into(), vec![after])].into();
-    let master = FakeMaster::start(Script { views: vec![own], changes, ..Script::default() });
-    let ended = run(folder.path(), &["push", "digits", ".", "--master", &master.url]).expect_code(0);
-    ended.expect_stderr("job digits runs in /data/digits: its scripts start again with the files there, not with .");
+    for given in [".", "misspelled"] {
+        let accepted = Changed::Accepted(JobView { pushes: 1, ..own.clone() }.into(), vec![after.clone()]);
+        let script = Script { views: vec![own.clone()], changes: [accepted].into(), ..Script::default() };
+        let master = FakeMaster::start(script);
+        let ended = run(folder.path(), &["push", "digits", given, "--master", &master.url]).expect_code(0);
+        let sentence = "job digits runs in /data/digits: its scripts start again with the files there, not with";
+        ended.expect_stderr(&format!("{sentence} {given}"));
+    }
+}
+
+#[test]
+fn a_job_without_a_folder_cannot_be_watched() {
+    let mut on_machines = job(2, 1, 0, 0);
+    (on_machines.spec.code, on_machines.code, on_machines.spec.work_dir) = (None, None, None);
+    let master = FakeMaster::start(Script { views: vec![on_machines], ..Script::default() });
+    let refused = run(folder_with_script().path(), &["push", "digits", "--watch", "--master", &master.url]);
+    refused.expect_code(2).expect_stderr("error: --watch does not go with job digits: it names no folder");
+    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "nothing is pushed");
 }
 
 #[test]

@@ -29,9 +29,9 @@ const UPLOADS_AT_ONCE: usize = 16;
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Maximum time between two pieces of an upload.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that an upload may take at any rate.
+/// How long an upload may be slower than [`RATE_MIN`].
 const FREE_TIME: Duration = Duration::from_secs(10);
-/// Minimum bytes per second of an upload after that, on average. A slower upload loses its turn.
+/// Minimum bytes per second of an upload after that, on average. A slower upload is refused.
 const RATE_MIN: u64 = 16 * 1024;
 /// Pieces that wait for the disk.
 const PIECES_AHEAD: usize = 8;
@@ -109,7 +109,7 @@ async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
     loop {
         let asked = Instant::now();
         let piece = timeout(PIECE_TIMEOUT, body.next()).await;
-        // The time of the disk is not the caller's.
+        // Waiting for the disk, below, does not make the caller slow.
         waited += asked.elapsed();
         let piece = match piece {
             Ok(Some(Ok(bytes))) => {
@@ -133,7 +133,7 @@ async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a caller sends so slowly that others should get its turn: `received` bytes, for which the master has `waited`.
+/// Whether a caller sends so slowly that others should get its turn. The master has `waited` for the `received` bytes.
 fn is_slow(received: u64, waited: Duration) -> bool {
     waited > FREE_TIME && received < RATE_MIN * waited.as_secs()
 }
@@ -150,7 +150,7 @@ async fn answered(
 }
 
 fn too_slow() -> ApiError {
-    let detail = "the blobs arrived too slowly: they need 16 KiB per second, and may take 5 minutes in all";
+    let detail = "the blobs arrived too slowly: send at least 16 KiB per second, without a pause of 10 s, in 5 minutes";
     ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
 }
 

@@ -67,7 +67,7 @@ pub(crate) enum MasterPlace {
     Elsewhere,
 }
 
-/// What a master needs of the pod in which it runs. Empty if it runs elsewhere, or if the API does not tell.
+/// What a master needs to know about its own pod. Empty if the master runs elsewhere, or if the pod cannot be read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnPod {
     /// The master's image, which contains the agent too.
@@ -168,7 +168,7 @@ impl Cluster {
         self.master
     }
 
-    /// The pod of this name, in which this master runs.
+    /// What the pod of this name, in which this master runs, says.
     pub(crate) async fn own_pod(&self, name: Option<&str>) -> OwnPod {
         let Some(name) = name.filter(|_| self.master == MasterPlace::PodBesideJobs) else { return OwnPod::default() };
         // A get would need one more right.
@@ -222,10 +222,11 @@ impl Cluster {
         }
     }
 
-    /// Whether the cluster gives each pod a user, as OpenShift does. Usually every account may list the groups of the API.
+    /// Whether the cluster gives users to pods that name none, as OpenShift does. Usually every account may list the
+    /// groups of the API. If this account may not, the answer is no.
     ///
     /// # Errors
-    /// Those of the call, except that it is forbidden: this counts as no.
+    /// Those of the call.
     pub async fn gives_users(&self) -> Result<bool, ApiFailure> {
         match call(self.client.list_api_groups()).await {
             Ok(all) => Ok(all.groups.into_iter().any(|group| group.name == OPENSHIFT_GROUP)),

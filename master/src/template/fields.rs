@@ -171,10 +171,6 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
     ("terminationMessagePolicy", BY_THE_AGENT),
 ];
 
-/// How the user of a TFJob lets its containers run as root.
-const ROOT_BY: &str = "client apply --allow-root or, if the master has --watch-tfjobs=allow-root, with the \
-                                  annotation muster/allow-root: \"true\"";
-
 /// The names under which an operator may create a claim for the master's state. The installation itself creates none.
 const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
 
@@ -306,7 +302,9 @@ fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
 fn not_root(value: &Value, allowed: Allowed) -> Option<String> {
     let is_refused = is_zero_or_false(value) && !allowed.root;
     is_refused.then(|| {
-        format!("a container may not run as root: use another user or, for a TFJob, allow root with {ROOT_BY}")
+        "a container may not run as root: use another user or, for a TFJob, allow root with client apply --allow-root or, \
+         if the master has --watch-tfjobs=allow-root, with the annotation muster/allow-root: \"true\""
+            .to_owned()
     })
 }
 

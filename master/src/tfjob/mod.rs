@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// What is known beside the document.
+/// What the reader knows besides the document.
 struct Given<'a> {
     request: &'a TfJobRequest,
     place: &'a Place,

@@ -25,8 +25,8 @@ pub struct Watched {
     name: Option<JobName>,
     uid: String,
     generation: u64,
-    /// Those that change the job.
-    annotations: Value,
+    /// Its annotation [`ALLOW_ROOT`], the only one that changes the job. Null if it is absent.
+    allow_root: Value,
     spec: Value,
     status: Value,
     read: Result<Read, Vec<Note>>,
@@ -64,7 +64,7 @@ impl Watched {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default().to_owned();
         // Labels, owners and other annotations stay with the object, and other programs may change them at any time.
-        let allow_root = &metadata["annotations"][ALLOW_ROOT];
+        let allow_root = metadata["annotations"][ALLOW_ROOT].clone();
         let annotations = if allow_root.is_null() { Value::Null } else { json!({ ALLOW_ROOT: allow_root }) };
         let document = json!({
             "apiVersion": object["apiVersion"], "kind": object["kind"], "spec": object["spec"],
@@ -82,7 +82,7 @@ impl Watched {
             name: text("name").parse().ok(),
             uid,
             generation: metadata["generation"].as_u64().unwrap_or_default(),
-            annotations,
+            allow_root,
             spec: object["spec"].clone(),
             status: object["status"].clone(),
             read,
@@ -166,13 +166,14 @@ impl Watched {
             Ok(read) if difference(&job.spec, job.workers, &read.spec).is_some() => None,
             Ok(_) => {
                 let on_record = object(job, None, now).unwrap_or_default();
-                let annotated = &on_record["metadata"]["annotations"];
-                let path = difference_at("spec", &on_record["spec"], &self.spec)
-                    .or_else(|| difference_at("metadata.annotations", annotated, &self.annotations));
+                let annotation = &on_record["metadata"]["annotations"][ALLOW_ROOT];
+                let path = difference_at("spec", &on_record["spec"], &self.spec).or_else(|| {
+                    difference_at(&format!("metadata.annotations.{ALLOW_ROOT}"), annotation, &self.allow_root)
+                });
                 Some(match path {
                     Some(path) => format!("{path} changed: ignored"),
                     // The master's flags or its version have changed.
-                    None => "an earlier master has read it in another way: the job stays as it is".to_owned(),
+                    None => "this master reads the TFJob differently: its job stays as it is".to_owned(),
                 })
             }
         }

@@ -72,8 +72,8 @@ pub struct PodOptions {
 /// Where programs expect shared memory, by the Linux convention.
 pub const SHM_PATH: &str = "/dev/shm";
 
-/// The API group by which OpenShift is known. It refuses pods whose user is not one of their namespace, and gives a user to
-/// pods that name none.
+/// An API group that only OpenShift has. OpenShift refuses a pod that names a user outside the range of its namespace,
+/// and gives a user to a pod that names none.
 pub const OPENSHIFT_GROUP: &str = "security.openshift.io";
 
 /// Default termination grace period, in seconds: Kubernetes' default.

@@ -136,7 +136,7 @@ fn a_machine_ends_with_its_job_and_a_bad_one_says_why_it_cannot_join() {
         let mut client = scene.client(&[&["--master", &master.url, "--task", "other"], args].concat());
         Finished::of(client.env("MUSTER_TOKEN", "secret"))
     };
-    let hint = format!("leave it out; each machine names its own command: agent --join {} --task other", master.url);
+    let hint = format!("leave it out; each machine has its own command: agent --join {} --task other", master.url);
     submit(&["exec.py"]).code(2).says(&["the script exec.py has no meaning here", &hint]);
     submit(&["--on-unreachable", "wait"]).code(2).says(&["on-unreachable must be replace here"]);
     submit(&["--", "--steps", "3"]).code(2).says(&["an argument has no meaning here"]);

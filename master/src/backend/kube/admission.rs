@@ -73,7 +73,7 @@ impl KubeBackend {
         refuse(ErrorCode::BadPod, &sentence)
     }
 
-    /// The pod that is tried. Refuses one that mounts the master's state.
+    /// The pod for the dry run. Refuses a pod that mounts the master's state.
     fn trial(&self, spec: &PodSpec) -> Result<Pod, Refusal> {
         let pod = self.manifest(spec).map_err(|refused| refused_template(spec.replica, &refused))?;
         let has_state = |claim: &&str| is_masters_claim(claim) || self.own_claims.contains(*claim);

@@ -215,8 +215,16 @@ fn the_annotation_for_root_counts_if_the_master_honours_it() {
     let (job, applied) = (job(&plain, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
     let later = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
     let shown = newest(&watched_by(true, &later).need(Some(&job), &applied, NOW));
-    assert!(shown.ends_with("; metadata.annotations changed: ignored"), "{shown}");
+    assert!(shown.ends_with("; metadata.annotations.muster/allow-root changed: ignored"), "{shown}");
     let noted = object(|object| object["metadata"]["annotations"]["note"] = "x".into());
     let shown = newest(&watched_by(true, &noted).need(Some(&job), &applied, NOW));
     assert!(!shown.contains("ignored"), "{shown}");
+}
+
+#[test]
+fn a_master_that_begins_to_honour_the_annotation_for_root_leaves_the_job_as_it_is() {
+    let annotated = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
+    let (job, applied) = (job(&annotated, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
+    let shown = newest(&watched_by(true, &annotated).need(Some(&job), &applied, NOW));
+    assert!(shown.ends_with("; this master reads the TFJob differently: its job stays as it is"), "{shown}");
 }

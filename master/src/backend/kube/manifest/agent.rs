@@ -40,7 +40,8 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
         let context = pod.security_context.get_or_insert_with(PodSecurityContext::default);
         (context.run_as_user, context.run_as_group) = (Some(USER), Some(USER));
     }
-    let is_named = is_default || pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
+    // The image has no home for a user that it does not know.
+    let needs_home = is_default || pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
     let own_paths: Vec<&str> = options.volumes.iter().map(|volume| volume.path.as_str()).collect();
     // A pod with a template may keep files of its own in /tmp.
     let is_needed = |path: &str| *brings_code || path != WORK_DIR && path != TMP;
@@ -54,7 +55,7 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
         let work_dir: &[&str] = if *brings_code { &["--work-dir", WORK_DIR] } else { &[] };
         container.args = Some(work_dir.iter().map(|word| (*word).to_owned()).chain(arguments).collect());
         container.volume_mounts.get_or_insert_default().extend(mounts.clone());
-        if is_named {
+        if needs_home {
             let variables = [("HOME", HOME), ("USER", USER_NAME), ("LOGNAME", USER_NAME)];
             let variables = variables.map(|(name, value)| variable(name, value.to_owned()));
             container.env.get_or_insert_default().extend(variables);
