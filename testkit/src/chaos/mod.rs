@@ -65,6 +65,16 @@ impl Chaos {
         self.0.borrow().armed.iter().copied().collect()
     }
 
+    /// Takes the strikes that have not happened yet, for the successor of this master.
+    pub fn hand_over(&self) -> Vec<Strike> {
+        let mut left = vec![];
+        self.0.send_if_modified(|state| {
+            left.extend(state.armed.drain(..));
+            false
+        });
+        left
+    }
+
     /// Waits until a fault has struck. Each fault is reported once.
     pub async fn struck(&self) -> Fault {
         let mut state = self.0.subscribe();

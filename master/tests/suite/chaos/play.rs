@@ -161,7 +161,7 @@ impl Stage {
                 }
             };
             let boot_id = format!("master-{number}");
-            self.current.send_replace(self.place.master(&boot_id, &folder, master.chaos.left()));
+            self.current.send_replace(self.place.master(&boot_id, &folder, master.chaos.hand_over()));
             if self.thaw == Thaw::AtOnce && is_frozen {
                 self.place.held_by(&boot_id).await;
                 master.chaos.release();
