@@ -30,18 +30,31 @@ const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault:
 const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
 
-/// In the first start, worker-1 fails. In the second start, it ends its agent, and thereby its pod. The third start
-/// succeeds. The script records the first failure in a file, because MUSTER_RESTART_COUNT is at least 1 after a change
-/// of masters.
+/// In the first start, worker-0 fails. In the second start, worker-1 ends its agent, and thereby its pod. The third start
+/// succeeds. Each notes its first start in a file, and worker-0 tells worker-1 which start it is, because
+/// MUSTER_RESTART_COUNT also counts starts that were lost with a master.
 const EXEC_PY: &str = r#"
-import json, os, signal, sys, time
+import json, os, signal, socket, sys, time
 generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])
-is_last, fails = os.environ["MUSTER_RESTART_COUNT"] == "2", config["task"]["index"] == 1
+host, port = config["cluster"]["worker"][1].split(":")
 print("begun", generation, json.dumps(config["cluster"], separators=(",", ":")), flush=True)
-if fails and not is_last:
-    if os.path.exists("failed"): os.kill(os.getppid(), signal.SIGTERM)
-    else: sys.exit(open("failed", "w").close() or 3)
-if not is_last: time.sleep(600)
+if config["task"]["index"] == 0:
+    peer, has_failed = None, os.path.exists("failed")
+    while peer is None:
+        try: peer = socket.create_connection((host, int(port)))
+        except OSError: time.sleep(0.02)
+    peer.sendall(b"2" if has_failed else b"1")
+    if not has_failed: sys.exit(open("failed", "w").close() or 3)
+    try: answer = peer.recv(1)
+    except OSError: answer = b""
+    if not answer: time.sleep(600)
+else:
+    has_run = os.path.exists("has-run")
+    open("has-run", "w").close()
+    peer = socket.create_server(("", int(port))).accept()[0]
+    if peer.recv(1) != b"2": time.sleep(600)
+    if has_run: os.kill(os.getppid(), signal.SIGTERM) or time.sleep(600)
+    peer.sendall(b"!")
 print("done", generation, flush=True)
 "#;
 
