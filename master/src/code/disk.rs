@@ -87,10 +87,11 @@ impl Disk {
         unless_absent(fs::remove_file(self.manifest_path(id)))
     }
 
-    /// Notes that this code is used now. Returns whether there is a manifest that can be read.
-    pub(super) fn touch(&self, id: CodeId) -> bool {
+    /// Notes that this code is used now. Returns its manifest, like [`Self::manifest`].
+    pub(super) fn touch(&self, id: CodeId) -> Option<Manifest> {
         let file = File::options().append(true).open(self.manifest_path(id));
-        file.and_then(|file| file.set_modified(SystemTime::now())).is_ok() && self.manifest(id).is_some()
+        file.and_then(|file| file.set_modified(SystemTime::now())).ok()?;
+        self.manifest(id)
     }
 
     /// When this code was last used.

@@ -110,7 +110,7 @@ impl CodeStore {
         }
         let mut space = self.lock();
         let missing = self.disk.missing(manifest);
-        if !self.disk.touch(id) {
+        if self.disk.touch(id).is_none() {
             let text = serde_json::to_vec(manifest).map_err(io::Error::other)?;
             let needed = disk::charged(text.len() as u64);
             self.check_room(&space, needed + total(&missing))?;
@@ -126,7 +126,7 @@ impl CodeStore {
     /// # Errors
     /// [`CodeError::NoManifest`], [`CodeError::Blobs`], [`CodeError::Aborted`], [`CodeError::Full`], [`CodeError::Disk`].
     pub fn receive(&self, id: CodeId, next: impl FnMut() -> Option<Piece>) -> Result<Vec<Sha256>, CodeError> {
-        let manifest = self.touched(id).ok_or(CodeError::NoManifest(id))?;
+        let manifest = self.touch(id).ok_or(CodeError::NoManifest(id))?;
         let reserved = self.reserve(&manifest)?;
         let received = self.disk.upload(&manifest, next);
         let mut space = self.lock();
@@ -160,7 +160,7 @@ impl CodeStore {
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::NoScript`].
     pub fn require(&self, id: CodeId, script: &ScriptPath) -> Result<(), CodeError> {
-        let manifest = self.touched(id).filter(|manifest| self.has_blobs_of(manifest)).ok_or(CodeError::Missing(id))?;
+        let manifest = self.touch(id).filter(|manifest| self.has_blobs_of(manifest)).ok_or(CodeError::Missing(id))?;
         if manifest.has(script) { Ok(()) } else { Err(CodeError::NoScript(script.clone())) }
     }
 
@@ -170,10 +170,10 @@ impl CodeStore {
     }
 
     /// A manifest, which no sweep removes within [`UNUSED_TIME`].
-    fn touched(&self, id: CodeId) -> Option<Manifest> {
+    fn touch(&self, id: CodeId) -> Option<Manifest> {
         // A sweep in progress may have decided already to remove it.
         let _space = self.lock();
-        self.disk.manifest(id).filter(|_| self.disk.touch(id))
+        self.disk.touch(id)
     }
 
     fn has_blobs_of(&self, manifest: &Manifest) -> bool {
