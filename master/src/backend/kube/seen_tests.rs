@@ -128,7 +128,7 @@ fn readers_of_a_table_are_notified_only_of_its_changes() {
 }
 
 #[test]
-fn the_tables_of_forgotten_jobs_are_dropped() {
+fn tables_without_pods_and_readers_are_dropped() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room")]);
     let read = seen.table(&job("c"));
