@@ -9,7 +9,7 @@ use super::*;
 
 const STRICT: Allowed = Allowed { host_volumes: false, root: false };
 
-/// A template whose only container has these fields too.
+/// A template whose pod has the fields of `spec`, and whose container for the script has those of `container`.
 fn template(container: &Value, spec: &Value) -> Template {
     let mut run = json!({ "name": "tensorflow", "image": "digits:1" });
     let mut pod = json!({ "containers": [] });
@@ -214,7 +214,7 @@ fn fields_without_effect_are_dropped_with_a_warning() {
 }
 
 #[test]
-fn a_job_is_told_which_fields_of_its_templates_have_no_effect() {
+fn a_job_gets_a_warning_for_each_field_of_its_templates_without_effect() {
     let group = |template: Template| Group { template: Some(template), ..Group::new(Role::Worker, 1) };
     let job = JobRequest {
         groups: vec![
@@ -225,7 +225,7 @@ fn a_job_is_told_which_fields_of_its_templates_have_no_effect() {
         ..JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce)
     };
     let told = warnings(&JobSpec::try_from(job).unwrap());
-    // The back end refuses the last one.
+    // The last template gives no warning, because it is refused.
     assert_eq!(
         told.iter().map(Warning::to_string).collect::<Vec<_>>(),
         ["groups[1].template.pod.spec.containers[0].tty: it has no effect: scripts have no terminal"]
