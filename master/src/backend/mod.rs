@@ -167,8 +167,8 @@ pub trait PodBackend: Send + Sync {
     /// [`BackendError::Create`], [`BackendError::OverQuota`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
-    /// Deletes a pod at once, without a grace for its processes. Deleting an absent pod succeeds. Returns when the
-    /// deletion has begun; the watch reports when the pod is gone.
+    /// Deletes a pod with the shortest possible grace for its processes. Deleting an absent pod succeeds. Returns when
+    /// the deletion has begun. The watch reports when the pod is gone.
     ///
     /// # Errors
     /// [`BackendError::Delete`].

@@ -16,7 +16,7 @@ use super::upload::Upload;
 /// files.
 const BLOCK: u64 = 4096;
 
-/// The bytes of the limit that a file of this size uses.
+/// The bytes that a file of this size uses of the limit of all code.
 pub(super) fn charged(size: u64) -> u64 {
     size.max(1).next_multiple_of(BLOCK)
 }
@@ -39,7 +39,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The bytes of the limit that all files use.
+    /// The bytes that all files use of the limit.
     pub(super) fn kept(&self) -> io::Result<u64> {
         let mut kept = 0;
         for folder in [&self.manifests, &self.blobs] {
@@ -50,7 +50,7 @@ impl Disk {
         Ok(kept)
     }
 
-    /// The blobs of this code that the store does not have. A file that a crash has shortened counts as missing.
+    /// The blobs of this code that the store does not have. A file that a crash has shortened is treated as missing.
     pub(super) fn missing(&self, manifest: &Manifest) -> BTreeMap<Sha256, u64> {
         let has = |blob: Sha256, size: u64| self.blob_path(blob).metadata().is_ok_and(|found| found.len() == size);
         manifest.blobs().into_iter().filter(|(blob, size)| !has(*blob, *size)).collect()
@@ -113,7 +113,7 @@ impl Disk {
         }
     }
 
-    /// Removes a blob. Returns the bytes of the limit that its file used.
+    /// Removes a blob. Returns the bytes that its file used of the limit.
     pub(super) fn remove_blob(&self, blob: Sha256) -> io::Result<u64> {
         let freed = self.blob_path(blob).metadata().map_or(0, |found| charged(found.len()));
         unless_absent(fs::remove_file(self.blob_path(blob)))?;

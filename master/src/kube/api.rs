@@ -101,7 +101,7 @@ impl ApiFailure {
     /// Whether the same call may succeed later. The failed call may have taken effect nevertheless.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            // Another conflict than a name in use. For example, another request changed a quota at the same time.
+            // A conflict other than a name in use. For example, another request changed a quota at the same time.
             Self::Refused { status: 409, .. } => !self.says_exists(),
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
             Self::Unreachable(_) | Self::Silent => true,
@@ -134,7 +134,7 @@ impl Cluster {
         let config = Config::infer()
             .await
             .context("find a Kubernetes cluster: set KUBECONFIG, or run the master in a pod with a service account")?;
-        // An inferred configuration does not show its origin. kube uses the pod's service account only without a
+        // An inferred configuration does not show its origin. kube uses the pod's service account only if there is no
         // kubeconfig.
         let is_in_pod = Config::from_kubeconfig(&KubeConfigOptions::default()).await.is_err();
         let (own, url) = (config.default_namespace.clone(), config.cluster_url.to_string());

@@ -28,11 +28,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// After this time without errors, the next pause is [`FIRST_PAUSE`] again.
 const CALM: Duration = Duration::from_secs(60);
-/// The HTTP status for a watch that cannot continue from its version.
+/// The HTTP status for a watch that cannot continue from its resource version.
 const GONE: u16 = 410;
 
-/// Reports every object of this kind that a master has created, then each change. After some errors, it reports every
-/// object again. The stream never ends, and waits longer after each consecutive error.
+/// Reports every object of this kind that a master has created, then each change. After some errors, the stream reports
+/// every object again. The stream never ends, and waits longer after each consecutive error.
 pub(crate) fn changes<K>(cluster: &Cluster) -> impl Stream<Item = Result<Event<K>, Error>> + Send + use<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -110,7 +110,7 @@ where
         match &event {
             Ok(Event::Init) => self.is_listing = true,
             Ok(Event::InitDone) => self.is_listing = false,
-            // kube would retry for ever with the same version.
+            // kube would retry for ever with the same resource version.
             Err(Error::WatchStartFailed(kube::Error::Api(status))) if status.code == GONE => {
                 *self = self.again();
             }

@@ -255,8 +255,8 @@ impl Tender {
     }
 }
 
-/// Ignores an error because the object no longer exists, or because a newer object has its name. The watch reports
-/// both.
+/// Ignores the errors of a call if the object no longer exists (404), or if a newer object has its name (409). The
+/// watch reports this change.
 fn unless_gone<T>(outcome: Result<T, ApiFailure>) -> Result<(), ApiFailure> {
     match outcome {
         Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),

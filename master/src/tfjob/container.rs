@@ -31,7 +31,7 @@ pub(super) fn position(template: &Value) -> Option<usize> {
     containers.iter().position(|one| one.get("name").and_then(Value::as_str) == Some(TFJOB_CONTAINER))
 }
 
-/// The user of the container's processes. `known` has the entrypoint of each image that the client knows.
+/// The user of the container's processes. `known` has the entrypoints of images, by the name of the image.
 pub(super) fn user(pod: &Value, container: &Value, known: &BTreeMap<String, Entrypoint>) -> User {
     let is_named = |context: &Value| !context["securityContext"]["runAsUser"].is_null();
     if is_named(container) || is_named(pod) {

@@ -85,7 +85,7 @@ fn check_manager(policy: &mut Fields, findings: &mut Findings) {
 }
 
 impl Policy {
-    /// Checks `minAvailable`. A gang starts as a whole, so a number below that of all replicas has no effect.
+    /// Checks `minAvailable`. A gang starts as a whole, so a `minAvailable` below the number of replicas has no effect.
     pub(super) fn check_available(&self, replicas: u32, findings: &mut Findings) {
         match self.min_available {
             Some(fewer) if fewer < replicas => {

@@ -160,7 +160,7 @@ impl Watched {
         pause.filter(|_| without(&of_counts, status) == without(&of_counts, &self.status))
     }
 
-    /// Which change of the object has no effect on its job.
+    /// The change of the object that has no effect on its job, as a sentence.
     fn ignored(&self, job: &JobView, now: UnixMillis) -> Option<String> {
         match &self.read {
             Err(notes) => Some(format!("the newest change is ignored: {}", listed(notes))),

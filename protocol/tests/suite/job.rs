@@ -176,7 +176,8 @@ fn reading_a_spec_ignores_unknown_fields() {
 
 #[test]
 fn a_spec_is_checked_when_it_is_read() {
-    let error = read::<JobSpec>(&json!({"name": "a", "strategy": "AllReduce", "worker_num": 0})).expect_err("not refused");
+    let error =
+        read::<JobSpec>(&json!({"name": "a", "strategy": "AllReduce", "worker_num": 0})).expect_err("not refused");
     assert!(error.starts_with("worker-num is 0: a job needs at least one worker"), "{error}");
 }
 

@@ -22,8 +22,8 @@ impl Files {
     }
 
     /// Reads every message, with its job and place. Ignores files with other names. Skips an invalid message, such as a
-    /// message of an earlier version. Then no master polls the machine's agent, so the agent kills its script and joins
-    /// again.
+    /// message of an earlier version. The master does not poll the agent of such a machine. So the agent kills its
+    /// script and joins again.
     ///
     /// # Errors
     /// Fails if a file cannot be read. The error names the file.

@@ -79,8 +79,7 @@ impl JoinedBackend {
         tokio::spawn(async move { shared.take(job, message).await }).await.map_err(io::Error::other)?
     }
 
-    /// Another machine of this job, which can test whether `address` is reachable. Returns the machine of the first
-    /// place that fits.
+    /// A machine of this job that can test whether `address` is reachable: the first machine with another address.
     pub fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
         self.0.with_job(job, |places| places.neighbour(address))
     }
@@ -171,9 +170,8 @@ impl Shared {
         });
     }
 
-    /// Resolves when no driver has watched the job for so long that the lease has expired and the run must be dead. A
-    /// driver that watches the job decides itself when the run is dead. It then calls
-    /// [`PodBackend::delete_unconfirmed`].
+    /// Resolves when the run must be dead, because no driver has watched the job for [`Lease::death`]. A driver that
+    /// watches the job decides itself when the run is dead. It then calls [`PodBackend::delete_unconfirmed`].
     async fn abandoned(&self, Leaving { job, lease, .. }: &Leaving) {
         let mut since = Instant::now();
         while since.elapsed() < lease.death() {

@@ -162,7 +162,7 @@ impl KubeBackend {
         Self { default_user, ..self }
     }
 
-    /// Sets the claims that the master's own pod mounts. Jobs may not mount them.
+    /// Sets the claims that the master's own pod mounts. Jobs may not mount these claims.
     pub fn with_own_claims(self, own_claims: BTreeSet<String>) -> Self {
         Self { own_claims, ..self }
     }

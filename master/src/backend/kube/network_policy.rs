@@ -1,5 +1,5 @@
-//! The NetworkPolicy of a job. TensorFlow's port runs any graph that it receives, so only the job's own pods may
-//! reach it. The master may reach the agents.
+//! The NetworkPolicy of a job. TensorFlow's server runs any graph that it receives, so only the job's own pods may
+//! reach TensorFlow's port. The master may reach the agents' port.
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,

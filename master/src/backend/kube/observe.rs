@@ -141,8 +141,8 @@ struct Waiting<'a> {
     is_installer: bool,
 }
 
-/// The container for which the pod waits. This is the container that copies the agent if it has a problem, and
-/// otherwise the agent's container.
+/// The container for which the pod waits. If the container that copies the agent has a problem, the pod waits for that
+/// container. Otherwise the pod waits for the agent's container.
 fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
     let image = |container: &'a Container| container.image.as_deref();
     let installers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());

@@ -62,7 +62,7 @@ impl ProcessBackend {
     /// `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`. Agents
     /// get the descriptor limits that this process had before it raised its own limits.
     ///
-    /// A folder that exists now belongs to a pod of an earlier master. Such a pod died with its master, so the back end
+    /// If a pod's folder exists, an earlier master created the pod. The pod died with that master, so the back end
     /// lists the pod as disrupted.
     ///
     /// # Errors

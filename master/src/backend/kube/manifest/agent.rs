@@ -43,7 +43,8 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
     // The image may have no home folder for a user that the image does not define.
     let needs_home = is_default || pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
     let own_paths: Vec<&str> = options.volumes.iter().map(|volume| volume.path.as_str()).collect();
-    // A pod whose job brings no code has a template. Its image may have files in /tmp, which a mount would hide.
+    // If the job brings no code, the pod has a template. The template's image may have files in /tmp, so do not mount
+    // an empty folder there.
     let is_needed = |path: &str| *brings_code || path != WORK_DIR && path != TMP;
     let folders = FOLDERS.iter().filter(|(path, _)| !own_paths.contains(path) && is_needed(path));
     let (volumes, mut mounts): (Vec<Volume>, Vec<VolumeMount>) = folders.map(|(path, name)| empty(path, name)).unzip();
@@ -76,8 +77,8 @@ fn installer(container: &Container, agent: &ImageRef) -> Container {
         command: Some([AGENT_IN_IMAGE, "--install", AGENT].map(str::to_owned).to_vec()),
         resources: without_devices(container.resources.clone()),
         security_context: Some(restricted()),
-        // The container's output explains why it failed. If the container cannot start, the runtime's message is
-        // included.
+        // The container's output explains why the container failed. It includes the runtime's message if the container
+        // could not be started.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(vec![empty(FOLDERS[0].0, FOLDERS[0].1).1]),
         ..Container::default()

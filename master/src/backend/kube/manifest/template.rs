@@ -11,7 +11,7 @@ use protocol::origin::TFJOB_LABELS;
 use super::agent::without_devices;
 use super::{CONTAINER, INSTALLER, restricted};
 
-/// The annotation that names the script's container. Commands of kubectl use this container by default.
+/// The annotation that names the script's container. By default, kubectl uses this container.
 pub(in crate::backend::kube) const RUN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// The annotation with the port of TensorFlow's server.
 pub(in crate::backend::kube) const TF_PORT: &str = "muster/tf-port";
