@@ -29,7 +29,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Follows the TFJobs whenever the cluster's definition of TFJobs is Muster's. `place` is the namespace of the cluster.
+/// Follows the TFJobs whenever the cluster's definition of TFJobs is Muster's. `place` contains the namespace of the
+/// pods.
 pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
     let mut is_told = false;
     loop {

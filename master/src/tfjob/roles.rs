@@ -38,7 +38,7 @@ impl Replicas {
     }
 }
 
-/// Reads all types.
+/// Reads all types of replicas.
 pub(super) fn read(
     types: Fields,
     given: &Given<'_>,

@@ -160,7 +160,7 @@ fn blobs_arrive_whole_if_the_stream_arrives_in_pieces_of_any_size() {
 }
 
 #[test]
-fn a_wrong_stream_of_blobs_is_refused() {
+fn an_invalid_stream_of_blobs_is_refused() {
     let manifest = manifest(&[("a", "hello"), ("b", "world")]);
     let (hello, stranger) = (Sha256::of(b"hello"), Sha256::of(b"stranger"));
     let whole = framed(&["hello", "world"]);

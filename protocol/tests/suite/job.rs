@@ -313,7 +313,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
 }
 
 #[test]
-fn a_variable_that_runs_other_code_is_refused_unless_it_is_allowed_by_name() {
+fn a_variable_that_makes_a_program_run_other_code_must_be_allowed_by_name() {
     let request = JobRequest { env: variable("LD_PRELOAD", "/tmp/x.so"), ..request(Strategy::AllReduce) };
     let sentence = "LD_PRELOAD makes a program load or run code that its command does not name: remove it, or \
         allow it with allow_env (--allow-env LD_PRELOAD)";

@@ -26,7 +26,7 @@ impl Files {
     /// script and joins again.
     ///
     /// # Errors
-    /// Fails if a file cannot be read. The error names the file.
+    /// Fails if a folder or a message cannot be read. If a message cannot be read, the error names its file.
     pub(super) fn read(&self) -> io::Result<Vec<(JobKey, ReplicaId, JoinRequest)>> {
         let mut found = vec![];
         for folder in entries(&self.0)? {

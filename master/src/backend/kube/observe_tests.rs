@@ -94,7 +94,7 @@ fn a_pod_that_is_being_created_is_pending_without_a_reason() {
 }
 
 #[test]
-fn a_pod_with_an_ip_counts_as_running() {
+fn a_pod_with_an_ip_is_running() {
     let creating = with("Pending", &json!({ "waiting": { "reason": "ContainerCreating" } }));
     assert_eq!(state(&pod(&creating), None), runs_at("10.244.0.7"));
     let running = with("Running", &json!({ "running": { "startedAt": "2026-11-21T12:00:00Z" } }));
@@ -157,7 +157,7 @@ fn a_back_off_keeps_the_cause_of_the_failed_pull() {
 }
 
 #[test]
-fn the_exit_code_of_the_container_tells_how_exec_py_ended() {
+fn the_exit_code_of_the_container_shows_how_exec_py_ended() {
     for (phase, code, reason, outcome) in [
         ("Succeeded", 0, "Completed", ExitOutcome::Code(0)),
         ("Failed", 1, "Error", ExitOutcome::Code(1)),
@@ -220,7 +220,9 @@ fn the_memory_limit_is_reported_in_bytes() {
         let mut pod = terminated("Failed", 137, "OOMKilled");
         let resources = json!({ "limits": { "memory": limit } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
-        let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else { panic!("no exit: {limit}") };
+        let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else {
+            panic!("no exit report: {limit}")
+        };
         assert_eq!(exit.exit.outcome, ExitOutcome::OutOfMemory { limit: bytes }, "{limit}");
     }
 }
@@ -259,7 +261,9 @@ fn valid_last_words_are_used_and_other_messages_are_ignored() {
     for other in ["", "{}", "{\"exit\":", "out of space", "{\"generation\":\"1.1\",\"exit\":{\"ended_at\":1}}"] {
         let mut status = status.clone();
         status["containerStatuses"][0]["state"]["terminated"]["message"] = json!(other);
-        let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else { panic!("{other}") };
+        let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else {
+            panic!("no exit report: {other}")
+        };
         assert_eq!((exit.generation, exit.exit.outcome), (None, ExitOutcome::Code(3)), "{other}");
     }
 }

@@ -17,7 +17,7 @@ use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::observation::{Incarnation, Pod as Listed};
 
-/// All pods that a master has created, as far as the watch has reported.
+/// The pods that a master has created and that the watch has reported.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SeenPods {
     inner: Arc<Mutex<Inner>>,
