@@ -199,7 +199,7 @@ impl Plan {
         self.replicas.iter().find(|of_role| of_role.role == role).map_or(0, |of_role| of_role.count)
     }
 
-    /// The job's request. `empty` is a request that contains only the job's name.
+    /// The job's request. `empty` is a request with the job's name and no other option.
     fn job(self, empty: JobRequest, given: &Given<'_>, findings: &mut Findings) -> JobRequest {
         let Given { request, place, allow_root } = given;
         let options = &request.options;

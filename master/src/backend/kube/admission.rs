@@ -91,11 +91,11 @@ impl KubeBackend {
         let dry_run = PostParams { dry_run: true, field_manager: None };
         match call(self.pods.create(&dry_run, &trial)).await {
             Ok(pod) => Ok(pod),
-            // Other jobs may release their share of the quota: `create` waits for this.
+            // Other jobs may release their share of the quota, so the driver retries `create`.
             Err(failure) if failure.says_over_quota() => Ok(trial),
             Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
                 let missing = quota::missing_options(&message);
-                let sentence = format!("the cluster refuses such a pod: {message}{missing}");
+                let sentence = format!("the cluster refuses a pod of this job: {message}{missing}");
                 Err(Refusal { code: ErrorCode::BadPod, sentence })
             }
             // If an earlier job's pod still has this name, `create` waits until the name is free. If the API is
