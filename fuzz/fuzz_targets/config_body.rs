@@ -1,4 +1,5 @@
-//! The body of an agent's `/config`. Accepted variables can be passed to a program, and read back unchanged.
+//! The body of an agent's `/config`. If the agent accepts a body, it can pass the variables to a program. A body
+//! written from these variables is accepted too, and has the same variables.
 #![cfg_attr(fuzzing, no_main)]
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub(crate) fn check(body: &[u8]) {
     }
     let again: BTreeMap<&str, &Option<String>> = changes.iter().map(|(name, value)| (name.as_str(), value)).collect();
     let again = parse_config(&serde_json::to_vec(&again).expect("text is JSON"))
-        .expect("accepted variables are accepted again");
+        .expect("a body written from accepted variables is accepted");
     assert_eq!(again, changes);
 
     let child = child_environment(&Environment::new(), &changes);

@@ -1,11 +1,13 @@
-//! The guard of the master's HTTP server. Without a token, it refuses browsers and other host names. With a token, it
-//! accepts only requests with this token. The input's first line is method and target; each further line is a header.
+//! The guard of the master's HTTP server. Every guard refuses HEAD. `Anyone` also refuses browsers. `ThisMachine` also
+//! refuses browsers and all hosts except loopback. `Token` also refuses requests without its token. The input's first
+//! line is method and target; each further line is a header.
 #![cfg_attr(fuzzing, no_main)]
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use master::http::Guard;
 
-/// Whether a Host header, or the authority of a target, names loopback, by the grammar of RFC 3986 (3.2.2 and 3.2.3).
+/// Whether a Host header, or the authority of a target, names loopback. The grammar is that of RFC 3986, 3.2.2 and
+/// 3.2.3.
 fn is_loopback(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let end = match host.find(']') {

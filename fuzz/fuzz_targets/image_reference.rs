@@ -1,9 +1,9 @@
-//! Image names. Accepted names, and all names derived from them, read back unchanged.
+//! Image names. An accepted name, and every name derived from it, is the same after it is written and parsed again.
 #![cfg_attr(fuzzing, no_main)]
 
 use protocol::image::ImageRef;
 
-/// Maximum length of a name whose pod image, which appends `_pod`, has a valid name.
+/// Maximum bytes of a repository to which `_pod` can be appended: a repository has at most 255 bytes.
 const BASE_MAX: usize = 255 - "_pod".len();
 
 fn reads_back(image: &ImageRef) {
@@ -21,7 +21,7 @@ pub(crate) fn check(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let Ok(image) = text.parse::<ImageRef>() else { return };
     assert_eq!(image.to_string(), text);
-    // Dockerfiles and URLs contain the name.
+    // Dockerfiles and URLs contain the name without quotes or escapes.
     assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b".:/@_-[]".contains(&b)), "{text}");
     assert!(image.repository().len() <= 255 && image.tag().is_none_or(|tag| tag.len() <= 128));
     if image.repository().len() <= BASE_MAX {

@@ -1,4 +1,5 @@
-//! The text of a record in a store. An accepted record has the right name, reads back unchanged and can be shown.
+//! The text of a record in a store. An accepted record has the job's name. It is the same after it is written and
+//! parsed again. A client can parse its view.
 #![cfg_attr(fuzzing, no_main)]
 
 use master::driver::initial_view;
@@ -25,7 +26,7 @@ pub(crate) fn check(text: &[u8]) {
 
     assert!((1..10_000).contains(&plan::replicas(&record.spec).len()));
     let view = serde_json::to_vec(&initial_view(&record)).expect("a view is JSON");
-    let view: JobView = serde_json::from_slice(&view).expect("a client reads it");
+    let view: JobView = serde_json::from_slice(&view).expect("a client can parse the view");
     assert_eq!(view.spec, record.spec);
     if let Some(ended) = record.ended {
         ended.times_of_finished();

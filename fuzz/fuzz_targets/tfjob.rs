@@ -1,4 +1,5 @@
-//! A TFJob as YAML or JSON. The object that is shown of an accepted TFJob can be applied again, and is the same job.
+//! A TFJob as YAML or JSON. The master shows an accepted TFJob as an object. A user can apply this object again, and it
+//! describes the same job.
 #![cfg_attr(fuzzing, no_main)]
 
 use master::tfjob::{Place, difference, object, read};

@@ -1,5 +1,5 @@
-//! Pod templates that users bring: which fields pass, which have no effect, and which are refused. A user of the master may
-//! not get more rights through a pod than the master's own pods have.
+//! Checks the pod templates that users bring: which fields pass, which have no effect, and which are refused. A
+//! template must not give a pod more rights than a pod without a template has.
 
 mod fields;
 
@@ -37,7 +37,7 @@ pub struct Checked {
 pub struct Note {
     /// The path of the field, such as `spec.containers[0].stdin`.
     pub path: String,
-    /// What it means for the job, or why it is refused.
+    /// What the field means for the job, or why the field is refused.
     pub why: String,
 }
 
@@ -55,7 +55,7 @@ pub fn listed(notes: &[Note]) -> String {
 /// Checks a template.
 ///
 /// # Errors
-/// All fields that are refused.
+/// Returns all refused fields.
 pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Note>> {
     let Template { container, tf_port: _, pod } = template;
     let mut review = Review { allowed, run: container, refused: vec![], warnings: vec![] };
@@ -76,7 +76,7 @@ pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Not
 
 /// Names the fields that have no effect in the templates of a job.
 pub fn warnings(spec: &JobSpec) -> Vec<Warning> {
-    // The back end refuses what is not allowed here. Warnings do not depend on it.
+    // Allow everything: the warnings are the same, and the back end refuses the fields that are not allowed.
     let allowed = Allowed { host_volumes: true, root: true };
     let of_group = |(place, group): (usize, &Group)| {
         let notes = group.template.as_ref().and_then(|template| checked(template, allowed).ok());
@@ -89,7 +89,7 @@ pub fn warnings(spec: &JobSpec) -> Vec<Warning> {
     spec.groups.iter().enumerate().flat_map(of_group).collect()
 }
 
-/// What was found in a template so far.
+/// A check in progress, with its findings so far.
 struct Review<'a> {
     allowed: Allowed,
     /// The name of the container that runs the script.
@@ -197,7 +197,7 @@ impl Review<'_> {
         }
     }
 
-    /// Refuses the fields that Kubernetes does not have. Otherwise they would be lost silently.
+    /// Refuses the fields that Kubernetes does not define. Otherwise these fields would be lost silently.
     fn lost(&mut self, path: &str, given: &Value, read: &Value) {
         match (given, read) {
             (given, _) if is_empty(given) => {}

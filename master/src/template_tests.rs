@@ -9,7 +9,7 @@ use super::*;
 
 const STRICT: Allowed = Allowed { host_volumes: false, root: false };
 
-/// A template whose only container has these fields too.
+/// A template whose pod has the fields of `spec`, and whose container for the script has those of `container`.
 fn template(container: &Value, spec: &Value) -> Template {
     let mut run = json!({ "name": "tensorflow", "image": "digits:1" });
     let mut pod = json!({ "containers": [] });
@@ -29,13 +29,13 @@ fn of_pod(spec: &Value) -> Template {
     template(&json!({}), spec)
 }
 
-/// The paths that are refused.
+/// The paths of the refused fields.
 fn refused(template: &Template, allowed: Allowed) -> Vec<String> {
     checked(template, allowed).err().unwrap_or_default().into_iter().map(|note| note.path).collect()
 }
 
 #[test]
-fn whatever_reaches_the_node_or_the_master_is_refused() {
+fn fields_that_reach_the_node_or_the_master_are_refused() {
     let secured = |context: Value| of_container(&json!({ "securityContext": context }));
     let cases = [
         (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
@@ -156,7 +156,7 @@ fn an_annotation_cannot_remove_the_protection_of_the_node() {
 }
 
 #[test]
-fn what_an_operator_allows_passes() {
+fn fields_that_the_operator_allows_or_that_are_zero_false_or_empty_pass() {
     let folder = of_pod(&json!({ "volumes": [{ "name": "x", "hostPath": { "path": "/data" } }] }));
     assert_eq!(refused(&folder, Allowed { host_volumes: true, ..STRICT }), [""; 0]);
     let root = of_pod(&json!({ "securityContext": { "runAsUser": 0 } }));
@@ -168,7 +168,7 @@ fn what_an_operator_allows_passes() {
 }
 
 #[test]
-fn a_field_that_would_be_lost_is_refused_by_its_path() {
+fn a_field_that_kubernetes_cannot_parse_is_refused_by_its_path() {
     let unknown = of_pod(&json!({ "tolerationz": [{ "key": "gpu" }] }));
     assert_eq!(refused(&unknown, STRICT), ["spec.tolerationz"]);
     let nested = of_pod(&json!({ "tolerations": [{ "key": "gpu", "efect": "NoSchedule" }] }));
@@ -180,7 +180,7 @@ fn a_field_that_would_be_lost_is_refused_by_its_path() {
 }
 
 #[test]
-fn the_script_needs_exactly_one_container() {
+fn exactly_one_container_must_have_the_name_of_the_scripts_container() {
     let none = Template { container: "main".to_owned(), ..of_pod(&json!({})) };
     assert_eq!(refused(&none, STRICT), ["spec.containers"]);
     let two = of_pod(&json!({ "containers": [{ "name": "tensorflow" }] }));
@@ -190,7 +190,7 @@ fn the_script_needs_exactly_one_container() {
 }
 
 #[test]
-fn fields_without_effect_are_dropped_with_a_word() {
+fn fields_without_effect_are_dropped_with_a_warning() {
     let container = json!({ "livenessProbe": { "periodSeconds": 5 }, "stdin": true, "terminationMessagePath": "/x" });
     let given = template(
         &container,
@@ -214,7 +214,7 @@ fn fields_without_effect_are_dropped_with_a_word() {
 }
 
 #[test]
-fn a_job_is_told_which_fields_of_its_templates_have_no_effect() {
+fn a_job_gets_a_warning_for_each_field_of_its_templates_without_effect() {
     let group = |template: Template| Group { template: Some(template), ..Group::new(Role::Worker, 1) };
     let job = JobRequest {
         groups: vec![
@@ -225,7 +225,7 @@ fn a_job_is_told_which_fields_of_its_templates_have_no_effect() {
         ..JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce)
     };
     let told = warnings(&JobSpec::try_from(job).unwrap());
-    // The back end refuses the last one.
+    // The last template gives no warning, because it is refused.
     assert_eq!(
         told.iter().map(Warning::to_string).collect::<Vec<_>>(),
         ["groups[1].template.pod.spec.containers[0].tty: it has no effect: scripts have no terminal"]

@@ -28,30 +28,31 @@ use crate::job::observation::{Incarnation, Pod};
 pub struct PodSpec {
     /// The job of the pod.
     pub job: JobKey,
-    /// The replica that runs in it.
+    /// The replica that runs in the pod.
     pub replica: ReplicaId,
     /// The image, if pods are containers.
     pub image: Option<ImageRef>,
-    /// The folder that holds the script, if pods are processes.
+    /// The folder that contains the script, if pods are processes.
     pub work_dir: Option<PathBuf>,
     /// Whether the job brings its code, which its agents receive later.
     pub brings_code: bool,
     /// The program that the agent starts, and its arguments.
     pub command: Vec<String>,
-    /// The pod into which the agent is copied, if pods run in Kubernetes and the replica has one of its own.
+    /// The pod template of the replica's group. In Kubernetes, the agent is copied into this pod. A process uses only
+    /// the template's variables.
     pub template: Option<Template>,
     /// Labels by which users of the job's launcher find the pod.
     pub labels: BTreeMap<String, String>,
-    /// A second path of the folder with the code, if pods run in Kubernetes.
+    /// A second path at which pods in Kubernetes mount the folder with the code.
     pub second_code_folder: Option<&'static str>,
-    /// The options for Kubernetes, if pods run there.
+    /// The options of pods in Kubernetes.
     pub options: PodOptions,
     /// The SHA-256, in hex, of the token that the agent requires from its callers.
     pub agent_token_sha256: String,
 }
 
 impl PodSpec {
-    /// The pod of one replica, as the job's spec asks for it.
+    /// The pod of one replica, according to the job's spec.
     pub fn new(job: JobKey, spec: &JobSpec, replica: ReplicaId, agent_token_sha256: String) -> Self {
         Self {
             job,
@@ -68,7 +69,7 @@ impl PodSpec {
         }
     }
 
-    /// Whether the agent must be copied into the pod: its image has none.
+    /// Whether the agent must be copied into the pod, because the pod's image contains no agent.
     pub fn needs_agent(&self) -> bool {
         self.brings_code || self.template.is_some()
     }
@@ -79,7 +80,7 @@ impl PodSpec {
     }
 }
 
-/// Every pod of one job that the back end knows.
+/// The pods of one job, by replica.
 pub type PodTable = BTreeMap<ReplicaId, Pod>;
 
 /// A new incarnation, for back ends whose pods have no unique id. It is unique in this process.
@@ -104,7 +105,7 @@ pub enum BackendError {
     /// A temporary failure, for example of the connection. A retry may succeed.
     #[error(transparent)]
     Unavailable(Box<BackendError>),
-    /// A temporary failure: other pods use the quota, so it has no room now.
+    /// A temporary failure: other pods use the quota, so the quota has no room now.
     #[error(transparent)]
     OverQuota(Box<BackendError>),
     /// The network policy around a job's pods cannot be created.
@@ -154,20 +155,20 @@ pub trait PodBackend: Send + Sync {
     /// A [`Refusal`] that names the field and the fix.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal>;
 
-    /// Creates what a job needs before its first pod. A repeated call leaves existing objects alone.
+    /// Creates the objects that a job needs before its first pod. A repeated call does not change existing objects.
     ///
     /// # Errors
     /// [`BackendError::Prepare`].
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError>;
 
-    /// Creates a pod. An existing pod is left alone, whatever its state, and counts as created.
+    /// Creates a pod. If the pod exists, in any state, succeeds and changes nothing.
     ///
     /// # Errors
     /// [`BackendError::Create`], [`BackendError::OverQuota`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
-    /// Deletes a pod at once, without a grace for its processes. Deleting an absent pod succeeds. Returns when the
-    /// deletion has begun; the watch reports when the pod is gone.
+    /// Deletes a pod with the shortest possible grace for its processes. Deleting an absent pod succeeds. Returns when
+    /// the deletion has begun. The watch reports when the pod is gone.
     ///
     /// # Errors
     /// [`BackendError::Delete`].
@@ -198,7 +199,7 @@ pub trait PodBackend: Send + Sync {
         None
     }
 
-    /// Resolves when the back end has failed and no longer reports pods. The master must then end, because it would
+    /// Resolves when the back end has failed and no longer reports pods. The master must then end. Otherwise it would
     /// wait for ever for changes of pods.
     async fn blind(&self) {
         std::future::pending().await

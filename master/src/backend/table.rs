@@ -1,4 +1,4 @@
-//! The table of a job's pods, for back ends that keep it themselves.
+//! The table of a job's pods, for back ends that write the table themselves.
 
 use protocol::ids::ReplicaId;
 use tokio::sync::watch;
@@ -17,7 +17,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Lists a new pod. A pod that is listed already stays as it is. Returns whether the pod is new.
+    /// Lists a new pod. If the replica's pod is already listed, changes nothing and returns false.
     pub(super) fn list(&self, replica: ReplicaId, state: PodState) -> bool {
         self.0.send_if_modified(|table| {
             let is_new = !table.contains_key(&replica);

@@ -1,5 +1,5 @@
-//! The files of the store of code: `manifests/<id>`, `blobs/<SHA-256>`, and `uploads/`, in which files are written before
-//! they are renamed. The time of a manifest's last change is the time at which its code was last sent or required.
+//! The files of the store of code: `manifests/<id>` and `blobs/<SHA-256>`. New files are written in `uploads/` and then
+//! moved. A manifest's modification time is the time at which its code was last sent or required.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,10 +12,11 @@ use protocol::code::{CodeId, Manifest, Sha256};
 
 use super::upload::Upload;
 
-/// Minimum bytes that a file counts for, so that the limit of all code also limits the number of files.
+/// Sizes of files are rounded up to a multiple of this many bytes. So the limit of all code also limits the number of
+/// files.
 const BLOCK: u64 = 4096;
 
-/// The bytes that a file of this size counts for.
+/// The bytes that a file of this size uses of the limit of all code.
 pub(super) fn charged(size: u64) -> u64 {
     size.max(1).next_multiple_of(BLOCK)
 }
@@ -38,7 +39,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The bytes that all files count for.
+    /// The bytes that all files use of the limit.
     pub(super) fn kept(&self) -> io::Result<u64> {
         let mut kept = 0;
         for folder in [&self.manifests, &self.blobs] {
@@ -49,13 +50,13 @@ impl Disk {
         Ok(kept)
     }
 
-    /// The blobs of this code that the store does not have. A file that a crash has shortened counts as missing.
+    /// The blobs of this code that the store does not have. A file that a crash has shortened is treated as missing.
     pub(super) fn missing(&self, manifest: &Manifest) -> BTreeMap<Sha256, u64> {
         let has = |blob: Sha256, size: u64| self.blob_path(blob).metadata().is_ok_and(|found| found.len() == size);
         manifest.blobs().into_iter().filter(|(blob, size)| !has(*blob, *size)).collect()
     }
 
-    /// Reads a manifest; `None` if there is none, or if the file is damaged or cannot be read.
+    /// Reads a manifest; `None` if the file is missing, damaged or unreadable.
     pub(super) fn manifest(&self, id: CodeId) -> Option<Manifest> {
         self.read_manifest(id).ok().flatten()
     }
@@ -69,7 +70,7 @@ impl Disk {
         Ok(named)
     }
 
-    /// Reads a manifest; `None` if there is none, or if the file is damaged.
+    /// Reads a manifest; `None` if the file is missing or damaged.
     fn read_manifest(&self, id: CodeId) -> io::Result<Option<Manifest>> {
         match fs::read(self.manifest_path(id)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -87,7 +88,7 @@ impl Disk {
         unless_absent(fs::remove_file(self.manifest_path(id)))
     }
 
-    /// Notes that this code is used now. Returns its manifest, like [`Self::manifest`].
+    /// Sets the time of this code's last use to now. Returns its manifest, like [`Self::manifest`].
     pub(super) fn touch(&self, id: CodeId) -> Option<Manifest> {
         let file = File::options().append(true).open(self.manifest_path(id));
         file.and_then(|file| file.set_modified(SystemTime::now())).ok()?;
@@ -104,7 +105,7 @@ impl Disk {
         names(&self.manifests)
     }
 
-    /// Reads a blob; `None` if it is missing, or if the file is damaged.
+    /// Reads a blob; `None` if the file is missing or damaged.
     pub(super) fn blob(&self, blob: Sha256) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.blob_path(blob)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -112,7 +113,7 @@ impl Disk {
         }
     }
 
-    /// Removes a blob. Returns the bytes that its file counted for.
+    /// Removes a blob. Returns the bytes that its file used of the limit.
     pub(super) fn remove_blob(&self, blob: Sha256) -> io::Result<u64> {
         let freed = self.blob_path(blob).metadata().map_or(0, |found| charged(found.len()));
         unless_absent(fs::remove_file(self.blob_path(blob)))?;
@@ -143,7 +144,7 @@ impl Disk {
     }
 }
 
-/// The files of a folder whose names parse. Others are not ours.
+/// The names of a folder's files, parsed. Skips files with other names, which do not belong to the store.
 fn names<T: FromStr>(folder: &Path) -> io::Result<Vec<T>> {
     let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())

@@ -1,5 +1,5 @@
-//! The store of the code that jobs bring: manifests and blobs below one folder of the state directory, each named by its
-//! SHA-256. Code that no job uses is removed after a while. All methods block; call them on blocking threads.
+//! The store of the code that jobs bring. Manifests and blobs are files in the state directory, each named by its
+//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All methods block; call them on blocking threads.
 
 mod disk;
 mod upload;
@@ -18,7 +18,7 @@ pub use self::upload::Piece;
 
 /// Maximum bytes of all code together.
 pub const CODE_STORE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-/// How long code without a job stays after it was last sent or required. An upload must end within this time.
+/// Minimum time for which unused code stays after it was last sent or required. An upload must end within this time.
 pub const UNUSED_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// The store.
@@ -39,7 +39,7 @@ struct Space {
     reserved: u64,
 }
 
-/// Why code was not taken, or cannot be used.
+/// Why the store refuses code, or a job cannot use code.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
     /// No manifest has this id.
@@ -51,7 +51,7 @@ pub enum CodeError {
     /// The code does not contain the job's script.
     #[error("the code has no file {0}")]
     NoScript(ScriptPath),
-    /// The manifest has another id.
+    /// The manifest's id is not the id in the request.
     #[error("the manifest has another id: {0}")]
     OtherId(CodeId),
     /// The stream of blobs is not valid.
@@ -77,7 +77,8 @@ pub enum CodeError {
 }
 
 impl CodeStore {
-    /// Opens the store in this folder, which it creates. Removes uploads that did not end, and blobs that no manifest names.
+    /// Opens the store in this folder, and creates the folder if it is missing. Removes unfinished uploads, and blobs
+    /// that no manifest names.
     ///
     /// # Errors
     /// The folder cannot be created or listed.
@@ -91,7 +92,7 @@ impl CodeStore {
     /// As [`Self::open`].
     pub fn with_room(folder: &Path, most: u64) -> io::Result<Self> {
         let disk = Disk::open(folder)?;
-        // A crash in a sweep leaves such blobs.
+        // A crash during a sweep leaves blobs that no manifest names.
         let removed = disk.codes().and_then(|codes| disk.remove_blobs_except(&disk.named_by(codes)?));
         if let Err(error) = removed {
             warn!(%error, "cannot remove code that no job uses");
@@ -100,7 +101,7 @@ impl CodeStore {
         Ok(Self { disk, most, space: Mutex::new(Space { kept, reserved: 0 }) })
     }
 
-    /// Keeps a manifest. Returns the blobs that are missing.
+    /// Stores a manifest. Returns those of its blobs that are missing.
     ///
     /// # Errors
     /// [`CodeError::OtherId`], [`CodeError::Full`], [`CodeError::Disk`].
@@ -120,8 +121,8 @@ impl CodeStore {
         Ok(missing.into_keys().collect())
     }
 
-    /// Takes blobs of the code `id`, piece by piece, until [`Piece::End`]. If the stream is not valid, keeps none.
-    /// Returns the blobs that are still missing.
+    /// Receives blobs of the code `id`, piece by piece, until [`Piece::End`]. If the stream is not valid, stores no
+    /// blob. Returns the blobs that are still missing.
     ///
     /// # Errors
     /// [`CodeError::NoManifest`], [`CodeError::Blobs`], [`CodeError::Aborted`], [`CodeError::Full`], [`CodeError::Disk`].
@@ -155,7 +156,7 @@ impl CodeStore {
         Ok(())
     }
 
-    /// Checks that a job can use the code now. Nothing of it is removed within [`UNUSED_TIME`].
+    /// Checks that a job can use the code now. The code then stays for at least [`UNUSED_TIME`].
     ///
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::NoScript`].
@@ -169,9 +170,9 @@ impl CodeStore {
         self.disk.manifest(id).filter(|manifest| self.has_blobs_of(manifest))
     }
 
-    /// A manifest, which no sweep removes within [`UNUSED_TIME`].
+    /// Reads a manifest and sets the time of its last use, so that no sweep removes it within [`UNUSED_TIME`].
     fn touch(&self, id: CodeId) -> Option<Manifest> {
-        // A sweep in progress may have decided already to remove it.
+        // The lock waits for a sweep in progress, which may remove this manifest.
         let _space = self.lock();
         self.disk.touch(id)
     }
@@ -190,7 +191,7 @@ impl CodeStore {
             return Ok(Some(content));
         }
         let mut space = self.lock();
-        // An upload may have replaced the file since.
+        // An upload may have replaced the damaged file before the lock.
         let content = self.disk.blob(blob)?;
         if content.is_none() {
             let freed = self.disk.remove_blob(blob)?;
@@ -218,7 +219,7 @@ impl CodeStore {
             info!(code = %id, "removing code that no job uses");
             self.disk.remove_manifest(*id)?;
         }
-        // Jobs can share files. A blob stays if a manifest that stays names it.
+        // Jobs can share blobs, so the blobs of all remaining manifests stay.
         self.disk.remove_blobs_except(&self.disk.named_by(kept)?)?;
         space.kept = self.disk.kept()?;
         Ok(())

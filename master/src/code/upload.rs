@@ -1,4 +1,5 @@
-//! One upload of blobs: writes them to a folder of its own, and removes this folder when it is dropped.
+//! One upload of blobs. An upload writes the blobs to its own folder, and removes this folder when the upload is
+//! dropped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -83,7 +84,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // The next start of the master removes what stays.
+        // If this fails, the next start of the master removes the folder.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

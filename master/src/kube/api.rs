@@ -28,7 +28,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The value of [`MANAGED_BY`] on every object that a master has created.
 pub(crate) const MUSTER: &str = "muster";
-/// The recommended Kubernetes label for the creator of an object. The watches select objects by it.
+/// The recommended Kubernetes label for the creator of an object. The watches select objects by this label.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The recommended label for the application of an object.
 pub(crate) const APP_NAME: &str = "app.kubernetes.io/name";
@@ -48,8 +48,8 @@ const CONTAINER: &str = "master";
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// The client for watches, without kube's own retries. With them, each pause would be twice as long as the pause
-    /// before it, and a watch has no deadline that would end the retries.
+    /// The client for watches, without kube's own retries. Each of these retries would double the pause, and a watch
+    /// has no deadline that would end the retries.
     watching: Client,
     namespace: String,
     /// The URL of the API.
@@ -67,7 +67,7 @@ pub(crate) enum MasterPlace {
     Elsewhere,
 }
 
-/// What a master needs to know about its own pod. Empty if the master runs elsewhere, or if the pod cannot be read.
+/// What a master reads from its own pod. Empty if the master runs elsewhere, or if the pod cannot be read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnPod {
     /// The master's image, which contains the agent too.
@@ -101,7 +101,7 @@ impl ApiFailure {
     /// Whether the same call may succeed later. The failed call may have taken effect nevertheless.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            // A conflict that is not about a name, for example a quota that another request changed at the same time.
+            // A conflict other than a name in use. For example, another request changed a quota at the same time.
             Self::Refused { status: 409, .. } => !self.says_exists(),
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
             Self::Unreachable(_) | Self::Silent => true,
@@ -134,7 +134,8 @@ impl Cluster {
         let config = Config::infer()
             .await
             .context("find a Kubernetes cluster: set KUBECONFIG, or run the master in a pod with a service account")?;
-        // An inferred configuration does not tell its origin. kube prefers a kubeconfig to the pod's service account.
+        // An inferred configuration does not show its origin. kube uses the pod's service account only if there is no
+        // kubeconfig.
         let is_in_pod = Config::from_kubeconfig(&KubeConfigOptions::default()).await.is_err();
         let (own, url) = (config.default_namespace.clone(), config.cluster_url.to_string());
         let namespace = namespace.unwrap_or_else(|| own.clone());
@@ -168,10 +169,10 @@ impl Cluster {
         self.master
     }
 
-    /// What the pod of this name, in which this master runs, says.
+    /// Reads the pod in which this master runs. `name` is the name of the pod.
     pub(crate) async fn own_pod(&self, name: Option<&str>) -> OwnPod {
         let Some(name) = name.filter(|_| self.master == MasterPlace::PodBesideJobs) else { return OwnPod::default() };
-        // A get would need one more right.
+        // The master already has the right to list pods. A get would need one more right.
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
         let pods = call(self.pods().list(&named)).await.inspect_err(|error| {
             warn!(%error, pod = name, "could not read this pod, so its image and its claims are unknown");
@@ -210,8 +211,8 @@ impl Cluster {
         Api::namespaced_with(self.watching.clone(), &self.namespace, &tfjobs())
     }
 
-    /// Whether the cluster's TFJobs are those of `manifests/tfjobs.yaml`, and not Kubeflow's. Every account may ask for
-    /// the categories of a resource, so the master needs no right to read definitions.
+    /// Whether the cluster's TFJobs are those of `manifests/tfjobs.yaml`, and not Kubeflow's. Only Muster's have the
+    /// category `muster`. Every account may read the categories of a resource, so the master needs no further right.
     pub(crate) async fn has_our_tfjobs(&self) -> Result<bool, ApiFailure> {
         match call(self.client.list_api_group_resources(&tfjobs().api_version)).await {
             Ok(group) => Ok(group.resources.into_iter().any(|resource| {
@@ -222,11 +223,11 @@ impl Cluster {
         }
     }
 
-    /// Whether the cluster gives users to pods that name none, as OpenShift does. Usually every account may list the
-    /// groups of the API. If this account may not, the answer is no.
+    /// Whether the cluster chooses the user of a pod that names no user, as OpenShift does. Usually every account may
+    /// list the groups of the API. If the master's account may not, returns false.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Fails if the call fails for another reason.
     pub async fn gives_users(&self) -> Result<bool, ApiFailure> {
         match call(self.client.list_api_groups()).await {
             Ok(all) => Ok(all.groups.into_iter().any(|group| group.name == OPENSHIFT_GROUP)),

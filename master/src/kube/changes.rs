@@ -1,5 +1,5 @@
-//! The watch for the back end and the store. It uses kube's watch, and restarts it where kube's watch would wait for
-//! ever, or repeat for ever a request that always fails.
+//! The watch for the back end and the store. It restarts kube's watch in two cases: when kube's watch would wait for
+//! ever, and when it would repeat for ever a request that always fails.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -20,20 +20,19 @@ use super::api::{Cluster, ours};
 
 /// Maximum time for one page of a list. kube's watch has no such limit.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum silence. After it the watch starts again, in case the connection is dead.
+/// Maximum time without an event. After this time, the watch restarts, because the connection may be dead.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// First and longest pause after an error; jitter may double a pause. After an outage of the API, the watch must soon
-/// report what has changed, because a submit waits only a short time until the watch reports its job. kube's own pauses
-/// grow to a minute.
+/// First and longest pause after an error. Jitter may double a pause. kube's own pauses grow to a minute. This is too
+/// long: after an outage of the API, a submit waits only a short time until the watch reports its job.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// After this time without errors, the next pause is [`FIRST_PAUSE`] again.
 const CALM: Duration = Duration::from_secs(60);
-/// The HTTP status for a watch that cannot continue from its version.
+/// The HTTP status for a watch that cannot continue from its resource version.
 const GONE: u16 = 410;
 
-/// Reports every object of this kind that a master has created, then each change. After some errors, it reports every
-/// object again. The stream never ends, and waits longer after each consecutive error.
+/// Reports every object of this kind that a master has created, then each change. After some errors, the stream reports
+/// every object again. The stream never ends, and waits longer after each consecutive error.
 pub(crate) fn changes<K>(cluster: &Cluster) -> impl Stream<Item = Result<Event<K>, Error>> + Send + use<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -57,8 +56,8 @@ where
         .backoff(pauses)
 }
 
-/// Pauses that only a time without errors resets. kube would reset them after each event. Then they would never grow if
-/// a server answers each list, but refuses each watch with 410.
+/// Pauses that only a time without errors resets. kube would reset the pauses after each event. If a server answered
+/// each list but refused each watch with 410, kube's pauses would never grow.
 struct Pauses(ResetTimerBackoff<ExponentialBackoff>);
 
 impl Iterator for Pauses {
@@ -111,7 +110,7 @@ where
         match &event {
             Ok(Event::Init) => self.is_listing = true,
             Ok(Event::InitDone) => self.is_listing = false,
-            // kube would retry for ever with the same version.
+            // kube would retry for ever with the same resource version.
             Err(Error::WatchStartFailed(kube::Error::Api(status))) if status.code == GONE => {
                 *self = self.again();
             }

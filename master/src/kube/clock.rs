@@ -1,5 +1,5 @@
 //! The API server's clock, which all masters of a cluster use. Each master asks for the time once, at its start, and
-//! then adds the elapsed time. Corrections of its machine's clock have no effect.
+//! then adds the elapsed time. So corrections of the machine's own clock have no effect.
 
 use std::time::Instant;
 
@@ -10,16 +10,16 @@ use tracing::warn;
 
 use crate::store::wall_clock;
 
-/// Differences up to this are not logged: they may be the delay of the answer.
+/// Smaller differences between the clocks are not logged, because the delay of the answer may cause them.
 const NOTEWORTHY_MILLIS: u64 = 5_000;
 
-/// A time as Kubernetes writes it, in whole seconds.
+/// Formats a time as Kubernetes does, in whole seconds.
 pub(crate) fn timestamp(time: UnixMillis) -> String {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// The time in a text of Kubernetes.
+/// Parses a time in Kubernetes' format.
 pub(crate) fn time_of(timestamp: &str) -> Option<UnixMillis> {
     let time: Timestamp = timestamp.parse().ok()?;
     u64::try_from(time.as_millisecond()).ok().map(UnixMillis)
@@ -42,7 +42,7 @@ impl Clock {
         };
         let difference_ms = there.abs_diff(wall_clock().0);
         if difference_ms > NOTEWORTHY_MILLIS {
-            warn!(difference_ms, "the Kubernetes API's clock differs: deadlines use it");
+            warn!(difference_ms, "the Kubernetes API's clock differs from this machine's; deadlines use the API's");
         }
         Self { known: Some((UnixMillis(there), at)) }
     }

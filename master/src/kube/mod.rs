@@ -7,7 +7,7 @@ pub mod tfjobs;
 
 pub use self::api::{ApiFailure, Cluster};
 
-/// The name of the ConfigMap that holds a job's record and owns the job's pods.
+/// The name of the ConfigMap that contains a job's record and owns the job's pods.
 pub(crate) fn record_name(job: &str) -> String {
     format!("muster-{job}")
 }

@@ -1,5 +1,5 @@
-//! Follows the TFJobs of the master's namespace: one task for each object submits its job and writes its status. Jobs whose
-//! object is gone are deleted.
+//! Follows the TFJobs of the master's namespace. For each TFJob, one task submits the job and writes the TFJob's
+//! status. If a user deletes a TFJob, its job is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -24,12 +24,13 @@ use crate::registry::{JobHandle, Jobs, JobsError};
 use crate::store::{Wish, wall_clock};
 use crate::tfjob::{Memory, Need, Place, Read, Watched};
 
-/// How often a master checks whether the TFJobs of the cluster are Muster's, and repeats deletions that failed.
+/// Interval at which a master checks whether the cluster's TFJobs are Muster's, and retries failed deletions.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Follows the TFJobs whenever the cluster's definition of them is Muster's. `place` is the namespace of the cluster.
+/// Follows the TFJobs whenever the cluster's definition of TFJobs is Muster's. `place` contains the namespace of the
+/// pods.
 pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
     let mut is_told = false;
     loop {
@@ -50,15 +51,16 @@ pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
     }
 }
 
-/// The objects of the namespace, by name.
+/// Follows the objects of the namespace.
 struct Following {
     cluster: Cluster,
     jobs: Arc<Jobs>,
     place: Place,
+    /// The objects, by name.
     tended: BTreeMap<String, Tended>,
-    /// The names in the list that the watch reports now.
+    /// While the watch lists all objects: the names of the objects listed so far.
     listing: BTreeSet<String>,
-    /// Whether every object of the cluster is in `tended`.
+    /// Whether every object of the namespace is in `tended`.
     is_complete: bool,
 }
 
@@ -75,7 +77,7 @@ impl Following {
         Self { cluster, jobs, place, tended: BTreeMap::new(), listing: BTreeSet::new(), is_complete: false }
     }
 
-    /// Returns when the definition is not Muster's any more.
+    /// Returns when the cluster's definition of TFJobs is no longer Muster's.
     async fn run(mut self) {
         let mut events = Box::pin(changes_of(self.cluster.watched_tfjobs(), Config::default()));
         let mut arrivals = self.jobs.arrivals();
@@ -140,7 +142,7 @@ impl Following {
         }
     }
 
-    /// Deletes the jobs whose object is gone.
+    /// Deletes the jobs whose object no longer exists.
     async fn sweep(&self) {
         let is_there = |uid: &str| self.tended.values().any(|tended| tended.uid == uid);
         let jobs = self.jobs.list();
@@ -171,7 +173,7 @@ struct Tender {
 }
 
 impl Tender {
-    /// Follows the object and its job. Returns when the object is gone.
+    /// Follows the object and its job. Returns when the object no longer exists.
     async fn run(self, mut objects: watch::Receiver<DynamicObject>) {
         let (mut memory, mut arrivals) = (Memory::default(), self.jobs.arrivals());
         let mut object = self.read(&objects.borrow_and_update());
@@ -204,7 +206,8 @@ impl Tender {
         Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.place)
     }
 
-    /// Does what the object needs. Returns the maximum time until the next look; `None` if no time is known.
+    /// Does what the object needs. Returns the maximum time until the next look, or `None` if the task can wait for a
+    /// change.
     async fn act(&self, object: &mut Watched, need: Need, memory: &mut Memory) -> Result<Option<Duration>, Trouble> {
         match need {
             Need::Nothing => Ok(None),
@@ -253,7 +256,8 @@ impl Tender {
     }
 }
 
-/// Calls on an object that does not exist any more, or is another one by now, have no effect. The watch reports this.
+/// Ignores the errors of a call if the object no longer exists (404), or if a newer object has its name (409). The
+/// watch reports this change.
 fn unless_gone<T>(outcome: Result<T, ApiFailure>) -> Result<(), ApiFailure> {
     match outcome {
         Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
@@ -265,7 +269,7 @@ fn unless_gone<T>(outcome: Result<T, ApiFailure>) -> Result<(), ApiFailure> {
 async fn changed(job: Option<JobHandle>) {
     let Some(mut job) = job else { return pending().await };
     if job.view.changed().await.is_err() {
-        // The job's driver has ended. Another driver may follow it without a notification.
+        // The job's driver has ended. Another driver may take over the job without a notification.
         sleep(RETRY_PAUSE).await;
     }
 }

@@ -10,19 +10,19 @@ use crate::kube::api::MUSTER;
 /// What the master does with a field.
 #[derive(Debug)]
 pub(super) enum Rule {
-    /// It goes into the pod.
+    /// The field stays in the pod.
     Keep,
-    /// It goes into the pod unless this returns a reason against its value.
+    /// The field stays in the pod. If the function returns a reason against the value, the template is refused.
     Check(fn(&Value, Allowed) -> Option<String>),
-    /// It has no effect, for this reason.
+    /// The field has no effect, for this reason.
     Drop(&'static str),
-    /// The API server sets it. Files that were read from a cluster have it.
+    /// The field has no effect. Most such fields are set by the API server, so files from a cluster contain them.
     DropSilently,
-    /// It is refused unless it is `false` or 0, for this reason.
+    /// The field is refused, for this reason. If the value is `false` or 0, the field has no effect.
     Refuse(&'static str),
     /// An object whose fields have these rules.
     Object(Fields),
-    /// A list of such objects.
+    /// A list of objects whose fields have these rules.
     Each(Fields),
     /// The list of containers.
     Containers,
@@ -129,7 +129,7 @@ const CONTAINER_SECURITY: Fields = &[
     ("procMount", Refuse(SHARES_THE_NODE)),
     ("readOnlyRootFilesystem", Keep),
     ("runAsGroup", Keep),
-    // Muster sets it for the pod, but a container could override it.
+    // Muster sets this field for the pod, but a container could override the pod's value.
     ("runAsNonRoot", Check(not_root)),
     ("runAsUser", Check(not_root)),
     ("seLinuxOptions", Object(SELINUX)),
@@ -171,7 +171,7 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
     ("terminationMessagePolicy", BY_THE_AGENT),
 ];
 
-/// The names under which an operator may create a claim for the master's state. The installation itself creates none.
+/// The names that an operator may give to a claim for the master's state. The installation itself creates no claim.
 const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
 
 const OTHER_HOST: &str = "the node would send the request, also to hosts that the pod cannot reach: remove it";
@@ -272,8 +272,8 @@ const VOLUME: Fields = &[
     ("secret", Object(SECRET_ITEMS)),
 ];
 
-/// Whether an account or a Secret has this name because it is the master's. Kubernetes before 1.24 keeps the tokens of an
-/// account in Secrets whose names begin with the account's.
+/// Whether the account or the Secret with this name is the master's. Kubernetes before 1.24 stores the tokens of an
+/// account in Secrets whose names begin with the account's name.
 pub(crate) fn is_masters(name: &str) -> bool {
     name.strip_prefix(MUSTER)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with("-token-") || rest.starts_with("-dockercfg-"))
@@ -284,7 +284,7 @@ fn not_masters(name: &Value, _: Allowed) -> Option<String> {
     Some(format!("\"{name}\" belongs to the master: use another"))
 }
 
-/// Whether the claim of this name has the master's state.
+/// Whether the claim with this name contains the master's state.
 pub(crate) fn is_masters_claim(name: &str) -> bool {
     MASTERS_CLAIMS.contains(&name)
 }
@@ -308,7 +308,6 @@ fn not_root(value: &Value, allowed: Allowed) -> Option<String> {
     })
 }
 
-/// Whether a value says what holds without the field.
 pub(super) fn is_zero_or_false(value: &Value) -> bool {
     *value == Value::Bool(false) || value.as_i64() == Some(0)
 }

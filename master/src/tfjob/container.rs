@@ -11,10 +11,10 @@ use super::fields::Findings;
 
 /// The name of the port of TensorFlow's server.
 const PORT_NAME: &str = "tfjob-port";
-/// The port of TensorFlow's server in a TFJob that names none.
+/// The port of TensorFlow's server in a TFJob that names no port.
 const PORT: u16 = 2222;
 
-/// Who the processes of a container are.
+/// The user of a container's processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum User {
     /// The template names a user.
@@ -31,7 +31,7 @@ pub(super) fn position(template: &Value) -> Option<usize> {
     containers.iter().position(|one| one.get("name").and_then(Value::as_str) == Some(TFJOB_CONTAINER))
 }
 
-/// Who the processes are.
+/// The user of the container's processes. `known` has the entrypoints of images, by the name of the image.
 pub(super) fn user(pod: &Value, container: &Value, known: &BTreeMap<String, Entrypoint>) -> User {
     let is_named = |context: &Value| !context["securityContext"]["runAsUser"].is_null();
     if is_named(container) || is_named(pod) {
@@ -42,7 +42,7 @@ pub(super) fn user(pod: &Value, container: &Value, known: &BTreeMap<String, Entr
     if uid.is_some_and(|uid| uid != 0) { User::OfImage } else { User::Unknown }
 }
 
-/// The program and its arguments. `name` is the type of the replicas.
+/// The program and its arguments. `name` is the type of the replicas. `None` if a field is refused.
 pub(super) fn command(
     container: &Value,
     (path, name): (&str, &str),
@@ -65,7 +65,7 @@ pub(super) fn command(
     found
 }
 
-/// A list of texts; absent means empty. `None` if it was refused.
+/// Reads a list of texts. An absent list is empty. `None` if the list is refused.
 fn words(list: &Value, path: &str, findings: &mut Findings) -> Option<Vec<String>> {
     let words = match list {
         Value::Null => Some(vec![]),
@@ -108,7 +108,7 @@ pub(super) fn variables<'a>(container: &'a Value, path: &str) -> Vec<(String, Op
     .collect()
 }
 
-/// Refuses or warns of variables that have no effect, or an unexpected one.
+/// Refuses variables with Muster's prefix. Warns of variables that have no effect, or an unexpected effect.
 pub(super) fn check_variables(container: &Value, path: &str, findings: &mut Findings) {
     for (path, name, _) in variables(container, path) {
         let Some(name) = name else { continue };

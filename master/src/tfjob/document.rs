@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, Findings};
 
-/// Fields that the API server sets. Files that were read from a cluster have them.
+/// Fields that the API server sets. Files that were read from a cluster contain these fields.
 const SET_BY_SERVER: [&str; 6] =
     ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 
 /// A TFJob whose metadata was read.
 pub(super) struct Document {
     pub(super) api_version: String,
-    /// Absent if it was refused.
+    /// Absent if the name is missing or refused.
     pub(super) name: Option<JobName>,
     pub(super) namespace: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
@@ -54,7 +54,7 @@ impl Document {
                 return None;
             }
         };
-        // A controller writes the status.
+        // The status is ignored, because a controller writes it.
         drop(fields.take("status"));
         let metadata = fields.object("metadata", findings);
         let spec = fields.object("spec", findings);
@@ -90,12 +90,13 @@ fn refuse_name(error: &protocol::ids::BadJobName, findings: &mut Findings) {
     findings.refuse("metadata.name", error.to_string());
 }
 
-/// The only document of a text. The library refuses duplicate keys, and limits how far anchors and aliases may expand.
+/// Parses a text with one document. The library refuses duplicate keys, and limits the expansion of anchors and
+/// aliases.
 fn parsed(text: &str) -> Result<Value, String> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        // The library's advice is for programmers.
+        // Remove the library's advice, which is for programmers.
         let reason = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
         format!("it is not valid YAML or JSON: {reason}")
     })
@@ -117,7 +118,6 @@ fn modern(old: Fields, findings: &mut Findings) -> Fields {
     for (place, item) in list.into_iter().enumerate() {
         let path = format!("spec.replicaSpecs[{place}]");
         let mut item = Fields::of(Some(item), &path, findings);
-        // The default type.
         let kind = item.text("tfReplicaType", findings).unwrap_or_else(|| "MASTER".to_owned());
         let mut template = item.take("template").unwrap_or_default();
         let pod = template.get_mut("spec").and_then(Value::as_object_mut);
@@ -144,7 +144,7 @@ fn modern(old: Fields, findings: &mut Findings) -> Fields {
     old
 }
 
-/// The name of a replica type in v1.
+/// The name in v1 of a replica type of v1alpha1.
 fn type_of(old: &str) -> &str {
     match old {
         "MASTER" => "Master",

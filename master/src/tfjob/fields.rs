@@ -1,4 +1,5 @@
-//! Takes the fields of an object one by one. Fields that are left at the end are unknown, and are refused.
+//! The fields of an object. A reader takes them one by one. The fields that it has not taken are unknown, and are
+//! refused.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use crate::template::Note;
 pub(super) struct Findings {
     /// The fields that are refused.
     pub(super) refused: Vec<Note>,
-    /// The fields that mean something else here, or nothing.
+    /// The fields that have another meaning in Muster, or no effect.
     pub(super) warnings: Vec<Note>,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// The fields of this value, which has this path. An absent value has none.
+    /// The fields of the value at this path. An absent value has no fields.
     pub(super) fn of(value: Option<Value>, path: &str, findings: &mut Findings) -> Self {
         let map = match value {
             None | Some(Value::Null) => Map::new(),
@@ -69,7 +70,7 @@ impl Fields {
         self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// A field; `None` if it is absent or null.
+    /// Takes a field; `None` if the field is absent or null.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())
     }
@@ -93,7 +94,7 @@ impl Fields {
         text
     }
 
-    /// A whole number that is not negative.
+    /// Takes a whole number that is not negative.
     pub(super) fn number(&mut self, name: &str, findings: &mut Findings) -> Option<u32> {
         let value = self.take(name)?;
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
@@ -103,7 +104,7 @@ impl Fields {
         number
     }
 
-    /// `true` or `false`; an absent flag is `false`.
+    /// Takes a flag. An absent flag is `false`.
     pub(super) fn flag(&mut self, name: &str, findings: &mut Findings) -> bool {
         match self.take(name) {
             None => false,
@@ -115,7 +116,7 @@ impl Fields {
         }
     }
 
-    /// An object whose values are texts, such as labels.
+    /// Takes an object whose values are texts, such as labels.
     pub(super) fn texts(&mut self, name: &str, findings: &mut Findings) -> BTreeMap<String, String> {
         let mut fields = self.object(name, findings);
         let names = fields.names();

@@ -1,5 +1,5 @@
 //! A TFJob on a machine without a cluster. Its replicas are processes, so only the program and the variables of each pod
-//! count.
+//! have an effect.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use super::container::variables;
 use super::fields::Findings;
 
 const NO_MEANING: &str = "it has no meaning here: replicas are processes of this machine";
-/// The programs that a machine without the image has too.
+/// Programs that a machine has without the image.
 const PROGRAMS: [&str; 4] = ["python", "python3", "bash", "sh"];
-/// Fields of a container that count here, or that say nothing about this machine.
+/// Fields of a container that have an effect here, or that need no warning.
 const READ: [&str; 6] = ["args", "command", "env", "imagePullPolicy", "name", "ports"];
-/// Fields of a pod that count here, or that say nothing about this machine.
+/// Fields of a pod that have an effect here, or that need no warning.
 const READ_OF_POD: [&str; 2] = ["containers", "restartPolicy"];
 
-/// Removes what has no meaning for processes, with a warning for each field.
+/// Removes the fields and the containers that have no meaning for processes. Warns of each of them.
 pub(super) fn simplify(
     template: &mut Value,
     (path, position): (&str, usize),
@@ -48,7 +48,7 @@ pub(super) fn simplify(
     *containers = vec![container];
 }
 
-/// Whether a variable gets its value from the file.
+/// Whether the value of a variable comes from the file. Refuses or warns of variables that this master cannot use.
 fn has_value(
     (path, name, variable): &(String, Option<protocol::env::EnvName>, &Value),
     options: &TfJobOptions,
@@ -91,7 +91,7 @@ fn keep(fields: &mut Map<String, Value>, read: &[&str], path: &str, findings: &m
     });
 }
 
-/// The command with a program of this machine. `None` if it was refused.
+/// The command, with this machine's program instead of the image's. `None` if the program is refused.
 pub(super) fn command(command: Vec<String>, path: &str, findings: &mut Findings) -> Option<Vec<String>> {
     let mut command = command;
     let first = command.first_mut()?;

@@ -1,4 +1,4 @@
-//! TFJobs, the files of Kubeflow's training operator: reads one as a job of Muster, and shows a job as a TFJob.
+//! TFJobs, the files of Kubeflow's training operator. Reads a TFJob as a job of Muster, and shows a job as a TFJob.
 
 mod container;
 mod document;
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-/// What the reader knows besides the document.
+/// The reader's input besides the document.
 struct Given<'a> {
     request: &'a TfJobRequest,
     place: &'a Place,
@@ -94,14 +94,14 @@ impl<'a> Given<'a> {
 /// A TFJob as a job of Muster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Read {
-    /// The job. Its origin has the warnings.
+    /// The job. Its origin contains the warnings.
     pub spec: JobSpec,
     /// Whether the job is suspended.
     pub is_suspended: bool,
 }
 
 impl Read {
-    /// The fields that mean something else here, or nothing.
+    /// The fields that have another meaning in Muster, or no effect.
     pub fn warnings(&self) -> &[Warning] {
         match &self.spec.origin {
             Some(Origin::TfJob(origin)) => &origin.warnings,
@@ -113,7 +113,7 @@ impl Read {
 /// Reads a TFJob for a master whose replicas run in `place`.
 ///
 /// # Errors
-/// The fields that are refused, each with its path.
+/// Returns the refused fields, each with its path.
 pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
     let mut findings = Findings::default();
     let Some(document) = Document::parse(&request.document, &mut findings) else { return Err(findings.refused) };
@@ -136,7 +136,7 @@ pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
     Ok(Read { spec, is_suspended })
 }
 
-/// A master runs jobs in its own namespace only.
+/// Refuses a namespace that is not the master's: a master runs jobs only in its own namespace.
 fn check_namespace(asked: Option<&String>, place: &Place, findings: &mut Findings) {
     let Place::Pods { namespace, .. } = place else { return };
     if let Some(asked) = asked.filter(|asked| *asked != namespace) {
@@ -164,7 +164,7 @@ fn without_templates(spec: Map<String, Value>) -> Map<String, Value> {
     spec
 }
 
-/// What the `spec` says.
+/// The contents of `spec`.
 struct Plan {
     policy: Policy,
     replicas: Vec<Replicas>,
@@ -199,7 +199,7 @@ impl Plan {
         self.replicas.iter().find(|of_role| of_role.role == role).map_or(0, |of_role| of_role.count)
     }
 
-    /// The job's request. `empty` has its name.
+    /// The job's request. `empty` is a request with the job's name and no other option.
     fn job(self, empty: JobRequest, given: &Given<'_>, findings: &mut Findings) -> JobRequest {
         let Given { request, place, allow_root } = given;
         let options = &request.options;
@@ -238,10 +238,11 @@ impl Plan {
         }
     }
 
-    /// The options of the pods: who the processes are.
+    /// The options of the pods: the user of the processes, and the grace.
     fn pod(&self, allow_root: bool, findings: &mut Findings) -> PodOptions {
         let users = |wanted: User| self.replicas.iter().any(|one| one.user == wanted);
-        // A job has one rule for all its pods: with that of the image, an image whose user is root would never start.
+        // All pods of a job have the same `run_as`. With `RunAs::Image`, a pod whose image has the user root never
+        // starts.
         let of_image = users(User::OfImage) && !users(User::Unknown);
         let graces = self.replicas.iter().filter_map(Replicas::grace_seconds);
         let options = PodOptions { termination_grace_seconds: graces.max(), allow_root, ..PodOptions::default() };
@@ -262,7 +263,7 @@ impl Plan {
     }
 }
 
-/// An error of the job as a refusal of a field.
+/// Converts an error of the job to a refusal of a field.
 fn refusal(error: &SpecError) -> Note {
     let fields = [
         (ErrorCode::BadTask, "metadata.name"),

@@ -10,7 +10,7 @@ use crate::kube::clock::timestamp;
 
 use super::status::status;
 
-/// The TFJob of a job, at this time; `None` if the job did not come from one. `namespace` is that of the master.
+/// The job as a TFJob, at this time. `None` if the job did not come from a TFJob. `namespace` is the master's.
 pub fn object(job: &JobView, namespace: Option<&str>, now: UnixMillis) -> Option<Value> {
     let Some(Origin::TfJob(origin)) = &job.spec.origin else { return None };
     let TfJobOrigin { api_version, labels, annotations, spec: _, warnings: _, object_uid: _ } = origin;
@@ -35,7 +35,7 @@ pub fn object(job: &JobView, namespace: Option<&str>, now: UnixMillis) -> Option
     }))
 }
 
-/// The `spec` as it was sent, with the number of workers that the job has now.
+/// The `spec` as a user sent it, with the current maximum of workers, and with `suspend` if the job is suspended.
 fn spec(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {
     let mut spec = origin.spec.clone();
     let types = spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);

@@ -1,4 +1,4 @@
-//! The run policy: when pods and job are deleted, time limits, restarts, and who schedules the pods.
+//! The run policy: deletion of pods and job, time limits, restarts, and scheduling.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::roles::Replicas;
 
 /// Fields that were directly under `spec` in early versions.
 const ONCE_IN_SPEC: [&str; 4] = ["cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"];
-/// The controller that Muster stands for.
+/// The controller that Muster replaces.
 const TRAINING_OPERATOR: &str = "kubeflow.org/training-operator";
 const AVAILABLE: &str = "spec.runPolicy.schedulingPolicy.minAvailable";
 
@@ -85,7 +85,7 @@ fn check_manager(policy: &mut Fields, findings: &mut Findings) {
 }
 
 impl Policy {
-    /// A gang starts as a whole, so a smaller number has no effect.
+    /// Checks `minAvailable`. A gang starts as a whole, so a `minAvailable` below the number of replicas has no effect.
     pub(super) fn check_available(&self, replicas: u32, findings: &mut Findings) {
         match self.min_available {
             Some(fewer) if fewer < replicas => {
@@ -98,7 +98,7 @@ impl Policy {
         }
     }
 
-    /// The rules of the job.
+    /// The run policy of the job.
     pub(super) fn run_policy(
         &self,
         replicas: &[Replicas],

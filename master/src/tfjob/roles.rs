@@ -1,4 +1,4 @@
-//! The replicas of each type, as a group of one role.
+//! Reads the replicas of each type as a group of one role.
 
 use std::num::NonZeroU32;
 
@@ -16,21 +16,21 @@ use crate::template::{Allowed, Note, checked};
 
 /// The replicas of one type.
 pub(super) struct Replicas {
-    /// Their type, as the TFJob writes it.
+    /// The type, as the TFJob writes it.
     pub(super) name: String,
     pub(super) role: Role,
     /// Whether the TFJob calls its chief Master.
     pub(super) is_master: bool,
     pub(super) count: u32,
     pub(super) restart: RestartRule,
-    /// Who their processes are.
+    /// The user of their processes.
     pub(super) user: User,
-    /// Absent without replicas, and if it was refused.
+    /// Absent if the type has no replicas, or if the program or the template is refused.
     pub(super) group: Option<Group>,
 }
 
 impl Replicas {
-    /// The time from SIGTERM to SIGKILL that the template gives.
+    /// The time from SIGTERM to SIGKILL, if the template sets it.
     pub(super) fn grace_seconds(&self) -> Option<NonZeroU32> {
         let template = self.group.as_ref()?.template.as_ref()?;
         let seconds = template.pod["spec"]["terminationGracePeriodSeconds"].as_u64()?;
@@ -38,7 +38,7 @@ impl Replicas {
     }
 }
 
-/// Reads all types.
+/// Reads all types of replicas.
 pub(super) fn read(
     types: Fields,
     given: &Given<'_>,
@@ -98,7 +98,7 @@ fn of_type(
 
 type Runnable = (Vec<String>, Template);
 
-/// What the replicas run, and as whom.
+/// The user of the replicas' processes, their command and their template.
 fn of_template(
     template: Value,
     (path, name): (&str, &str),
@@ -134,7 +134,7 @@ fn of_template(
     }
 }
 
-/// Checks the fields of the pod. The back end knows whether it allows folders of the node.
+/// Checks the fields of the pod, except for folders of the node: the back end checks these.
 fn check(template: &Template, path: &str, root: bool, findings: &mut Findings) {
     let within = |note: Note| match note.path.as_str() {
         "template" => Note { path: path.to_owned(), ..note },
@@ -146,7 +146,7 @@ fn check(template: &Template, path: &str, root: bool, findings: &mut Findings) {
     }
 }
 
-/// The template with the priority class of the job, unless it names one.
+/// Adds the job's priority class to a template that names no priority class.
 fn with_priority(template: Value, class: Option<&str>) -> Value {
     let mut template = template;
     let spec = template.get_mut("spec").and_then(Value::as_object_mut);

@@ -1,5 +1,5 @@
-//! Whether a TFJob that is sent again is the job on record. Only its code, and the number of workers of an elastic job, may
-//! differ.
+//! Compares a TFJob that is sent again with the job on record. The code may differ, and so may the number of workers of
+//! an elastic job. If another field differs, the two are different jobs.
 
 use protocol::elastic::{JobPatch, Workers};
 use protocol::group::Group;
@@ -8,8 +8,9 @@ use protocol::job::JobSpec;
 use protocol::origin::Origin;
 use serde_json::Value;
 
-/// The change that turns the job on record into the job that was sent. `None` if they are different jobs. `now` is the range
-/// of workers that the job on record has at present. If both bring code, the code is not compared: a push changes it.
+/// The change that turns the job on record into the job that was sent. `None` if they are different jobs. `now` is the
+/// current range of workers of the job on record. If both jobs bring code, their code may differ, because a push
+/// changes the code.
 pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> Option<JobPatch> {
     if fixed_part(on_record) != fixed_part(sent) || on_record.code.is_some() != sent.code.is_some() {
         return None;
@@ -18,7 +19,8 @@ pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> 
     Some(JobPatch { worker_num: max.map(|_| sent.worker_num), ..JobPatch::default() })
 }
 
-/// The job without what may differ. The warnings of an earlier version of the master may differ too.
+/// The job without the fields that may differ. These include the warnings, because another version of the master may
+/// give other warnings.
 fn fixed_part(spec: &JobSpec) -> JobSpec {
     let mut spec = JobSpec { code: None, ..spec.clone() };
     let is_elastic = spec.worker_min.is_some();

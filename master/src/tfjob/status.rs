@@ -1,4 +1,4 @@
-//! The status of a TFJob: its conditions, the newest last, and how many of its replicas are in which state.
+//! The status of a TFJob: its conditions, the newest last, and the number of its replicas in each state.
 
 use protocol::ids::{Role, UnixMillis};
 use protocol::origin::TfJobOrigin;
@@ -46,7 +46,7 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
             ran.map(|_| no_longer(because("Running"))).into_iter().chain([because("Suspended")]).collect()
         }
         (None, JobState::Running) => vec![running(ran.unwrap_or(accepted))],
-        // A failed start is noted when all its runs are dead. Until then, the stop may as well follow a success.
+        // A failed start is recorded when all its runs are dead. Until then, a success may be the reason for the stop.
         (None, JobState::Stopping) if ran.is_some() => ran.map(running).into_iter().collect(),
         (None, _) => match newest(failed_at, times.resumed, ran) {
             Newest::Failure(at) => {
@@ -59,13 +59,13 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
     [created].into_iter().chain(resumed).chain(newer).collect()
 }
 
-/// What happened last to a job that does not run.
+/// The newest event of a job that does not run.
 enum Newest {
     /// A start failed.
     Failure(UnixMillis),
-    /// All its replicas ran.
+    /// All replicas of the job ran.
     Run(UnixMillis),
-    /// A user resumed it, or no start has run or failed yet.
+    /// A user resumed the job, or no start has run or failed yet.
     Other,
 }
 
@@ -104,8 +104,8 @@ fn no_longer(mut condition: Value) -> Value {
     condition
 }
 
-/// Keeps the times of the `earlier` conditions that have the same type, status and reason, because a new master knows some
-/// times only roughly.
+/// Copies the times of `earlier` conditions with the same type, status and reason. A new master has only estimates of
+/// some times.
 pub(super) fn keep_times(conditions: &mut Value, earlier: &Value) {
     let all = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
     let earlier = all(earlier);
@@ -133,7 +133,8 @@ fn replica_statuses(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {
     Role::ALL.into_iter().filter_map(of_role).collect()
 }
 
-/// The count to which a replica adds. A replica that was stopped after the job's success has succeeded, as in Kubeflow.
+/// The count that includes a replica. If a replica was stopped after the job's success, this is `succeeded`, as in
+/// Kubeflow.
 fn counted(job: &JobView, one: &ReplicaView) -> Option<&'static str> {
     let has_succeeded = job.result == Some(JobResult::Succeeded);
     match (one.state, &one.exit) {

@@ -25,21 +25,21 @@ pub struct Watched {
     name: Option<JobName>,
     uid: String,
     generation: u64,
-    /// Its annotation [`ALLOW_ROOT`], the only one that changes the job. Null if it is absent.
+    /// The annotation [`ALLOW_ROOT`], or null if it is absent. No other annotation changes the job.
     allow_root: Value,
     spec: Value,
     status: Value,
     read: Result<Read, Vec<Note>>,
 }
 
-/// What a master remembers of an object. A new master begins without it.
+/// What a master remembers of an object. The memory of a new master is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
     /// Whether the object had a job.
     pub had_job: bool,
-    /// The newest generation of the object whose job was submitted or changed, or was refused.
+    /// The newest generation of the object that the master has accepted or refused.
     pub applied: Option<u64>,
-    /// Why that generation was refused.
+    /// Why the generation `applied` was refused.
     pub refusal: Option<String>,
 }
 
@@ -54,7 +54,8 @@ pub enum Need {
     Show(Value),
     /// Look again after this time. Only counts of replicas have changed, and the last write is too recent.
     Wait(Duration),
-    /// Delete the object, because a user or its time limit has deleted the job. Otherwise the job would run again.
+    /// Delete the object, because a user or the job's time limit has deleted the job. Otherwise the job would run
+    /// again.
     Remove,
 }
 
@@ -63,7 +64,7 @@ impl Watched {
     pub fn of(object: &Value, place: &Place) -> Self {
         let metadata = &object["metadata"];
         let text = |name: &str| metadata[name].as_str().unwrap_or_default().to_owned();
-        // Labels, owners and other annotations stay with the object, and other programs may change them at any time.
+        // Do not read labels, owners and other annotations: other programs may change these at any time.
         let allow_root = metadata["annotations"][ALLOW_ROOT].clone();
         let annotations = if allow_root.is_null() { Value::Null } else { json!({ ALLOW_ROOT: allow_root }) };
         let document = json!({
@@ -89,7 +90,7 @@ impl Watched {
         }
     }
 
-    /// The name of its job; `None` if a job cannot have the object's name.
+    /// The name of the object's job; `None` if a job cannot have the object's name.
     pub fn job(&self) -> Option<&JobName> {
         self.name.as_ref()
     }
@@ -148,18 +149,18 @@ impl Watched {
         self.pause(&status, now).map_or(Need::Show(status), Need::Wait)
     }
 
-    /// How long to wait before this status is written, if only its counts are new. They change with each replica of a
-    /// launch.
+    /// How long to wait before this status is written, if only counts of replicas have changed. During a launch, the
+    /// counts change with each replica.
     fn pause(&self, status: &Value, now: UnixMillis) -> Option<Duration> {
         let written = time_of(self.status[TIME].as_str()?)?;
-        // A time in the future comes from a wrong clock, and counts like one in the past.
+        // A time in the future comes from a wrong clock, and is treated like a time in the past.
         let since = now.0.abs_diff(written.0);
         let of_counts = [TIME, "replicaStatuses"];
         let pause = COUNTS_INTERVAL.checked_sub(Duration::from_millis(since)).filter(|pause| !pause.is_zero());
         pause.filter(|_| without(&of_counts, status) == without(&of_counts, &self.status))
     }
 
-    /// Which change of the object has no effect on its job.
+    /// The change of the object that has no effect on its job, as a sentence.
     fn ignored(&self, job: &JobView, now: UnixMillis) -> Option<String> {
         match &self.read {
             Err(notes) => Some(format!("the newest change is ignored: {}", listed(notes))),
@@ -172,7 +173,7 @@ impl Watched {
                 });
                 Some(match path {
                     Some(path) => format!("{path} changed: ignored"),
-                    // The master's flags or its version have changed.
+                    // An earlier master had other flags or another version.
                     None => "this master reads the TFJob differently: its job stays as it is".to_owned(),
                 })
             }
@@ -197,12 +198,13 @@ impl Watched {
         }))
     }
 
-    /// Notes that this status was written. The watch reports it later, and the job may change before.
+    /// Stores the status that was written. The watch reports this status later, and the job may change before then.
     pub fn wrote(&mut self, status: Value) {
         self.status = status;
     }
 
-    /// The merge patch (RFC 7396) that makes this the object's status. It fails if the object is another one by now.
+    /// The merge patch (RFC 7396) that sets the object's status. The API refuses the patch if a newer object has the
+    /// name.
     pub fn patch(&self, status: &Value) -> Value {
         json!({ "metadata": { "uid": self.uid }, "status": merge_patch(&self.status, status) })
     }

@@ -60,7 +60,7 @@ fn an_agent_names_the_code_that_it_has() {
 }
 
 #[test]
-fn a_script_with_the_helper_shows_its_progress() {
+fn a_status_shows_the_progress_of_a_script_with_the_helper() {
     let values = BTreeMap::from([("loss".to_owned(), 0.5), ("nan".to_owned(), f64::NAN)]);
     let measured = Progress {
         step: Some(61),
@@ -96,7 +96,7 @@ fn a_running_or_stopping_status_has_a_pid_and_a_start_time() {
 }
 
 #[test]
-fn a_run_that_is_being_stopped_is_no_news_before_its_end() {
+fn changes_of_a_stopping_run_are_no_news_until_the_run_has_exited() {
     let running = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(RunState::Running) };
     let stopping = RunStatus { state: RunState::Stopping, ..running.clone() };
     let ending = RunStatus { pid: None, ..stopping.clone() };
@@ -133,7 +133,7 @@ fn a_status_without_generation_may_be_active() {
 
 #[test]
 fn an_unknown_run_state_is_refused() {
-    let error = read::<RunStatus>(&json!({"seq": 0, "boot_id": "6f1c", "state": "dreaming"})).expect_err("refused");
+    let error = read::<RunStatus>(&json!({"seq": 0, "boot_id": "6f1c", "state": "dreaming"})).expect_err("not refused");
     assert!(error.contains("unknown variant `dreaming`"), "{error}");
 }
 
@@ -160,7 +160,7 @@ fn a_stopped_run_has_an_outcome_and_is_marked_as_stopped() {
 }
 
 #[test]
-fn a_run_that_ends_with_its_pod_is_stopped_and_terminated() {
+fn a_run_that_is_ended_with_its_pod_is_marked_as_stopped_and_terminated() {
     let terminated = ExitReport { stopped: true, terminated: true, ..report(ExitOutcome::Code(0)) };
     let golden = json!({
         "code": 0, "stopped": true, "terminated": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
@@ -227,7 +227,7 @@ fn an_exit_with_no_outcome_or_several_is_refused() {
         json!({"ended_at": 1, "code": 1, "signal": 9, "not_started": "x"}),
     ];
     for exit in ambiguous {
-        let error = read::<ExitReport>(&exit).expect_err("refused");
+        let error = read::<ExitReport>(&exit).expect_err("not refused");
         assert!(error.starts_with("an exit needs exactly one of code, signal and not_started"), "{error}");
     }
 }
@@ -266,5 +266,5 @@ fn out_of_memory_is_signal_9_with_the_limit() {
     assert_eq!(sentence(Some(1000)), "was killed because it needed more memory than its limit of 1000 bytes");
     assert_eq!(sentence(None), "was killed because memory ran out");
     let other = json!({"signal": 15, "out_of_memory": {}, "ended_at": 0});
-    assert!(read::<ExitReport>(&other).is_err(), "the kernel kills only with SIGKILL");
+    assert!(read::<ExitReport>(&other).is_err(), "out of memory with another signal than 9 must be refused");
 }

@@ -76,15 +76,15 @@ fn a_path_that_could_leave_the_folder_is_refused() {
 }
 
 #[test]
-fn a_script_is_no_option_of_python() {
-    let error = "-c.py".parse::<ScriptPath>().expect_err("refused").to_string();
+fn a_script_that_python_would_read_as_an_option_is_refused() {
+    let error = "-c.py".parse::<ScriptPath>().expect_err("not refused").to_string();
     assert_eq!(error, "invalid path \"-c.py\": Python would read it as an option");
     assert!("src/-c.py".parse::<ScriptPath>().is_ok() && "../a.py".parse::<ScriptPath>().is_err());
     assert_eq!(ScriptPath::default().to_string(), "exec.py");
 }
 
 #[test]
-fn files_that_cannot_be_beside_each_other_are_refused() {
+fn files_that_cannot_exist_together_are_refused() {
     let path = |text: &str| text.parse::<CodePath>().expect(text);
     for (paths, error) in [
         (["a.py", "a.py"], BadManifest::SamePath(path("a.py"), path("a.py"))),
@@ -128,7 +128,7 @@ fn a_manifest_is_checked_when_it_is_read() {
     assert!(read::<Manifest>(&json!({"files": [entry("a", 0)]})).is_ok());
 }
 
-/// What a reader makes of a stream that arrives in pieces: each blob with its content.
+/// Reads a stream that arrives in pieces. Returns each blob with its content.
 fn received(manifest: &Manifest, stream: &[u8], piece: usize) -> Result<Vec<(Sha256, Vec<u8>)>, BlobError> {
     let mut reader = BlobReader::new(manifest);
     let (mut done, mut current) = (Vec::new(), Vec::new());
@@ -140,7 +140,7 @@ fn received(manifest: &Manifest, stream: &[u8], piece: usize) -> Result<Vec<(Sha
                 BlobPart::End(blob) => done.push((blob, std::mem::take(&mut current))),
             }
         }
-        assert!(input.is_empty(), "the reader takes all input");
+        assert!(input.is_empty(), "the reader must take all input");
     }
     reader.finish().map(|()| done)
 }
@@ -150,7 +150,7 @@ fn framed(contents: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn blobs_arrive_whole_however_the_stream_is_cut() {
+fn blobs_arrive_whole_if_the_stream_arrives_in_pieces_of_any_size() {
     let manifest = manifest(&[("a", "hello"), ("b", ""), ("c", "hello"), ("d", "world!")]);
     let expected: Vec<_> = ["", "world!", "hello"].map(|text| (Sha256::of(text.as_bytes()), text.into())).into();
     for piece in 1..80 {
@@ -160,13 +160,13 @@ fn blobs_arrive_whole_however_the_stream_is_cut() {
 }
 
 #[test]
-fn a_wrong_stream_of_blobs_is_refused() {
+fn an_invalid_stream_of_blobs_is_refused() {
     let manifest = manifest(&[("a", "hello"), ("b", "world")]);
     let (hello, stranger) = (Sha256::of(b"hello"), Sha256::of(b"stranger"));
     let whole = framed(&["hello", "world"]);
     let mut changed = whole.clone();
     changed[Sha256::BYTES] ^= 1;
-    let refused = |stream: &[u8]| received(&manifest, stream, 7).expect_err("refused");
+    let refused = |stream: &[u8]| received(&manifest, stream, 7).expect_err("not refused");
     assert_eq!(refused(&changed), BlobError::WrongContent(hello));
     assert_eq!(refused(&framed(&["hello", "hello"])), BlobError::Unexpected(hello));
     assert_eq!(refused(&framed(&["stranger"])), BlobError::Unexpected(stranger));
@@ -177,7 +177,7 @@ fn a_wrong_stream_of_blobs_is_refused() {
 }
 
 proptest! {
-    /// A path that parses stays in its folder: joined to a folder, it has exactly its own normal parts.
+    /// Every part of a path that parses is the name of a file or a folder.
     #[test]
     fn a_path_stays_in_its_folder(text in "[a./\\\\\0\n~-]{0,12}") {
         if let Ok(path) = text.parse::<CodePath>() {
@@ -187,9 +187,8 @@ proptest! {
         }
     }
 
-    /// The reader neither panics nor accepts content that its SHA-256 does not name.
     #[test]
-    fn random_bytes_are_no_blobs(stream in prop::collection::vec(any::<u8>(), 1..200), piece in 1..50_usize) {
+    fn a_stream_of_random_bytes_is_refused(stream in prop::collection::vec(any::<u8>(), 1..200), piece in 1..50_usize) {
         let manifest = manifest(&[("a", "hello"), ("b", "")]);
         prop_assert!(received(&manifest, &stream, piece).is_err());
     }

@@ -1,4 +1,4 @@
-//! Groups of replicas: how users write them, which are refused, and what each replica gets.
+//! Groups of replicas: how users write a group, which groups are refused, and which options each replica gets.
 
 use protocol::error::ErrorCode;
 use protocol::group::{Group, Template, WorkerGroup};
@@ -29,7 +29,7 @@ fn refused(request: JobRequest) -> (ErrorCode, String) {
 }
 
 #[test]
-fn the_number_of_workers_stands_behind_the_last_colon() {
+fn the_last_colon_of_a_group_separates_the_amounts_from_the_number_of_workers() {
     let group = workers("cpu=2:4,memory=8Gi,gpus=1:3");
     assert_eq!((group.role, group.count, group.gpus), (Role::Worker, 3, Some(1)));
     assert_eq!(group.cpu.map(|cpu| (cpu.request, cpu.limit)), Some(("2".to_owned(), "4".to_owned())));
@@ -37,7 +37,7 @@ fn the_number_of_workers_stands_behind_the_last_colon() {
 }
 
 #[test]
-fn a_group_that_is_not_written_well_is_refused_with_the_reason() {
+fn a_malformed_group_is_refused_with_the_reason() {
     let cases = [
         ("cpu=2", "the number of workers is missing"),
         ("cpu=2:0", "the number of workers is 0"),
@@ -56,13 +56,13 @@ fn a_group_that_is_not_written_well_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_role_has_as_many_replicas_as_its_groups_count() {
+fn a_role_has_as_many_replicas_as_all_its_groups_together() {
     let groups = vec![workers("cpu=6:2"), workers("cpu=32:1")];
     let spec = JobSpec::try_from(request(groups.clone())).expect("a job");
     assert_eq!(spec.worker_num, 3);
     let cpu = |replica: &str| spec.pod_of(id(replica)).cpu.map(|cpu| cpu.to_string());
     assert_eq!(["worker-0", "worker-1", "worker-2"].map(cpu), ["6", "6", "32"].map(|cpu| Some(cpu.to_owned())));
-    // A job that was scaled beyond its groups.
+    // In a job that was scaled beyond its groups, the further replicas belong to the last group.
     assert_eq!(cpu("worker-7"), Some("32".to_owned()));
     assert_eq!(cpu("ps-0"), None);
     let other = JobRequest { worker_num: Some(4), ..request(groups) };
@@ -71,7 +71,7 @@ fn a_role_has_as_many_replicas_as_its_groups_count() {
 }
 
 #[test]
-fn a_group_takes_from_the_job_what_it_does_not_say() {
+fn a_group_uses_the_jobs_options_and_command_if_it_has_none_of_its_own() {
     let mut request = request(vec![workers("cpu=6:2")]);
     request.pod.memory = Some("4Gi".parse().expect("an amount"));
     request.args = vec!["--epochs".to_owned()];
@@ -105,7 +105,7 @@ fn a_group_that_cannot_be_started_is_refused() {
 }
 
 #[test]
-fn templates_leave_room_for_the_result_in_the_record() {
+fn templates_that_leave_no_room_for_the_result_in_the_record_are_refused() {
     let large = templated(2222, json!({ "metadata": { "annotations": { "a": "x".repeat(600_000) } } }));
     let (code, sentence) = refused(request(vec![large]));
     assert_eq!(code, ErrorCode::BadGroups);

@@ -1,4 +1,4 @@
-//! Names and numbers: which texts parse, and that no text causes a panic.
+//! Names and numbers: which texts parse. No text causes a panic.
 
 use proptest::prelude::*;
 use protocol::env::{self, ENTRY_LIMIT, EnvError, EnvName};
@@ -23,11 +23,11 @@ fn a_job_name_is_a_dns_label_of_at_most_55_characters() {
 
 #[test]
 fn the_error_for_a_bad_job_name_explains_the_rule() {
-    let error = "My Job".parse::<JobName>().expect_err("refused").to_string();
+    let error = "My Job".parse::<JobName>().expect_err("not refused").to_string();
     let rule = "use 1 to 55 of a-z, 0-9 and '-', beginning and ending with a letter or digit";
     assert_eq!(error, format!("task name \"My Job\" is not a DNS label: {rule}"));
-    let endless = "x".repeat(1_000_000).parse::<JobName>().expect_err("refused").to_string();
-    assert!(endless.len() < 300, "the error does not repeat a huge name");
+    let endless = "x".repeat(1_000_000).parse::<JobName>().expect_err("not refused").to_string();
+    assert!(endless.len() < 300, "the error must not repeat a huge name");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_variable_name_follows_the_rules_of_a_shell() {
         let error = bad.parse::<EnvName>().expect_err(bad);
         assert_eq!(error, EnvError::Name(bad.chars().take(env::NAME_MAX).collect()));
     }
-    let error = "1A".parse::<EnvName>().expect_err("refused").to_string();
+    let error = "1A".parse::<EnvName>().expect_err("not refused").to_string();
     let rule = "use at most 128 letters, digits and '_', and no digit at the beginning";
     assert_eq!(error, format!("environment name \"1A\" is not allowed: {rule}"));
 }
@@ -129,7 +129,7 @@ fn variables_that_muster_sets_are_reserved() {
 }
 
 #[test]
-fn variables_that_run_other_code_are_recognized() {
+fn variables_that_make_a_program_run_other_code_are_recognized() {
     for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_", "PYTHONSTARTUP", "BASH_ENV", "ENV", "NODE_OPTIONS"] {
         assert!(name.parse::<EnvName>().expect(name).runs_other_code(), "{name}");
     }
@@ -144,7 +144,7 @@ fn a_value_is_refused_exactly_when_linux_would_refuse_it() {
     let longest = "x".repeat(ENTRY_LIMIT - "AB=".len() - 1);
     assert_eq!(name.check_value(&longest), Ok(()));
     assert_eq!(name.check_value(""), Ok(()));
-    let error = name.check_value(&format!("{longest}x")).expect_err("one byte more");
+    let error = name.check_value(&format!("{longest}x")).expect_err("one byte too long");
     assert_eq!(error.to_string(), "AB would be 131073 bytes long; Linux passes at most 131072 to a program");
     let error = name.check_value("a\0b").expect_err("NUL");
     assert_eq!(error.to_string(), "the value of AB holds a NUL byte");

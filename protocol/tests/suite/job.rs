@@ -120,7 +120,7 @@ fn a_spec_has_every_default_filled_in() {
 fn a_spec_counts_the_replicas_of_each_role() {
     assert_eq!(counts(&spec(full_request())), [1, 4, 2, 1]);
     let no_chief = JobRequest { chief_num: Some(0), ..request(Strategy::ParameterServer) };
-    assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "the prototype's jobs have no chief");
+    assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "a job without a chief, as in the prototype");
     let with_chief = JobRequest { chief_num: Some(1), ps_num: Some(0), ..request(Strategy::AllReduce) };
     assert_eq!(counts(&spec(with_chief)), [1, 2, 0, 0]);
 }
@@ -143,7 +143,7 @@ fn a_job_waits_for_new_code_only_if_its_code_is_not_in_its_image() {
 }
 
 #[test]
-fn a_job_with_one_possible_number_of_workers_is_elastic_if_it_replaces_lost_ones_or_its_tfjob_may_grow() {
+fn a_job_with_one_possible_number_of_workers_is_elastic_if_it_replaces_lost_workers_or_its_tfjob_may_grow() {
     let min_of = |on_unreachable: OnUnreachable, tfjob: Option<Value>| {
         let run_policy = RunPolicy { on_unreachable, ..RunPolicy::default() };
         let origin = tfjob.map(|spec| json!({ "launcher": "tf_job", "api_version": "kubeflow.org/v1", "spec": spec }));
@@ -152,20 +152,20 @@ fn a_job_with_one_possible_number_of_workers_is_elastic_if_it_replaces_lost_ones
         let four = JobRequest { worker_min: Some(4), worker_num: Some(4), run_policy, origin, ..four };
         let spec = spec(four);
         let json = serde_json::to_value(&spec).expect("a spec is JSON");
-        assert_eq!(read::<JobSpec>(&json), Ok(spec.clone()), "a record is read as it was written");
+        assert_eq!(read::<JobSpec>(&json), Ok(spec.clone()), "a record must be read as it was written");
         spec.worker_min
     };
     assert_eq!((min_of(OnUnreachable::Wait, None), min_of(OnUnreachable::Replace, None)), (None, Some(4)));
     for (is_dynamic, expected) in [(false, None), (true, Some(4))] {
         let tfjob = json!({ "enableDynamicWorker": is_dynamic });
-        assert_eq!(min_of(OnUnreachable::Wait, Some(tfjob)), expected, "{is_dynamic}");
+        assert_eq!(min_of(OnUnreachable::Wait, Some(tfjob)), expected, "enableDynamicWorker: {is_dynamic}");
     }
 }
 
 #[test]
 fn a_request_with_an_unknown_field_is_refused() {
     let error =
-        read::<JobRequest>(&json!({"name": "a", "strategy": "AllReduce", "worker_nmu": 4})).expect_err("refused");
+        read::<JobRequest>(&json!({"name": "a", "strategy": "AllReduce", "worker_nmu": 4})).expect_err("not refused");
     assert!(error.starts_with("unknown field `worker_nmu`"), "{error}");
 }
 
@@ -176,7 +176,8 @@ fn reading_a_spec_ignores_unknown_fields() {
 
 #[test]
 fn a_spec_is_checked_when_it_is_read() {
-    let error = read::<JobSpec>(&json!({"name": "a", "strategy": "AllReduce", "worker_num": 0})).expect_err("refused");
+    let error =
+        read::<JobSpec>(&json!({"name": "a", "strategy": "AllReduce", "worker_num": 0})).expect_err("not refused");
     assert!(error.starts_with("worker-num is 0: a job needs at least one worker"), "{error}");
 }
 
@@ -213,8 +214,8 @@ fn a_strategy_is_read_in_any_case() {
 }
 
 #[test]
-fn an_unknown_strategy_is_refused_with_the_known_ones() {
-    let error = "Horovod".parse::<Strategy>().expect_err("refused");
+fn the_error_for_an_unknown_strategy_names_the_known_strategies() {
+    let error = "Horovod".parse::<Strategy>().expect_err("not refused");
     assert_eq!(error.code(), ErrorCode::BadStrategy);
     assert_eq!(error.to_string(), "strategy \"Horovod\" is unknown: use AllReduce or ParameterServer");
 }
@@ -222,7 +223,7 @@ fn an_unknown_strategy_is_refused_with_the_known_ones() {
 /// Asserts that the request is refused with this code and exactly this sentence.
 #[track_caller]
 fn assert_refused(request: JobRequest, code: ErrorCode, sentence: &str) {
-    let error = JobSpec::try_from(request).expect_err("refused");
+    let error = JobSpec::try_from(request).expect_err("not refused");
     assert_eq!((error.code(), error.to_string().as_str()), (code, sentence));
 }
 
@@ -312,7 +313,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
 }
 
 #[test]
-fn a_variable_that_runs_other_code_is_refused_unless_it_is_allowed_by_name() {
+fn a_variable_that_makes_a_program_run_other_code_must_be_allowed_by_name() {
     let request = JobRequest { env: variable("LD_PRELOAD", "/tmp/x.so"), ..request(Strategy::AllReduce) };
     let sentence = "LD_PRELOAD makes a program load or run code that its command does not name: remove it, or \
         allow it with allow_env (--allow-env LD_PRELOAD)";
@@ -368,7 +369,8 @@ fn a_cluster_too_large_for_tf_config_is_refused_with_the_maximum() {
 }
 
 proptest! {
-    /// No request causes a panic. Accepted specs also read back, and the maximum in an error is valid.
+    /// No request causes a panic. An accepted spec is the same after it is written and read. A request with the maximum
+    /// that an error names is valid.
     #[test]
     fn every_accepted_spec_follows_the_rules_of_tensorflow(
         strategy in prop::sample::select(vec![Strategy::AllReduce, Strategy::ParameterServer]),
@@ -404,7 +406,7 @@ fn count() -> impl proptest::strategy::Strategy<Value = Option<u32>> {
 }
 
 #[test]
-fn impossible_rules_are_refused() {
+fn a_run_policy_that_cannot_work_is_refused() {
     let with = |strategy, run_policy| JobRequest { run_policy, ..request(strategy) };
     let refused = |request: JobRequest| JobSpec::try_from(request).map_err(|error| (error.code(), error.to_string()));
     let deciding = |policy| RunPolicy { success_policy: Some(policy), ..RunPolicy::default() };
@@ -431,16 +433,16 @@ fn impossible_rules_are_refused() {
 }
 
 #[test]
-fn an_unknown_rule_is_refused_in_a_request_and_ignored_in_a_record() {
+fn an_unknown_field_of_the_run_policy_is_refused_in_a_request_and_ignored_in_a_record() {
     let json = json!({"name": "digits", "strategy": "AllReduce", "run_policy": {"clean_pods": "all", "luck": 1}});
-    let refused = read::<JobRequest>(&json).expect_err("the rule is unknown");
+    let refused = read::<JobRequest>(&json).expect_err("an unknown field must be refused");
     assert!(refused.to_string().contains("unknown field `luck`"), "{refused}");
-    let tolerated: JobSpec = read(&json).expect("a newer program may write it");
+    let tolerated: JobSpec = read(&json).expect("an unknown field is ignored");
     assert_eq!(tolerated.run_policy, RunPolicy { clean_pods: CleanPods::All, ..RunPolicy::default() });
 }
 
 #[test]
-fn a_long_name_leaves_room_for_the_names_of_few_replicas_only() {
+fn a_job_with_a_long_name_is_refused_if_the_name_of_a_pod_would_exceed_63_characters() {
     let named = |length: usize, workers: u32| {
         let name = "x".repeat(length).parse().expect("a name");
         let request = JobRequest { worker_num: Some(workers), ..JobRequest::new(name, Strategy::AllReduce) };

@@ -22,7 +22,7 @@ fn message() -> JoinRequest {
 }
 
 #[test]
-fn the_first_message_says_what_job_to_submit() {
+fn the_first_message_has_the_options_of_the_job_to_submit() {
     let first = JoinRequest {
         workers: Some(Workers { min: 1, max: 2 }),
         lease_seconds: Some(5),

@@ -1,4 +1,5 @@
-//! Leases: nobody takes a run for dead that may live, and a starved master takes no agent for lost.
+//! Leases. A master takes a run for dead only after the run has died. A master without processor time takes no agent
+//! for lost.
 
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ const LENGTH: u64 = 1000;
 struct Exchange {
     /// The pause before the poll.
     pause: u64,
-    /// How long the request is on its way; `None` if it is lost.
+    /// The time until the request arrives; `None` if the request is lost.
     there: Option<u64>,
-    /// The same for the answer.
+    /// The time until the answer arrives; `None` if the answer is lost.
     back: Option<u64>,
-    /// How long the master does not notice the answer.
+    /// The time from the arrival of the answer until the master notices it.
     stall: u64,
 }
 
@@ -34,7 +35,8 @@ fn millis(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// Looks until `enough`, with these gaps and then on time, and returns the time.
+/// Looks until the standing is `enough`. The first looks follow these gaps, and all later looks are on time. Returns
+/// the time of the last look.
 fn look_until(vigil: &mut Vigil, from: u64, gaps: &[u64], enough: Standing) -> u64 {
     let mut now = from;
     let on_time = u64::try_from(vigil.tick().as_millis()).expect("a short time");
@@ -69,13 +71,13 @@ proptest! {
             }
         }
         let taken_for_dead = look_until(&mut vigil, now, &gaps, Standing::Fenced);
-        // A request may arrive at any time, even after that.
+        // A request may arrive at any time, even after the master has taken the run for dead.
         arrivals.sort();
         let mut fence = Fence::default();
         for (at, heard) in arrivals {
             fence.renew(Renewal { fence: lease.fence(), heard }, clock(at));
         }
-        prop_assert!(fence.has_passed(clock(taken_for_dead)), "{fence:?} at {:?}", clock(taken_for_dead));
+        prop_assert!(fence.has_passed(clock(taken_for_dead)), "not dead: {fence:?} at {:?}", clock(taken_for_dead));
     }
 
     #[test]
@@ -87,7 +89,7 @@ proptest! {
         let mut now = 0;
         for gap in gaps {
             now += gap;
-            prop_assert_eq!(vigil.look(millis(now)), Standing::Held, "fewer looks than a lease has ticks");
+            prop_assert_eq!(vigil.look(millis(now)), Standing::Held, "too few looks to end a lease");
         }
     }
 }
@@ -98,7 +100,7 @@ fn a_silent_agent_is_lost_after_its_lease_and_dead_after_its_fence() {
     let mut vigil = Vigil::new(lease, Duration::ZERO);
     let lost = look_until(&mut vigil, 0, &[], Standing::Lapsed);
     assert_eq!(lost, LENGTH);
-    // The first look after 3.403 s.
+    // The run must be dead after 3.403 s. The next look is at 3.45 s.
     assert_eq!(look_until(&mut vigil, lost, &[], Standing::Fenced), 3450);
 }
 

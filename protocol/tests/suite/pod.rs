@@ -145,19 +145,19 @@ fn pull_policies_are_read_in_any_case() {
 #[test]
 fn an_unknown_option_is_refused_in_a_request_and_ignored_in_an_answer() {
     let body = json!({"name": "a", "strategy": "AllReduce", "pod": {"gpus": 1, "gpu": 1}});
-    let error = serde_json::from_value::<JobRequest>(body.clone()).expect_err("refused").to_string();
+    let error = serde_json::from_value::<JobRequest>(body.clone()).expect_err("not refused").to_string();
     assert!(error.starts_with("unknown field `gpu`"), "{error}");
     let spec: protocol::job::JobSpec = serde_json::from_value(body).expect("the unknown field is ignored");
     assert_eq!(spec.pod, PodOptions { gpus: Some(1), ..PodOptions::default() });
 }
 
 #[test]
-fn the_grace_period_is_at_least_a_second_and_30_by_default() {
+fn the_grace_period_is_at_least_1_second_and_30_seconds_by_default() {
     let options = |json: serde_json::Value| serde_json::from_value::<PodOptions>(json);
     assert_eq!(options(json!({})).expect("no options").termination_grace_seconds(), 30);
     let said = options(json!({"termination_grace_seconds": 90, "allow_root": true})).expect("both options");
     assert_eq!((said.termination_grace_seconds(), said.allow_root), (90, true));
-    assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "0 is refused");
+    assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "0 must be refused");
     assert_eq!(serde_json::to_value(PodOptions::default()).expect("JSON"), json!({}));
 }
 
@@ -205,7 +205,7 @@ proptest! {
         prop_assert!(kept::<Amount>(&request).is_some(), "{}", request);
         let there = kept::<Amount>(&format!("{request}:{limit}"));
         let back = kept::<Amount>(&format!("{limit}:{request}"));
-        prop_assert!(there.is_some() || back.is_some(), "one of the two orders is valid");
+        prop_assert!(there.is_some() || back.is_some(), "one of the two orders must be valid");
     }
 
     #[test]

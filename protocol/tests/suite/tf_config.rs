@@ -8,7 +8,7 @@ use protocol::ids::{ReplicaId, Role};
 use protocol::tf_config::{Cluster, MEMBERS_MAX, TfConfig};
 use serde_json::json;
 
-/// A cluster on one machine. Ports count from 2000, in the given order.
+/// A cluster on one machine. The ports begin at 2000, in the given order.
 fn cluster(replicas: &[&str]) -> Cluster {
     let member = |(port, id): (u16, &&str)| (id.parse().expect(id), SocketAddr::from(([10, 1, 0, 5], port)));
     Cluster::new(&(2000..).zip(replicas).map(member).collect())
@@ -84,7 +84,7 @@ fn a_cluster_reads_back() {
     assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("no members"), Cluster::default());
 }
 
-/// The longest TF_CONFIG of this many members: longest addresses, all roles, longest task.
+/// The longest TF_CONFIG with this many members. It has the longest addresses, all roles and the longest task.
 fn longest(members: u32) -> String {
     let id = |place: u32| match place {
         0 => ReplicaId { role: Role::Chief, index: 0 },

@@ -27,7 +27,7 @@ fn a_state_says_why_an_interpreter_is_cold() {
 }
 
 #[test]
-fn a_choice_is_never_or_modules() {
+fn preload_is_never_or_a_list_of_modules() {
     assert_golden(&Preload::Never, &json!("never"));
     assert_golden(&Preload::Modules(vec![]), &json!({"modules": []}));
     assert_golden(&Preload::Modules(vec![module("tensorflow")]), &json!({"modules": ["tensorflow"]}));
@@ -49,12 +49,12 @@ fn a_job_names_at_most_64_modules() {
 }
 
 #[test]
-fn a_module_has_a_name_of_python() {
+fn the_name_of_a_module_must_be_valid_in_python() {
     for name in ["numpy", "_a1", "tensorflow.keras.layers"] {
         assert_eq!(module(name).to_string(), name);
     }
     for text in ["", ".", "a.", ".a", "a..b", "a-b", "1a", "a b", "a/b", "é", &"a".repeat(129)] {
-        let error = text.parse::<ModuleName>().expect_err("refused").to_string();
+        let error = text.parse::<ModuleName>().expect_err("not refused").to_string();
         assert!(error.contains("is not the name of a Python module"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
-//! The newest message of each machine, `machines/NAME.UID/REPLICA.json` in the state directory. A machine is listed only
-//! after its message is on disk. So the next master knows every machine that may run a script.
+//! Stores the newest message of each machine in `machines/NAME.UID/REPLICA.json` of the state directory. The table of
+//! pods lists a machine only after its message is on disk. So the next master finds every machine that may run a
+//! script.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -20,11 +21,12 @@ impl Files {
         Self(folder)
     }
 
-    /// Every message, with its job and place. Names of other files are ignored. Skips a message that is not valid, such as
-    /// one of an earlier version: nobody can poll its agent, which therefore kills its script and joins again.
+    /// Reads every message, with its job and place. Ignores files with other names. Skips an invalid message, such as a
+    /// message of an earlier version. The master does not poll the agent of such a machine. So the agent kills its
+    /// script and joins again.
     ///
     /// # Errors
-    /// Fails if a file cannot be read. The error names it.
+    /// Fails if a folder or a message cannot be read. If a message cannot be read, the error names its file.
     pub(super) fn read(&self) -> io::Result<Vec<(JobKey, ReplicaId, JoinRequest)>> {
         let mut found = vec![];
         for folder in entries(&self.0)? {
@@ -60,7 +62,7 @@ impl Files {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 warn!(job = %job.name, %replica, %error, "the message of a machine that has left stays on disk");
             }
-            // This fails if other machines have messages there.
+            // The folder stays if it contains messages of other machines.
             Ok(()) | Err(_) => drop(fs::remove_dir(self.folder(job))),
         }
     }

@@ -1,8 +1,8 @@
 //! Runs pods on machines whose agents join by themselves. A pod is a place that waits for a machine. The agents outlive
-//! this master, so the back end keeps the newest message of each machine on disk, and the next master finds them.
+//! this master. So the back end stores the newest message of each machine on disk, for the next master.
 //!
-//! Nobody can end a machine's processes from outside. So a deletion asks the agent to stop its run, and the pod stays
-//! listed until the agent confirms it, or until the run must be dead (see [`protocol::lease`]).
+//! The master cannot end processes on a machine. So a deletion asks the agent to stop its run. The pod stays listed
+//! until the agent confirms the stop, or until the run must be dead (see [`protocol::lease`]).
 
 mod files;
 mod places;
@@ -41,7 +41,7 @@ pub struct JoinedBackend(Arc<Shared>);
 
 struct Shared {
     files: Files,
-    /// Held by the task that writes a message.
+    /// Locked by the task that writes a message.
     turn: tokio::sync::Mutex<()>,
     agents: AgentClient,
     key: AgentKey,
@@ -49,11 +49,11 @@ struct Shared {
 }
 
 impl JoinedBackend {
-    /// A back end that keeps the machines' messages in `folder`. `key` is that of the agents' tokens. Machines of jobs
-    /// for which `exists` is false are forgotten.
+    /// Opens the back end, which stores the machines' messages in `folder`. `key` is the key of the agents' tokens. If
+    /// `exists` is false for a job, the messages of the job's machines are removed.
     ///
     /// # Errors
-    /// Fails if a file cannot be read, because a script may run on its machine.
+    /// Fails if a message cannot be read: a script may still run on the machine that sent the message.
     pub fn open(folder: PathBuf, key: AgentKey, exists: impl Fn(&JobKey) -> bool) -> io::Result<Self> {
         let files = Files::new(folder);
         let mut jobs: BTreeMap<JobKey, Places> = BTreeMap::new();
@@ -68,18 +68,18 @@ impl JoinedBackend {
         Ok(Self(Arc::new(Shared { files, turn: tokio::sync::Mutex::default(), agents: AgentClient::new(), key, jobs })))
     }
 
-    /// Takes the message of a machine, whose `lease_seconds` is that of the job. Returns its place. `None`: it waits for
-    /// a place, or has left.
+    /// Takes the message of a machine. The message's `lease_seconds` must be the job's. Returns the machine's place, or
+    /// `None` if the machine waits for a place or has left.
     ///
     /// # Errors
     /// Fails if the message cannot be written to disk. Then the machine has no place.
     pub async fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let (shared, job) = (Arc::clone(&self.0), job.clone());
-        // The task goes on if the caller leaves. Otherwise a message could be on disk whose machine has no place.
+        // The task continues if the caller leaves. Otherwise a message could be on disk while its machine has no place.
         tokio::spawn(async move { shared.take(job, message).await }).await.map_err(io::Error::other)?
     }
 
-    /// A machine of this job that can try to reach another one at `address`: that of the first place.
+    /// A machine of this job that can test whether `address` is reachable: the first machine with another address.
     pub fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
         self.0.with_job(job, |places| places.neighbour(address))
     }
@@ -118,7 +118,7 @@ struct Leaving {
 }
 
 impl Shared {
-    /// Changes the places of one job. Forgets the job if it has no pods and nobody watches it.
+    /// Changes the places of one job. Then removes the job if it has no pods and nobody watches the job.
     fn with_job<T>(&self, job: &JobKey, change: impl FnOnce(&mut Places) -> T) -> T {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let places = jobs.entry(job.clone()).or_default();
@@ -134,7 +134,8 @@ impl Shared {
         places.remove(replica);
     }
 
-    /// Writes what a machine's message changes, and then makes it known. Meanwhile, pods may be created and deleted.
+    /// Writes the changes that a machine's message causes to disk, and then to the table. Pods may be created and
+    /// deleted during the write.
     async fn take(self: Arc<Self>, job: JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let _turn = self.turn.lock().await;
         let boot_id = message.boot_id.clone();
@@ -153,7 +154,7 @@ impl Shared {
         Ok(place.filter(|id| self.with_job(&job, |places| places.is_of(*id, &boot_id))))
     }
 
-    /// Frees a place when the run of its machine is dead. Its agent may join again.
+    /// Frees a place when the run of its machine is dead. The machine's agent may then join again.
     async fn end(self: Arc<Self>, machine: Leaving) {
         let agents = self.agents.with_token(&self.key.token(&machine.job.uid));
         tokio::select! {
@@ -169,8 +170,8 @@ impl Shared {
         });
     }
 
-    /// Resolves when nobody can have renewed the run's lease for so long that the run must be dead. A driver that watches
-    /// the job decides this itself, and then calls [`PodBackend::delete_unconfirmed`].
+    /// Resolves when the run must be dead, because no driver has watched the job for [`Lease::death`]. A driver that
+    /// watches the job decides itself when the run is dead. It then calls [`PodBackend::delete_unconfirmed`].
     async fn abandoned(&self, Leaving { job, lease, .. }: &Leaving) {
         let mut since = Instant::now();
         while since.elapsed() < lease.death() {
@@ -182,11 +183,11 @@ impl Shared {
     }
 }
 
-/// Resolves when the agent says that nothing runs, or when another agent has its address.
+/// Resolves when the agent reports that nothing runs, or when another agent answers at its address.
 async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &Leaving) {
     let mut poll = None;
     loop {
-        // The status below shows whether it helped.
+        // The status below shows whether the stop succeeded.
         let _ = agents.stop(*agent, None, Duration::ZERO).await;
         match agents.status(*agent, poll).await {
             Ok(AgentAnswer::Status(status)) if status.boot_id != *boot_id => return,
@@ -196,7 +197,7 @@ async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &L
                     poll = Some(Poll { after: status.seq, wait: lease.length().min(POLL_WAIT_MAX) });
                 }
             },
-            // It does not know this job's token.
+            // An agent that refuses this job's token is another agent.
             Err(AgentError::Refused { status: 401, .. }) => return,
             Ok(AgentAnswer::SeedOnly) | Err(_) => {
                 poll = None;
@@ -243,7 +244,7 @@ impl PodBackend for JoinedBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let waits = PodState::Pending { reason: Some("waits for a machine".to_owned()) };
-        // `admit` has refused everything that another back end needs. The machine has its own command.
+        // `admit` has refused the fields that only other back ends use. The machine has its own command.
         let PodSpec {
             job,
             replica,

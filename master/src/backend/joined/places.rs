@@ -22,7 +22,7 @@ pub(super) struct Places {
 
 /// The changes that a machine's message causes.
 pub(super) struct Choice {
-    /// The machine's place. `None`: it waits for a place, or has left.
+    /// The machine's place, or `None` if the machine waits for a place or has left.
     pub(super) place: Option<ReplicaId>,
     /// The messages to write to disk before the table shows them.
     pub(super) news: Vec<News>,
@@ -55,7 +55,7 @@ impl Places {
 
     /// Chooses a place for a machine that has none.
     fn choose_place(&self, message: JoinRequest) -> Choice {
-        // Only one agent can listen at an address, and this one does.
+        // Only one agent can listen at an address, so an earlier agent with this address has ended.
         let earlier = self.machines.iter().find(|(_, known)| known.address == message.address);
         let killed = earlier
             .and_then(|(id, known)| self.news(*id, JoinRequest { left: Some(Left::Terminated), ..known.clone() }));
@@ -71,7 +71,7 @@ impl Places {
         Some(News { replica, message, incarnation })
     }
 
-    /// Lists a message that is on disk. Returns whether its pod still exists; otherwise nothing changes.
+    /// Updates a pod with a message that is on disk. If the pod no longer exists, changes nothing and returns false.
     pub(super) fn occupy(&mut self, News { replica, message, incarnation }: News) -> bool {
         let exists = self.table.has(replica, &incarnation);
         if exists {
@@ -82,12 +82,12 @@ impl Places {
         exists
     }
 
-    /// Whether this machine has the place.
+    /// Whether the place belongs to the machine with this boot id.
     pub(super) fn is_of(&self, replica: ReplicaId, boot_id: &str) -> bool {
         self.machines.get(&replica).is_some_and(|known| known.boot_id == boot_id)
     }
 
-    /// The first machine that runs at another address.
+    /// The first machine that has not left and has another address.
     pub(super) fn neighbour(&self, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
         let mut others = self.machines.iter().filter(|(_, known)| known.left.is_none() && known.address != address);
         others.next().map(|(id, known)| (*id, known.address))

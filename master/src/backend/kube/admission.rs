@@ -1,4 +1,4 @@
-//! Whether a job's pods can exist in this cluster, asked before anything is created.
+//! Checks whether the cluster accepts a job's pods, before anything is created.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
@@ -19,14 +19,15 @@ use crate::kube::api::{ApiFailure, call, claims};
 use crate::template::{Note, is_masters, is_masters_claim, listed};
 
 impl KubeBackend {
-    /// Checks a job before anything exists: what needs no call, then each kind of pod in a dry run, then the quotas. The dry
-    /// run finds violated admission rules, unknown classes and unknown accounts.
+    /// Checks a job before anything exists. First come the checks that need no call, then a dry run of each kind of
+    /// pod, then the quotas. The dry run finds violated admission rules, unknown priority classes and unknown service
+    /// accounts.
     pub(super) async fn admission(&self, spec: &JobSpec) -> Result<(), Refusal> {
         let kinds = plan::kinds(spec);
         if let Some(refusal) = self.refusal(spec, &kinds) {
             return Err(refusal);
         }
-        // The API requires the owner's uid, and does not check that the owner exists.
+        // The API requires a uid of the owner, but does not check that the owner exists.
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
         let (mut trials, mut gang) = (vec![], vec![]);
         for (replica, pods) in kinds {
@@ -84,25 +85,26 @@ impl KubeBackend {
         Ok(pod)
     }
 
-    /// Asks the API in a dry run whether it would accept this pod. Returns the pod with what the namespace adds, such as the
-    /// defaults of a LimitRange.
+    /// Asks the API in a dry run whether it would accept this pod. Returns the pod with the fields that the namespace
+    /// adds, such as the defaults of a LimitRange.
     async fn tried(&self, trial: Pod) -> Result<Pod, Refusal> {
         let dry_run = PostParams { dry_run: true, field_manager: None };
         match call(self.pods.create(&dry_run, &trial)).await {
             Ok(pod) => Ok(pod),
+            // Other jobs may release their share of the quota, so the driver retries `create`.
             Err(failure) if failure.says_over_quota() => Ok(trial),
             Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
                 let missing = quota::missing_options(&message);
-                let sentence = format!("the cluster refuses such a pod: {message}{missing}");
+                let sentence = format!("the cluster refuses a pod of this job: {message}{missing}");
                 Err(Refusal { code: ErrorCode::BadPod, sentence })
             }
-            // Other jobs may release their share of the quota, or an earlier job's pod has this name still: `create` waits.
-            // If the API is unavailable, the submit fails when it creates the record.
+            // If an earlier job's pod still has this name, `create` waits until the name is free. If the API is
+            // unavailable, the submit fails when it creates the record.
             Err(_) => Ok(trial),
         }
     }
 
-    /// Refuses a gang that exceeds a whole quota. A gang that only exceeds the free part of a quota must wait.
+    /// Refuses a gang that exceeds a whole quota. If a gang exceeds only the free part of a quota, the gang must wait.
     async fn admit_gang(&self, gang: &[(Pod, usize)], spec: &JobSpec) -> Result<(), Refusal> {
         let quotas = match call(self.quotas.list(&ListParams::default())).await {
             Ok(quotas) => quotas.items,

@@ -5,9 +5,9 @@ use crate::kube::api::ApiFailure;
 use crate::template::{Note, listed};
 
 /// Why a job without an image cannot run.
-pub(super) const NO_IMAGE: &str = "image is missing: this master runs pods in Kubernetes, and they need one";
+pub(super) const NO_IMAGE: &str = "image is missing: this master runs pods in Kubernetes, and every pod needs an image";
 
-/// Why a job that brings its code cannot run.
+/// Why a job cannot run if the agent must be copied into its pods.
 pub(super) const NO_AGENT_IMAGE: &str = "the agent must be copied into the job's pods, and this master knows no image with the agent: start the \
                                          master with --agent-image, such as --agent-image muster-master:latest";
 

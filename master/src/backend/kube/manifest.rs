@@ -36,16 +36,16 @@ pub(super) const JOB_UID: &str = "muster/job-uid";
 pub(super) const ROLE: &str = "muster/role";
 /// The label with the replica's index in its role, from 0.
 pub(super) const INDEX: &str = "muster/index";
-/// The name of the pod's only container.
+/// The name of the agent's container in a pod without a template.
 pub(super) const CONTAINER: &str = "agent";
 /// The resource name of GPUs in NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 
 /// Builds the pod. The same spec always gives the same pod. If the job brings its code or the pod has a template, the agent
-/// comes from the image `agent`; otherwise it is in the job's image.
+/// is copied from the image `agent`. Otherwise the job's image contains the agent.
 ///
 /// # Errors
-/// The fields of the template that are refused.
+/// Returns the refused fields of the template.
 pub(super) fn pod(
     spec: &PodSpec,
     agent: Option<&ImageRef>,
@@ -58,7 +58,7 @@ pub(super) fn pod(
     Ok(template::filled(checked(template, allowed)?.pod, template, own))
 }
 
-/// Muster's own pod.
+/// Builds the pod without the fields of the template.
 fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>, user: DefaultUser) -> Pod {
     let PodSpec {
         job,
@@ -144,9 +144,9 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
     }
 }
 
-/// Arguments for the agent. `None` if they say no more than its default, because the first prototype's agent accepts
-/// none. Kubernetes and the agent expand `$(NAME)` and turn `$$` into `$`. Every `$` is doubled, so only the agent
-/// expands: its variables are those of the run.
+/// The agent's arguments. `None` if they equal the agent's default, because the first prototype's agent accepts no
+/// arguments. Kubernetes and the agent both expand `$(NAME)` and turn `$$` into `$`. This function doubles every `$`,
+/// so that Kubernetes expands nothing. The agent then expands the variables of the run.
 fn arguments(spec: &PodSpec) -> Option<Vec<String>> {
     if spec.command == [PYTHONS[0], SCRIPT] && !spec.needs_agent() {
         return None;
@@ -202,7 +202,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         enable_service_links: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            // Set only if the job names a user. Other users than the image's own may be unable to read the image's files.
+            // Set only if the job names a user. A user other than the image's may be unable to read the image's files.
             run_as_user: user.map(|(uid, _)| uid.into()),
             run_as_group: user.map(|(_, gid)| gid.into()),
             run_as_non_root: (!allow_root).then_some(true),
@@ -219,7 +219,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
     }
 }
 
-/// The list, unless it is empty: an empty list would replace that of a template.
+/// Returns `None` for an empty list, because an empty list would replace the template's list.
 fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
@@ -235,7 +235,7 @@ fn resources(cpu: Option<&Amount>, memory: Option<&Amount>, gpus: u32) -> Option
     if gpus > 0 {
         limits.insert(GPU.to_owned(), Quantity(gpus.to_string()));
     }
-    // Every amount has a limit.
+    // Every amount has a limit, so without limits there are no requests.
     (!limits.is_empty()).then_some(ResourceRequirements {
         requests: Some(requests),
         limits: Some(limits),

@@ -12,7 +12,7 @@ fn in_template(pod: Value, options: PodOptions) -> Value {
 }
 
 #[test]
-fn a_template_keeps_what_muster_does_not_need() {
+fn a_template_keeps_all_fields_that_muster_does_not_set() {
     let made = in_template(
         json!({
             "metadata": { "labels": { "team": "vision", "muster/job": "another" }, "annotations": { "note": "kept" } },
@@ -64,7 +64,7 @@ fn a_template_keeps_what_muster_does_not_need() {
 }
 
 #[test]
-fn a_template_may_name_the_user() {
+fn a_user_in_the_template_replaces_the_default_user() {
     let pod = json!({ "spec": {
         "securityContext": { "runAsUser": 1000, "fsGroup": 100 },
         "containers": [{ "name": "tensorflow", "image": "digits:1" }],

@@ -25,7 +25,7 @@ fn spec() -> PodSpec {
     }
 }
 
-/// The command that runs a script with these words.
+/// The command `python` with these arguments.
 fn command(words: &[&str]) -> Vec<String> {
     ["python"].iter().chain(words).map(|word| (*word).to_owned()).collect()
 }
@@ -169,7 +169,7 @@ fn expanded(arg: &str) -> String {
 }
 
 #[test]
-fn without_arguments_the_container_has_no_args_unless_the_script_has_another_name() {
+fn the_container_has_args_only_if_the_command_is_not_the_default() {
     let command = command(&["src/train.py"]);
     assert_eq!(arguments(&PodSpec { command, ..spec() }).unwrap(), ["--", "python", "src/train.py"]);
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
@@ -181,7 +181,7 @@ fn with_code(options: PodOptions) -> PodSpec {
 }
 
 #[test]
-fn a_job_that_brings_its_code_runs_an_unmodified_image_with_the_agent_from_another() {
+fn a_job_that_brings_its_code_runs_an_unmodified_image_with_the_agent_from_another_image() {
     let mut expected = minimal();
     let mount = |path: &str, name: &str| json!({ "name": name, "mountPath": path });
     let mounts = [
@@ -220,7 +220,7 @@ fn a_job_that_brings_its_code_runs_an_unmodified_image_with_the_agent_from_anoth
 }
 
 #[test]
-fn the_user_of_a_job_that_brings_its_code_can_be_another() {
+fn run_as_and_allow_root_change_the_user_of_a_job_that_brings_its_code() {
     let user = |options: PodOptions| {
         let pod = sent(&with_code(options))["spec"].take();
         let names = items(&pod["containers"][0]["env"]).iter().map(|variable| variable["name"].clone());
@@ -235,19 +235,18 @@ fn the_user_of_a_job_that_brings_its_code_can_be_another() {
 }
 
 #[test]
-fn openshift_gives_the_user_of_pods_that_name_none() {
+fn if_the_cluster_chooses_users_a_pod_sets_only_a_user_that_the_job_names() {
     let mut expected = sent(&with_code(PodOptions::default()));
     let context = expected["spec"]["securityContext"].as_object_mut().unwrap();
     assert_eq!([context.remove("runAsUser"), context.remove("runAsGroup")], [Some(json!(65532)), Some(json!(65532))]);
     assert_eq!(sent_by(DefaultUser::OfCluster, &with_code(PodOptions::default())), expected);
     assert_eq!(expected["spec"]["securityContext"]["runAsNonRoot"], true);
-    // A user that the job names stays.
     let named = with_code(PodOptions { run_as: Some("1000".parse().unwrap()), ..PodOptions::default() });
     assert_eq!(sent_by(DefaultUser::OfCluster, &named), sent(&named));
 }
 
 #[test]
-fn a_volume_of_the_job_takes_the_place_of_an_empty_folder() {
+fn a_volume_that_the_job_mounts_at_tmp_replaces_the_empty_folder_there() {
     let volumes = vec!["pvc:scratch:/tmp".parse().unwrap()];
     let pod = sent(&with_code(PodOptions { volumes, ..PodOptions::default() }))["spec"].take();
     let mounts = items(&pod["containers"][0]["volumeMounts"]).iter();
@@ -256,7 +255,7 @@ fn a_volume_of_the_job_takes_the_place_of_an_empty_folder() {
 }
 
 /// The controls of the Pod Security Standard `restricted`, by name, as checks of a pod's specification. The controls of
-/// `baseline` come first. The checks of a container look at each one.
+/// `baseline` come first. A check of security contexts applies to every container.
 type Control = (&'static str, fn(&Value) -> bool);
 const RESTRICTED: [Control; 17] = [
     ("HostProcess", |pod| {
@@ -312,7 +311,8 @@ fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The controls that the pod breaks, with the agent in the image or from another image.
+/// The controls that a pod with these options breaks. The list is the same whether the job's image contains the agent
+/// or the agent is copied.
 fn broken_controls(options: &PodOptions) -> Vec<&'static str> {
     let broken = |spec: &PodSpec| {
         let pod = sent(spec)["spec"].take();
@@ -331,7 +331,7 @@ fn pods_without_root_and_without_host_volumes_meet_the_restricted_standard() {
         ..all_options()
     };
     let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("no object") };
-    assert_eq!(all.len(), 13, "every option except --allow-root");
+    assert_eq!(all.len(), 13, "expected every option except --allow-root");
     for chosen in 0..1_u32 << all.len() {
         let some = all.iter().enumerate().filter(|(place, _)| chosen & (1 << place) != 0);
         let some = some.map(|(_, (name, value))| (name.clone(), value.clone())).collect();

@@ -39,12 +39,12 @@ use crate::template::{Allowed, Note};
 
 /// Maximum time for the first list of all pods.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time for an earlier job's pod to release a name that is needed again, after the pod's grace.
+/// Maximum time until the name of an earlier job's pod is free, counted from the end of that pod's grace.
 const NAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between attempts to create a pod whose name is still in use, while the watch reports no change.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
 /// The grace of a deleted pod whose container was started. With a grace of 0, Kubernetes would no longer list the pod
-/// although its processes may still run.
+/// while its processes may still run.
 const GRACE_SECONDS: u32 = 1;
 /// The grace of a deleted pod whose container was never started. With a longer grace, old kubelets take half a minute
 /// to remove the pod.
@@ -67,7 +67,7 @@ pub struct KubeBackend {
     default_user: DefaultUser,
     own_claims: BTreeSet<String>,
     seen: SeenPods,
-    /// Cancelled when the watch has ended, which only a panic can cause.
+    /// Cancelled when the watch has ended. Only a panic can end the watch.
     blind: CancellationToken,
     _watch: AbortOnDropHandle<()>,
 }
@@ -81,12 +81,12 @@ pub enum HostVolumes {
     Allowed,
 }
 
-/// The user of pods into which the agent is copied, if neither the job nor its template names one.
+/// The user of pods into which the agent is copied, if neither the job nor its template names a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultUser {
     /// User and group 65532.
     Muster,
-    /// A user that the cluster gives, as OpenShift does.
+    /// A user that the cluster chooses, as OpenShift does.
     OfCluster,
 }
 
@@ -108,8 +108,8 @@ pub enum BeginError {
 }
 
 impl KubeBackend {
-    /// Begins the watch, and returns when all existing pods are known. Refuses mounts of the nodes' folders, unless
-    /// [`Self::with_host_volumes`] allows them.
+    /// Begins the watch, and returns when the watch has listed all existing pods. By default, the back end refuses
+    /// mounts of the nodes' folders (see [`Self::with_host_volumes`]).
     ///
     /// # Errors
     /// [`BeginError`].
@@ -152,7 +152,7 @@ impl KubeBackend {
         Self { host_volumes, ..self }
     }
 
-    /// Sets the image from which the agent comes into the pods of jobs that bring their code.
+    /// Sets the image from which the agent is copied into pods.
     pub fn with_agent_image(self, agent_image: Option<ImageRef>) -> Self {
         Self { agent_image, ..self }
     }
@@ -162,7 +162,7 @@ impl KubeBackend {
         Self { default_user, ..self }
     }
 
-    /// Sets the claims that the master's own pod mounts. Jobs may not mount them.
+    /// Sets the claims that the master's own pod mounts. Jobs may not mount these claims.
     pub fn with_own_claims(self, own_claims: BTreeSet<String>) -> Self {
         Self { own_claims, ..self }
     }
@@ -173,7 +173,7 @@ impl KubeBackend {
         manifest::pod(spec, self.agent_image.as_ref(), self.default_user, allowed)
     }
 
-    /// Creates a pod, or finds that it exists. Waits while a pod of another job has this name.
+    /// Creates a pod if it does not exist. Waits while a pod of another job has this name.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
         if spec.needs_agent() && self.agent_image.is_none() {
             return Err(CreateError::NoAgentImage);
@@ -262,7 +262,7 @@ impl PodBackend for KubeBackend {
     }
 
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
-        // Without pods, no call is needed.
+        // If the job has no pods, no call is needed.
         if self.seen.table(job).borrow().is_empty() {
             return Ok(());
         }

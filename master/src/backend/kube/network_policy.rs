@@ -1,5 +1,5 @@
-//! The NetworkPolicy of a job. TensorFlow's port runs any graph that it receives, so only the job's own pods may
-//! reach it. The master may reach the agents.
+//! The NetworkPolicy of a job. TensorFlow's server runs any graph that it receives, so only the job's own pods may
+//! reach TensorFlow's port. The master may reach the agents' port.
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
@@ -48,7 +48,7 @@ pub(super) fn policy(job: &JobKey, master: MasterPlace) -> NetworkPolicy {
 }
 
 /// The pods that may reach the agents' port; `None` allows everyone. The policy can only select pods of its namespace.
-/// For a master elsewhere, the port is open to everyone, and only the agents' token protects it.
+/// If the master runs elsewhere, the port is open to everyone, and only the agents' tokens protect the port.
 fn masters(place: MasterPlace) -> Option<Vec<NetworkPolicyPeer>> {
     match place {
         MasterPlace::PodBesideJobs => Some(vec![peer(pods_with(&[(APP_NAME, MUSTER), (APP_COMPONENT, "master")]))]),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_elsewhere_opens_only_the_agents_port_to_everyone() {
+    fn if_the_master_runs_elsewhere_only_the_agents_port_is_open_to_everyone() {
         let ingress = sent(MasterPlace::Elsewhere)["spec"]["ingress"].take();
         assert_eq!(ingress[1], json!({ "ports": [{ "protocol": "TCP", "port": 7896 }] }));
         assert_eq!(ingress[0], sent(MasterPlace::PodBesideJobs)["spec"]["ingress"][0]);

@@ -1,4 +1,4 @@
-//! Converts a pod from Kubernetes to the state that the driver uses, with Kubernetes' own words for reasons.
+//! Converts a pod from Kubernetes to the state that the driver uses. Reasons are in Kubernetes' own words.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +15,8 @@ use crate::job::key::JobKey;
 use crate::job::observation::{Addresses, PodState};
 use crate::kube::api::JOB;
 
-/// Reasons of a waiting container that only a change of the job or the cluster resolves. CreateContainerError is not in
-/// this list: its cause is one node, for example with a full disk or a busy runtime, and the kubelet retries
+/// Reasons of a container that waits until a user changes the job or the cluster. CreateContainerError is not in this
+/// list: it is a problem of one node, such as a full disk or a busy runtime, and the kubelet retries
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
 const HOPELESS: [&str; 7] = [
     IMAGE_PULL_BACK_OFF,
@@ -27,9 +27,9 @@ const HOPELESS: [&str; 7] = [
     "RunContainerError",
     "CrashLoopBackOff",
 ];
-/// The kubelet failed to pull the image and will retry later. Its message no longer gives the cause.
+/// The kubelet failed to pull the image and will retry later. The kubelet's message no longer gives the cause.
 const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
-/// The kubelet has just failed to pull the image. Its message gives the cause.
+/// The kubelet has just failed to pull the image. The kubelet's message gives the cause.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
 /// The beginning of the message of a busy kubelet, such as `failed to sync secret cache: timed out waiting for the
 /// condition` (`kubernetes/pkg/kubelet/util/manager/watch_based_manager.go`).
@@ -39,7 +39,8 @@ const NOT_INSTALLED: &str = "the agent cannot be copied into the pod: ";
 /// The container ran out of memory.
 const OOM_KILLED: &str = "OOMKilled";
 
-/// The job and replica of a pod, by its labels and its owner. `None` if these are invalid, or do not fit its name.
+/// The job and replica of a pod, from its labels and its owner. `None` if the labels or the owner are invalid, or do
+/// not fit the pod's name.
 pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
     let label = |key: &str| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);
     let name: JobName = label(JOB)?.parse().ok()?;
@@ -50,7 +51,7 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
     is_named_so.then(|| (JobKey { name, uid: owner.uid.clone() }, replica))
 }
 
-/// The state of a pod. `before` is its previous state, whose reason may explain the new state better.
+/// The state of a pod. `before` is the pod's previous state. The reason in `before` may explain the new state better.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
     if ended_among_others(pod, status) || matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
@@ -70,8 +71,8 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     }
 }
 
-/// Whether the script's container has ended by itself in a pod of a template, whose other containers may run on. A
-/// container that was stopped may belong to an eviction, which the phase of the pod will tell.
+/// Whether the script's container has ended by itself, in a pod with a template. The pod's other containers may still
+/// run. If the script was stopped, the cause may be an eviction, which the pod's phase will show later.
 fn ended_among_others(pod: &Pod, status: &PodStatus) -> bool {
     let terminated = container_state(pod, status).and_then(|state| state.terminated.as_ref());
     let is_by_itself = |state| last_words(state).is_none_or(|words| !words.exit.stopped);
@@ -82,7 +83,7 @@ fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// The name of the agent's container. A pod without a template does not name it.
+/// The name of the agent's container. Only a pod with a template has the name in an annotation.
 fn container_name(pod: &Pod) -> &str {
     annotation(pod, RUN_CONTAINER).filter(|_| annotation(pod, TF_PORT).is_some()).unwrap_or(CONTAINER)
 }
@@ -136,11 +137,12 @@ fn pending(status: &PodStatus, waiting: Option<Waiting<'_>>) -> Option<String> {
 struct Waiting<'a> {
     state: &'a ContainerStateWaiting,
     image: Option<&'a str>,
-    /// Whether it copies the agent.
+    /// Whether this container copies the agent.
     is_installer: bool,
 }
 
-/// The container for which the pod waits: the agent's own, unless the copy of the agent has a problem.
+/// The container for which the pod waits. If the container that copies the agent has a problem, the pod waits for that
+/// container. Otherwise the pod waits for the agent's container.
 fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
     let image = |container: &'a Container| container.image.as_deref();
     let installers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
@@ -156,7 +158,7 @@ fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
 }
 
 impl Waiting<'_> {
-    /// The reason; `None` while it is simply being created.
+    /// Why the container waits. `None` while Kubernetes creates the container without a problem.
     fn reason(self) -> Option<String> {
         let is_ordinary = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
         let reason = self.state.reason.as_deref().filter(|reason| !is_ordinary(reason))?;
@@ -170,7 +172,7 @@ impl Waiting<'_> {
     }
 
     fn is_hopeless(&self) -> bool {
-        // The kubelet was too slow to read a Secret or ConfigMap, and tries again.
+        // The kubelet was too slow to read a Secret or ConfigMap, and will retry.
         let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
         self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late
     }
@@ -188,7 +190,7 @@ impl Waiting<'_> {
     }
 }
 
-/// Why the agent was not copied, if that ended the pod.
+/// Why the agent could not be copied, if this failure ended the pod.
 fn not_installed(status: &PodStatus) -> Option<String> {
     let terminated = installer_state(status)?.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
     let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
@@ -231,7 +233,7 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
         (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => {
             PodState::Terminated { exit: words, reason }
         }
-        // The container's end does not show how exec.py would have ended.
+        // The disruption ended the container, so its exit code is not a result of exec.py.
         (Some(reason), _) => PodState::Disrupted { reason },
         (None, Some(ContainerStateTerminated { exit_code, .. })) if words.is_some() => {
             PodState::Terminated { exit: words, reason: format!("its agent ended with exit code {exit_code}") }
@@ -263,7 +265,7 @@ fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminat
     }
 }
 
-/// The last words of the agent, if it left any.
+/// The last words that the agent wrote as the container's termination message. `None` for any other message.
 fn last_words(terminated: &ContainerStateTerminated) -> Option<LastWords> {
     serde_json::from_str(terminated.message.as_deref()?).ok()
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A pod whose init container has this state, and whose own container waits for it.
+/// A pod whose init containers have this state, and whose main container waits for them.
 fn installing(phase: &str, container: &Value) -> Pod {
     let mut status = with(phase, &json!({ "waiting": { "reason": "PodInitializing" } }));
     status["initContainerStatuses"] = json!([
@@ -16,7 +16,7 @@ fn installing(phase: &str, container: &Value) -> Pod {
 }
 
 #[test]
-fn a_problem_of_the_container_that_copies_the_agent_is_named() {
+fn the_reason_names_a_problem_of_the_container_that_copies_the_agent() {
     let waiting = |reason: &str| installing("Pending", &json!({ "waiting": { "reason": reason, "message": "no" } }));
     let reason =
         |reason: &str| format!("the agent cannot be copied into the pod: image \"muster-master:1\": {reason}: no");

@@ -1,4 +1,4 @@
-//! Tests of pods that the cluster, a user or a master takes away.
+//! Tests of pods that the cluster evicts, or that a user or a master deletes.
 
 use serde_json::{Value, json};
 
@@ -59,7 +59,7 @@ fn a_pod_that_is_being_deleted_is_leaving() {
 }
 
 #[test]
-fn an_eviction_for_the_pods_own_storage_is_not_a_disruption() {
+fn a_pod_that_is_evicted_for_its_own_use_of_storage_is_terminated_not_disrupted() {
     let evicted =
         |message: &str| state(&pod(&json!({ "phase": "Failed", "reason": "Evicted", "message": message })), None);
     for message in [

@@ -94,7 +94,7 @@ fn a_pod_that_is_being_created_is_pending_without_a_reason() {
 }
 
 #[test]
-fn a_pod_with_an_ip_counts_as_running() {
+fn a_pod_with_an_ip_is_running() {
     let creating = with("Pending", &json!({ "waiting": { "reason": "ContainerCreating" } }));
     assert_eq!(state(&pod(&creating), None), runs_at("10.244.0.7"));
     let running = with("Running", &json!({ "running": { "startedAt": "2026-11-21T12:00:00Z" } }));
@@ -146,18 +146,18 @@ fn a_back_off_keeps_the_cause_of_the_failed_pull() {
     let denied = "rpc error: code = Unknown desc = Error response from daemon: pull access denied for digits";
     let failed = state(&waiting("ErrImagePull", denied), None);
     let cause = format!("image \"registry.local/digits:1\": ErrImagePull: {denied}");
-    assert_eq!(failed, is_pending(Some(&cause)), "a first failure may be temporary");
+    assert_eq!(failed, is_pending(Some(&cause)), "after the first failed pull, which may be temporary");
     let back_off = waiting("ImagePullBackOff", "Back-off pulling image \"registry.local/digits:1\"");
     let given_up = state(&back_off, Some(&failed));
     assert_eq!(given_up, is_unusable(&cause));
-    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "a second back-off");
+    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "after a second back-off");
     let alone = "ImagePullBackOff: Back-off pulling image \"registry.local/digits:1\"";
-    assert_eq!(state(&back_off, None), is_unusable(alone), "a master that has just started does not know the cause");
+    assert_eq!(state(&back_off, None), is_unusable(alone), "without a previous state, the cause is unknown");
     assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_unusable(alone));
 }
 
 #[test]
-fn the_exit_code_of_the_container_tells_how_exec_py_ended() {
+fn the_exit_code_of_the_container_shows_how_exec_py_ended() {
     for (phase, code, reason, outcome) in [
         ("Succeeded", 0, "Completed", ExitOutcome::Code(0)),
         ("Failed", 1, "Error", ExitOutcome::Code(1)),
@@ -183,7 +183,7 @@ fn the_reason_of_a_killed_container_says_that_it_left_no_report() {
     let said_of = |mut pod: Pod| {
         let resources = json!({ "limits": { "memory": "1536Mi" } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
-        let PodState::Terminated { reason, .. } = state(&pod, None) else { panic!("it has ended") };
+        let PodState::Terminated { reason, .. } = state(&pod, None) else { panic!("expected a terminated pod") };
         reason
     };
     assert_eq!(
@@ -220,18 +220,20 @@ fn the_memory_limit_is_reported_in_bytes() {
         let mut pod = terminated("Failed", 137, "OOMKilled");
         let resources = json!({ "limits": { "memory": limit } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
-        let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else { panic!("it has ended") };
+        let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else {
+            panic!("no exit report: {limit}")
+        };
         assert_eq!(exit.exit.outcome, ExitOutcome::OutOfMemory { limit: bytes }, "{limit}");
     }
 }
 
 #[test]
-fn the_reason_suggests_an_image_without_an_agent() {
+fn if_the_image_has_no_agent_the_reason_asks_whether_client_build_made_the_image() {
     let message =
         "failed to create containerd task: exec: \"/muster/agent\": stat /muster/agent: no such file or directory";
     let ended = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": message } });
     let PodState::Terminated { exit: Some(exit), reason } = state(&pod(&with("Failed", &ended)), None) else {
-        panic!("it has ended")
+        panic!("expected a terminated pod with an exit report")
     };
     assert_eq!(exit.exit.outcome, ExitOutcome::Code(128));
     assert_eq!(
@@ -259,7 +261,9 @@ fn valid_last_words_are_used_and_other_messages_are_ignored() {
     for other in ["", "{}", "{\"exit\":", "out of space", "{\"generation\":\"1.1\",\"exit\":{\"ended_at\":1}}"] {
         let mut status = status.clone();
         status["containerStatuses"][0]["state"]["terminated"]["message"] = json!(other);
-        let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else { panic!("{other}") };
+        let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else {
+            panic!("no exit report: {other}")
+        };
         assert_eq!((exit.generation, exit.exit.outcome), (None, ExitOutcome::Code(3)), "{other}");
     }
 }
@@ -284,7 +288,7 @@ fn a_pod_whose_container_has_ended_is_running_until_its_phase_changes() {
 }
 
 #[test]
-fn a_pod_of_a_template_has_the_port_and_ends_with_the_container_that_it_names() {
+fn the_annotations_of_a_pod_with_a_template_name_its_tensorflow_port_and_the_container_that_ends_it() {
     let named = |pod: &Pod| {
         let mut pod = pod.clone();
         let annotations =
@@ -293,13 +297,13 @@ fn a_pod_of_a_template_has_the_port_and_ends_with_the_container_that_it_names() 
         pod
     };
     let running = named(&pod(&with("Running", &json!({ "running": {} }))));
-    let PodState::Running(addresses) = state(&running, None) else { panic!("it runs") };
+    let PodState::Running(addresses) = state(&running, None) else { panic!("expected a running pod") };
     assert_eq!((addresses.tensorflow.port(), addresses.agent.port()), (2222, AGENT_PORT));
     let ended = state(&named(&terminated("Running", 137, "Error")), None);
     assert!(matches!(ended, PodState::Terminated { exit: Some(_), .. }), "{ended:?}");
     let mut other = named(&terminated("Running", 137, "Error"));
     other.metadata.annotations.as_mut().unwrap().insert(RUN_CONTAINER.to_owned(), "tensorflow".to_owned());
-    assert!(matches!(state(&other, None), PodState::Running(_)), "another container has ended");
+    assert!(matches!(state(&other, None), PodState::Running(_)), "the named container has not ended");
 }
 
 #[test]

@@ -4,11 +4,12 @@
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceQuota};
 use protocol::pod::thousandths;
 
-/// The container resources that a quota also counts under their plain names (core/v1 `ResourceCPU`, `ResourceMemory`).
+/// Resources whose requests a quota can also name without the prefix `requests.` (core/v1 `ResourceCPU`,
+/// `ResourceMemory`).
 const PLAIN: [&str; 2] = ["cpu", "memory"];
 
-/// Why a gang never fits, even into an empty namespace. The gang has a number of pods of each kind. Only the cluster checks
-/// quotas with a scope; this function skips them.
+/// Why a gang cannot fit, even into an empty namespace. `gang` contains each kind of pod and the number of its pods.
+/// Skips quotas with a scope, which only the cluster can check.
 pub(super) fn shortage(gang: &[(Pod, usize)], quotas: &[ResourceQuota]) -> Option<String> {
     let pods: usize = gang.iter().map(|(_, pods)| pods).sum();
     let unscoped = quotas.iter().filter_map(|quota| {
@@ -67,7 +68,7 @@ fn shown(amount: u128, resource: &str) -> String {
     }
 }
 
-/// The missing options that a quota requires, as the end of a sentence.
+/// The options that a quota requires and that are missing according to the API's message, as the end of a sentence.
 pub(super) fn missing_options(message: &str) -> String {
     let Some((_, missing)) = message.split_once("must specify") else { return String::new() };
     let options = [("memory", "--memory 4Gi"), ("cpu", "--cpu 2")];

@@ -1,4 +1,4 @@
-//! The tables of pods, one for each job, built from the events of the one watch over all pods.
+//! Keeps one table of pods for each job. One watch over all pods updates all tables.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::observation::{Incarnation, Pod as Listed};
 
-/// All pods that a master has created, as far as the watch has reported.
+/// The pods that a master has created and that the watch has reported.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SeenPods {
     inner: Arc<Mutex<Inner>>,
@@ -25,7 +25,7 @@ pub(super) struct SeenPods {
     events: watch::Sender<()>,
 }
 
-/// What is known of a pod besides its state.
+/// A pod that the watch has reported, without its state.
 #[derive(Debug, Clone)]
 pub(super) struct SeenPod {
     /// The job of the pod.
@@ -35,7 +35,7 @@ pub(super) struct SeenPod {
     pub(super) uid: Option<String>,
     /// Whether a container of the pod was ever started.
     pub(super) has_begun: bool,
-    /// Maximum time for the pod to end, in seconds.
+    /// The pod's grace, in seconds.
     pub(super) grace_seconds: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct SeenPod {
 struct Inner {
     tables: HashMap<JobKey, watch::Sender<PodTable>>,
     pods: HashMap<String, SeenPod>,
-    /// During a new list: the names of the pods listed so far.
+    /// While the watch lists all pods again: the names of the pods listed so far.
     relisted: Option<HashSet<String>>,
 }
 

@@ -122,13 +122,13 @@ fn readers_of_a_table_are_notified_only_of_its_changes() {
     seen.take(Event::Apply(pod("a", 0, "room")));
     listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room")]);
     seen.take(Event::Delete(pod("b", 1, "room")));
-    assert!(!table.has_changed().unwrap());
+    assert!(!table.has_changed().unwrap(), "only another job's pods have changed");
     seen.take(Event::Apply(pod("a", 0, "a GPU")));
-    assert!(table.has_changed().unwrap());
+    assert!(table.has_changed().unwrap(), "a pod of the job has changed");
 }
 
 #[test]
-fn the_tables_of_forgotten_jobs_are_dropped() {
+fn tables_without_pods_and_readers_are_dropped() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room")]);
     let read = seen.table(&job("c"));
@@ -150,7 +150,7 @@ async fn a_waiter_wakes_when_the_owner_of_the_name_changes() {
     let waits = tokio::spawn(async move { other.owner_changed_from("digits-worker-0", Some(&before)).await });
     seen.take(Event::Apply(pod("b", 1, "room")));
     tokio::task::yield_now().await;
-    assert!(!waits.is_finished());
+    assert!(!waits.is_finished(), "the owner of the name has not changed");
     seen.take(Event::Delete(pod("a", 0, "room")));
     waits.await.unwrap();
 }

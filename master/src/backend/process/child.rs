@@ -25,10 +25,10 @@ use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::observation::{Addresses, PodState};
 
-/// Maximum time for an agent to print its address, which is the first thing that it does.
+/// Maximum time until an agent has printed its address.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for an agent to end by itself when its pod is deleted. After this time it is killed.
+/// Time for an agent to end by itself when its pod is deleted. After this time, the master kills the agent.
 const SOON: Duration = Duration::from_millis(100);
 
 /// What a child must do.
@@ -105,14 +105,14 @@ pub(super) async fn run(
 /// A child with its lifeline and its claimed port.
 pub(super) struct Started {
     child: Child,
-    /// The child's stdin. It is kept apart, because waiting for a child closes the child's stdin.
+    /// The child's stdin, taken out of `child`: otherwise, a wait for the child would close the stdin.
     lifeline: Option<ChildStdin>,
     claim: Claim,
 }
 
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
-    // `admit` has refused images and pod options. A process takes only the variables of a template.
+    // `admit` has refused images and pod options. A process uses only the variables of a template.
     let PodSpec {
         job,
         replica,
@@ -129,7 +129,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
-    // The agent puts the code there.
+    // The agent puts the code into this folder.
     let own_work_dir = brings_code
         .then(|| launcher.run_dirs.create_work_dir(job, *replica))
         .transpose()
@@ -197,8 +197,8 @@ async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
     }
 }
 
-/// Like [`end`], but kills the agent and its processes if it does not end soon. An agent that has received SIGSTOP reacts to
-/// nothing else.
+/// Like [`end`], but kills the agent and its processes if the agent does not end soon. An agent that has received
+/// SIGSTOP reacts only to SIGKILL.
 async fn end_soon(child: &mut Child, lifeline: Option<ChildStdin>, pid: Option<Pid>) {
     let killed = async {
         sleep(SOON).await;

@@ -10,8 +10,8 @@ use tokio::time::sleep;
 /// Pause between two searches for processes that are still alive.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Kills all descendants of an agent, and when none of them is alive, the agent. The agent is the parent of all orphans
-/// while it lives, so they are found.
+/// Kills all descendants of an agent, and then the agent. While the agent lives, it is the parent of all orphans among
+/// its descendants, so this function finds every descendant.
 pub(super) async fn kill_tree(agent: Pid) {
     loop {
         let alive = descendants(agent);
@@ -19,7 +19,7 @@ pub(super) async fn kill_tree(agent: Pid) {
             break;
         }
         for process in alive {
-            // It may have ended meanwhile.
+            // The process may have ended meanwhile.
             let _ = kill_process(process, Signal::KILL);
         }
         sleep(PAUSE).await;
@@ -35,7 +35,8 @@ fn descendants(ancestor: Pid) -> Vec<Pid> {
     let living: BTreeMap<i32, i32> = pids.filter_map(|pid| Some((pid, parent_of_living(pid)?))).collect();
     let descends = |pid: &i32| {
         let parents = std::iter::successors(Some(*pid), |pid| living.get(pid).copied());
-        // A process that began during the search may form a cycle with an ended one whose number it has.
+        // The parents can form a cycle if a new process has the number of a process that ended during the search.
+        // `take` then ends the loop.
         parents.skip(1).take(living.len()).any(|parent| parent == ancestor)
     };
     living.keys().filter(|pid| descends(pid)).filter_map(|pid| Pid::from_raw(*pid)).collect()
@@ -44,7 +45,7 @@ fn descendants(ancestor: Pid) -> Vec<Pid> {
 /// The parent of a process; `None` if the process has ended.
 fn parent_of_living(pid: i32) -> Option<i32> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets. It may contain any character, even spaces and brackets.
+    // The second field is the program's name in brackets. The name may contain any character, even spaces and brackets.
     let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
     let state = fields.next()?;

@@ -39,7 +39,7 @@ pub struct ProcessBackend {
     tasks: TaskTracker,
 }
 
-/// What a new child needs.
+/// What every new child needs.
 #[derive(Debug)]
 struct Launcher {
     agent_binary: PathBuf,
@@ -58,10 +58,12 @@ struct JobPods {
 }
 
 impl ProcessBackend {
-    /// A back end that keeps its pods' folders below `state_dir`. A job that names no folder runs in
+    /// Creates the back end. The pods' folders are below `state_dir`. A job that names no folder runs in
     /// `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`. Agents
-    /// get the descriptor limits that this process had before it raised its own.
-    /// Pods of an earlier master that left folders are listed as disrupted, because they died with that master.
+    /// get the descriptor limits that this process had before it raised its own limits.
+    ///
+    /// If a pod's folder exists, an earlier master created the pod. The pod died with that master, so the back end
+    /// lists the pod as disrupted.
     ///
     /// # Errors
     /// Fails if the folders cannot be read.
@@ -85,7 +87,7 @@ impl ProcessBackend {
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
-    /// Changes the pods of one job. Forgets the job if it has no pods and nobody watches it.
+    /// Changes the pods of one job. Then removes the job if it has no pods and nobody watches the job.
     fn with_job<T>(&self, job: &JobName, change: impl FnOnce(&mut JobPods) -> T) -> T {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let pods = jobs.entry(job.clone()).or_default();
@@ -117,7 +119,7 @@ impl ProcessBackend {
 
     fn remove(&self, job: &JobName, replica: ReplicaId) {
         if let Err(error) = self.launcher.run_dirs.remove(job, replica) {
-            warn!(%job, %replica, %error, "a pod's folder stays behind");
+            warn!(%job, %replica, %error, "could not remove a pod's folder");
         }
         self.with_job(job, |pods| {
             pods.orders.remove(&replica);
@@ -152,7 +154,7 @@ impl PodBackend for ProcessBackend {
             .descriptors
             .admit(replicas)
             .map_err(|too_many| Refusal { code: ErrorCode::TooManyReplicas, sentence: too_many.to_string() })?;
-        // The files of other launchers name a program for each role.
+        // In a job from another launcher's file, each group may run a program of its own instead of the script.
         let runs_script = kinds.iter().any(|(replica, _)| spec.group_of(*replica).is_none_or(Group::runs_script));
         match spec.code {
             Some(_) => python::check_python().await,

@@ -1,9 +1,9 @@
 //! Ports for TensorFlow on one machine. TensorFlow's server always binds every interface, so each replica needs its own
 //! port. The server binds the port only seconds after the master has chosen the port.
 //!
-//! Until then, a claim reserves the port by the kernel's rules (Linux, `inet_csk_get_port`). First it binds a socket
-//! without SO_REUSEADDR, which fails if the port is in use. Then it sets the option on this socket. From then on, only
-//! a server that sets SO_REUSEADDR itself, as gRPC does, can bind the same port and listen.
+//! Until then, a claim reserves the port by the kernel's rules (Linux, `inet_csk_get_port`). First the claim binds a
+//! socket without SO_REUSEADDR, which fails if the port is in use. Then the claim sets SO_REUSEADDR on this socket.
+//! From then on, only a server that sets SO_REUSEADDR itself, as gRPC does, can bind the same port and listen.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use protocol::routes::LOCAL_TENSORFLOW_PORTS;
 use socket2::{Domain, Socket, Type};
 
-/// The lowest port to claim. Below [`EPHEMERAL`], Linux chooses no port itself unless an administrator allowed it.
+/// The lowest port to claim. By default, the ports that Linux chooses itself begin at [`EPHEMERAL`].
 const LOWEST: u16 = LOCAL_TENSORFLOW_PORTS.start;
 const EPHEMERAL: u16 = LOCAL_TENSORFLOW_PORTS.end;
 
@@ -67,7 +67,7 @@ impl Claim {
 }
 
 fn bind(port: u16) -> io::Result<Claim> {
-    // Binds every interface for IPv6 and IPv4, like TensorFlow's own server; without IPv6, only for IPv4.
+    // Binds every interface for IPv6 and IPv4, like TensorFlow's own server. Without IPv6, binds only for IPv4.
     let socket = match Socket::new(Domain::IPV6, Type::STREAM, None) {
         Ok(socket) => {
             socket.set_only_v6(false)?;

@@ -1,4 +1,4 @@
-//! Checks that a folder holds a script that this host's Python can parse. The check runs before anything is
+//! Checks that a folder contains a script that this host's Python can parse. The check runs before anything is
 //! created, so a script with a syntax error is never started.
 
 use std::io;
@@ -46,7 +46,7 @@ async fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Checks that Python works. The script is not here yet.
+/// Checks that Python works, before the job's script has arrived.
 ///
 /// # Errors
 /// A [`Refusal`] that names Python.
@@ -54,7 +54,7 @@ pub(super) async fn check_python() -> Result<(), Refusal> {
     parse(Path::new("/"), None).await
 }
 
-/// Parses the script with the Python that the agent will use, which may depend on the folder.
+/// Parses the script with the Python that the agent will use. The choice of this Python may depend on the folder.
 async fn parse(work_dir: &Path, script: Option<(&str, &[u8])>) -> Result<(), Refusal> {
     let input = syntax_input(script);
     let [python, python3] = PYTHONS;
@@ -82,7 +82,7 @@ async fn run(python: &str, work_dir: &Path, input: &[u8]) -> io::Result<Output> 
     let mut command = Command::new(python);
     command.args(CHECK_SYNTAX).current_dir(work_dir).kill_on_drop(true);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let mut stdin = child.stdin.take().expect("it is a pipe");
+    let mut stdin = child.stdin.take().expect("stdin is a pipe");
     let write = async move {
         // This fails if Python ends early. The exit status then says why.
         let _ = stdin.write_all(input).await;
@@ -106,8 +106,8 @@ fn verdict(output: &Output) -> Result<(), Refusal> {
     Err(Refusal { code, sentence })
 }
 
-/// Why Python does not work: a traceback names the error in its last line. Other programs, such as pyenv, name it in their
-/// first line.
+/// The line of `stderr` that names the error. In a traceback of Python, this is the last line. Other programs, such as
+/// pyenv, name the error in their first line.
 fn summary(stderr: &str) -> String {
     let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
     let line = if stderr.contains("File \"") { lines.next_back() } else { lines.next() };

@@ -1,5 +1,6 @@
-//! The folder of one pod, `pods/<job>/<replica>/` in the state directory. It holds the agent's own messages, and the
-//! working directory if the job brings its code. After a master has died, the folder proves that the pod existed.
+//! The folder of one pod, `pods/<job>/<replica>/` in the state directory. The folder contains the agent's own messages,
+//! and the working directory if the job brings its code. After a master has died, the folder proves that the pod
+//! existed.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,7 +23,7 @@ impl RunDirs {
         fs::create_dir_all(self.path(job, replica))
     }
 
-    /// Creates the working directory of a pod whose job brings its code. Nothing of an earlier pod stays in it.
+    /// Creates an empty working directory for a pod whose job brings its code. Removes that of an earlier pod.
     pub(super) fn create_work_dir(&self, job: &JobName, replica: ReplicaId) -> io::Result<PathBuf> {
         let folder = self.path(job, replica).join("work");
         match fs::remove_dir_all(&folder) {

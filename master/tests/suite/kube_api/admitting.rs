@@ -34,7 +34,7 @@ async fn a_refusal_is_reported_in_the_words_of_the_cluster() {
         let server = ApiServer::new();
         let pods = begin(&server).await;
         server.script(Kind::Create, Reply::Instead(failure(code, reason, sentence)));
-        let sentence = format!("the cluster refuses such a pod: {sentence}");
+        let sentence = format!("the cluster refuses a pod of this job: {sentence}");
         assert_eq!(pods.admit(&spec("digits")).await, Err(Refusal { code: ErrorCode::BadPod, sentence }));
         assert_eq!(server.count(Kind::Create), 1);
     }
@@ -101,7 +101,7 @@ async fn a_quota_that_requires_amounts_is_reported_with_the_options_to_set() {
         let pods = begin(&server).await;
         server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", message)));
         let refusal = pods.admit(&spec("digits")).await.expect_err("refused");
-        assert_eq!(refusal.sentence, format!("the cluster refuses such a pod: {message}{hint}"));
+        assert_eq!(refusal.sentence, format!("the cluster refuses a pod of this job: {message}{hint}"));
     }
 }
 

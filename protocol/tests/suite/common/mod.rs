@@ -9,8 +9,8 @@ use serde_json::Value;
 /// Asserts that the message is written exactly as `json`, and that reading it gives the same message.
 #[track_caller]
 pub(crate) fn assert_golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, json: &Value) {
-    assert_eq!(&serde_json::to_value(message).expect("a message is JSON"), json, "written");
-    assert_eq!(message, &read::<T>(json).expect("the JSON can be read back"), "read back");
+    assert_eq!(&serde_json::to_value(message).expect("a message is JSON"), json, "the JSON of the message");
+    assert_eq!(message, &read::<T>(json).expect("the JSON can be read back"), "the message read from the JSON");
 }
 
 /// Asserts that reading the message ignores an unknown field, which a newer program may send.

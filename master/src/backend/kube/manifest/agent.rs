@@ -1,5 +1,5 @@
-//! The pod of a job that brings its code. It runs an unmodified image. An init container copies the agent from another
-//! image into a folder that both containers share.
+//! A pod into which the agent is copied. The pod runs an unmodified image. An init container copies the agent from
+//! another image into a folder that the pod's containers share.
 
 use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec, ResourceRequirements, Volume,
@@ -15,35 +15,36 @@ use crate::backend::PodSpec;
 pub(in crate::backend::kube) const INSTALLER: &str = "install-agent";
 /// The agent in the images of the master and of the agent (images/).
 const AGENT_IN_IMAGE: &str = "/muster/agent";
-/// Where the agent is copied to.
+/// The path to which the agent is copied.
 const AGENT: &str = "/muster/bin/agent";
 const WORK_DIR: &str = "/muster/work";
-/// The name of its volume.
+/// The name of the volume at [`WORK_DIR`].
 const WORK: &str = "muster-work";
 const HOME: &str = "/muster/home";
 const TMP: &str = "/tmp";
-/// Where each empty folder is mounted, and the name of its volume.
+/// The empty folders: the path where each folder is mounted, and the name of its volume.
 const FOLDERS: [(&str, &str); 4] =
     [("/muster/bin", "muster-bin"), (WORK_DIR, WORK), (HOME, "muster-home"), (TMP, "muster-tmp")];
 /// The default user and group of the processes. The master's image uses them too.
 const USER: i64 = 65532;
-/// The user's name. Most images have no name for the user, and `getpass.getuser` fails without one.
+/// The name of [`USER`]. Most images define no name for this user, and Python's `getpass.getuser` fails without a name.
 const USER_NAME: &str = "muster";
 
 /// Adds the agent to a pod whose only container runs the job's image.
 pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, spec: &PodSpec) -> KubePodSpec {
     let PodSpec { options, brings_code, second_code_folder, .. } = spec;
     let mut pod = pod;
-    // `--allow-root` and `--run-as` say which user the image needs.
+    // With `--allow-root` or `--run-as`, the job chooses the user.
     let is_default = !options.allow_root && options.run_as.is_none();
     if is_default && user == DefaultUser::Muster {
         let context = pod.security_context.get_or_insert_with(PodSecurityContext::default);
         (context.run_as_user, context.run_as_group) = (Some(USER), Some(USER));
     }
-    // The image has no home for a user that it does not know.
+    // The image may have no home folder for a user that the image does not define.
     let needs_home = is_default || pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
     let own_paths: Vec<&str> = options.volumes.iter().map(|volume| volume.path.as_str()).collect();
-    // A pod with a template may keep files of its own in /tmp.
+    // If the job brings no code, the pod has a template. The template's image may have files in /tmp, so do not mount
+    // an empty folder there.
     let is_needed = |path: &str| *brings_code || path != WORK_DIR && path != TMP;
     let folders = FOLDERS.iter().filter(|(path, _)| !own_paths.contains(path) && is_needed(path));
     let (volumes, mut mounts): (Vec<Volume>, Vec<VolumeMount>) = folders.map(|(path, name)| empty(path, name)).unzip();
@@ -65,8 +66,9 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
     pod
 }
 
-/// The container that copies the agent. It has the resources of the job's container, because a quota may require them of
-/// each container. The pod needs no more for that: the scheduler takes the larger of both, not the sum.
+/// The container that copies the agent. It has the same resources as the job's container, because a quota may require
+/// resources of each container. The pod's total does not grow: the scheduler uses the maximum of the two, not their
+/// sum.
 fn installer(container: &Container, agent: &ImageRef) -> Container {
     Container {
         name: INSTALLER.to_owned(),
@@ -75,14 +77,15 @@ fn installer(container: &Container, agent: &ImageRef) -> Container {
         command: Some([AGENT_IN_IMAGE, "--install", AGENT].map(str::to_owned).to_vec()),
         resources: without_devices(container.resources.clone()),
         security_context: Some(restricted()),
-        // What it prints says why it failed. This includes the runtime's message if it could not be started.
+        // The container's output explains why the container failed. It includes the runtime's message if the container
+        // could not be started.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(vec![empty(FOLDERS[0].0, FOLDERS[0].1).1]),
         ..Container::default()
     }
 }
 
-/// The resources of a container that needs no devices, such as `nvidia.com/gpu`. Only names of devices contain a slash.
+/// Removes the devices, such as `nvidia.com/gpu`, from a container's resources. Only names of devices contain a slash.
 pub(super) fn without_devices(mut resources: Option<ResourceRequirements>) -> Option<ResourceRequirements> {
     if let Some(ResourceRequirements { requests, limits, claims: _ }) = &mut resources {
         for amounts in [requests, limits].into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! Puts Muster's pod into the template of a group. What Muster needs wins; everything else stays as the template has it.
+//! Merges Muster's pod into the template of a group. The fields that Muster sets replace those of the template. All
+//! other fields of the template stay.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +11,14 @@ use protocol::origin::TFJOB_LABELS;
 use super::agent::without_devices;
 use super::{CONTAINER, INSTALLER, restricted};
 
-/// The annotation with the name of the container that kubectl means by default, and that runs the script.
+/// The annotation that names the script's container. By default, kubectl uses this container.
 pub(in crate::backend::kube) const RUN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// The annotation with the port of TensorFlow's server.
 pub(in crate::backend::kube) const TF_PORT: &str = "muster/tf-port";
-/// Prefixes of labels that only Muster sets: they say to which job a pod belongs.
+/// Prefixes of labels that only Muster may set. These labels show to which job a pod belongs.
 const OUR_LABELS: [&str; 3] = ["muster/", "app.kubernetes.io/", TFJOB_LABELS];
 
-/// The pod of a group: `own` in the template, whose fields were checked before.
+/// Builds a group's pod from Muster's pod `own` and the template `theirs`, whose fields were checked before.
 pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> Pod {
     let mut pod = Pod { metadata: theirs.metadata.unwrap_or_default(), spec: theirs.spec, status: None };
     if let Some(labels) = &mut pod.metadata.labels {
@@ -33,14 +34,15 @@ pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> 
     pod.merge_from(own);
     if let Some(spec) = &mut pod.spec {
         equip_installer(spec, template);
-        // The agent is copied first: an init container of the template may wait for the rest of the gang.
+        // The template's init containers run after the copy of the agent, because they may wait for the rest of the
+        // gang.
         spec.init_containers.get_or_insert_default().extend(later_installers.unwrap_or_default());
     }
     pod
 }
 
-/// Gives the container that copies the agent the resources of the script's container: a quota may require resources of
-/// each container.
+/// Sets the resources of the container that copies the agent to those of the script's container. A quota may require
+/// resources of each container.
 fn equip_installer(spec: &mut PodSpec, template: &Template) {
     let run = spec.containers.iter().find(|container| container.name == template.container);
     let resources = run.and_then(|run| without_devices(run.resources.clone()));
@@ -57,14 +59,14 @@ fn restrict(spec: Option<&mut PodSpec>) {
     }
 }
 
-/// Muster's pod with the name of the template's container, which `observe` reads back.
+/// Gives the container in Muster's pod the name of the template's container. Adds the annotations that `observe` reads.
 fn named(own: Pod, template: &Template) -> Pod {
     let mut own = own;
     let annotations = [(RUN_CONTAINER, template.container.clone()), (TF_PORT, template.tf_port.to_string())];
     own.metadata.annotations =
         Some(annotations.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>());
     for container in own.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
-        debug_assert_eq!(container.name, CONTAINER, "a pod of Muster's own has one container");
+        debug_assert_eq!(container.name, CONTAINER, "Muster's own pod has one container");
         container.name.clone_from(&template.container);
     }
     own
