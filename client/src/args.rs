@@ -216,8 +216,8 @@ pub(crate) enum Verb {
     /// Print shell statements that prepare this shell for the cluster of kubectl's context: eval "$(client env)"
     ///
     /// The statements set MUSTER_MASTER, MUSTER_TOKEN, and how images reach the nodes (MUSTER_LOAD, or minikube's
-    /// Docker). They add this program's folder to PATH and, if a proxy is set, the node to no_proxy. `eval "$(client
-    /// env --unset)"` undoes these changes.
+    /// Docker). They add this program's folder to PATH and, if a proxy is set, the node to no_proxy.
+    /// `eval "$(client env --unset)"` undoes these changes.
     Env(EnvArgs),
     /// Install or upgrade the master in a namespace of a cluster
     #[command(after_help = cluster::INSTALL_EXAMPLES)]
