@@ -1,4 +1,4 @@
-//! Jobs on machines that join by themselves: the job that is submitted, and the command that lets a machine join it.
+//! Jobs on machines that join: the job that is submitted, and the command by which a machine joins the job.
 
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
@@ -18,12 +18,12 @@ pub(super) fn how_to_join(job: &JobName, master: &MasterUrl) -> String {
         return on_each;
     }
     format!(
-        "{on_each}\n{master} works only on this machine: on others, name an address of the master that they can reach"
+        "{on_each}\n{master} works only on this machine: on other machines, use an address that they can reach"
     )
 }
 
-/// The job on machines. Only a lease shows that a machine is lost, so such a job is elastic, and its default of
-/// `on_unreachable` is `replace`. The master refuses another value, which the user has `given`.
+/// The job on machines. Only a lease shows that a machine is lost. So the job is elastic, and `on_unreachable` is
+/// `replace` by default. If the user has `given` another value, the master refuses the job.
 pub(super) fn on_machines(spec: JobSpec, given: Option<OnUnreachable>) -> JobSpec {
     let on_unreachable = given.unwrap_or(OnUnreachable::Replace);
     let run_policy = RunPolicy { on_unreachable, ..spec.run_policy };
