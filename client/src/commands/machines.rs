@@ -17,9 +17,7 @@ pub(super) fn how_to_join(job: &JobName, master: &MasterUrl) -> String {
     if !master.is_loopback() {
         return on_each;
     }
-    format!(
-        "{on_each}\n{master} works only on this machine: on other machines, use an address that they can reach"
-    )
+    format!("{on_each}\n{master} works only on this machine: on other machines, use an address that they can reach")
 }
 
 /// The job on machines. Only a lease shows that a machine is lost. So the job is elastic, and `on_unreachable` is

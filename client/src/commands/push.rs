@@ -156,7 +156,7 @@ async fn parse(python: &str, input: &[u8]) -> Option<Output> {
     let mut child = command.spawn().ok()?;
     let mut stdin = child.stdin.take()?;
     let write = async move {
-        // Python ends at the first file that does not parse. The write then fails.
+        // Python ends at the first file that does not parse. The write may then fail.
         let _ = stdin.write_all(input).await;
     };
     tokio::join!(write, child.wait_with_output()).1.ok()
