@@ -15,7 +15,7 @@ pub(crate) const GAPS_MAX: usize = 250;
 /// all bytes that were ever stored. The byte at position `p` is at the place `p % capacity` of the file's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Number of bytes that the file has room for.
+    /// Maximum number of bytes in the file's data.
     pub(crate) capacity: u64,
     /// Offset of the oldest kept byte; `end` if none is kept.
     pub(crate) start: u64,

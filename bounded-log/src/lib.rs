@@ -143,7 +143,7 @@ impl BoundedLog {
         self.extent.end
     }
 
-    /// The offset of the first kept byte from `offset` on; [`BoundedLog::end`] if there is none.
+    /// The offset of the first kept byte from `offset` on; [`BoundedLog::end`] if no such byte is kept.
     pub fn next_kept(&self, offset: u64) -> u64 {
         self.extent.run_from(offset).0
     }
@@ -167,8 +167,8 @@ impl BoundedLog {
     }
 
     /// Appends `bytes` to the end. If the disk is full, an anonymous log sets its capacity to the number of bytes that
-    /// it has stored, if there are at least 64 KiB. From then on, new bytes replace the oldest. A named log does not
-    /// shrink, because later processes need its capacity. After an error, the caller can try again later.
+    /// it has stored, if this number is at least 64 KiB. From then on, new bytes replace the oldest. A named log does
+    /// not shrink, because later processes need its capacity. After an error, the caller can try again later.
     ///
     /// # Errors
     /// The file system's error. Then the log has none of `bytes`, and may have dropped its oldest bytes.
@@ -300,8 +300,8 @@ impl BoundedLog {
         Ok(Tail::Before { offset: block_start, lines: left })
     }
 
-    /// Writes `bytes` to the data, from `place` on. After the last place, continues at the first. `bytes` must not be
-    /// longer than the capacity.
+    /// Writes `bytes` to the data, from `place` on. At the end of the data, continues at its beginning. `bytes`
+    /// must not be longer than the capacity.
     fn write_data(&self, bytes: &[u8], place: u64) -> io::Result<()> {
         let before_wrap = (self.extent.capacity - place).min(bytes.len() as u64) as usize;
         let (first, second) = bytes.split_at(before_wrap);

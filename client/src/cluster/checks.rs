@@ -251,7 +251,7 @@ enum Enforces {
 }
 
 /// The usual networks, by the prefix of their DaemonSets' names. If a cluster has two networks, the first in this order
-/// decides. For example, Calico enforces the policies beside the Amazon VPC CNI.
+/// decides. For example, Calico may enforce the policies in addition to the Amazon VPC CNI.
 const NETWORKS: [(&str, &str, Enforces); 12] = [
     ("calico-node", "Calico", Enforces::Yes),
     ("canal", "Canal", Enforces::Yes),
@@ -295,7 +295,7 @@ fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
     warned("TFJobs", format!("no master runs the TFJobs in {listed}"), hint)
 }
 
-/// Whether Docker answers. If not, this is a warning, because only the images with the agent need Docker.
+/// Judges whether Docker answers. A failure is only a warning: the client needs Docker only to add the agent to images.
 pub(super) fn docker(answer: Result<(), String>) -> Check {
     match answer {
         Ok(()) => passed("Docker", "answers"),

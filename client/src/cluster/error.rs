@@ -14,7 +14,7 @@ pub(crate) enum ClusterError {
     /// There is no kubeconfig, or it cannot be read.
     #[error("there is no usable kubeconfig")]
     NoKubeconfig(#[source] KubeconfigError),
-    /// The kubeconfig has no such context.
+    /// The kubeconfig has no context with this name.
     #[error("the kubeconfig has no context \"{0}\"")]
     NoContext(String),
     /// `-n` is not the name of a namespace.
@@ -94,7 +94,7 @@ pub(crate) enum ClusterError {
         /// The cause.
         reason: String,
     },
-    /// The socket for the forward cannot be created.
+    /// The socket for the port-forward cannot be created.
     #[error("create a socket for the port-forward")]
     Socket(#[source] std::io::Error),
     /// Objects with names from the manifests exist without Muster's label.

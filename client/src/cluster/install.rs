@@ -59,8 +59,8 @@ pub(crate) fn exported(order: &Order) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": order.objects(None, PodUser::OfManifest)})
 }
 
-/// Installs or upgrades the master, and waits until it serves. If an object exists without our label, or if a right is
-/// missing, changes nothing.
+/// Installs or upgrades the master, and waits until it serves. If an object exists without Muster's label, or if a
+/// right is missing, changes nothing.
 ///
 /// # Errors
 /// Each variant of [`ClusterError`] that concerns the cluster.
@@ -106,10 +106,10 @@ async fn check_namespace(cluster: &Cluster) -> Result<(), ClusterError> {
     }
 }
 
-/// For each of these objects, the object of the same type and name in the cluster, if it exists.
+/// Finds the object with the same type and name in the cluster, for each of these objects. `None` if it does not exist.
 ///
 /// # Errors
-/// [`ClusterError::Foreign`] names all objects that exist without our label.
+/// [`ClusterError::Foreign`] names all objects that exist without Muster's label.
 async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Option<DynamicObject>>, ClusterError> {
     let mut found = vec![];
     for object in objects {
@@ -126,13 +126,14 @@ async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Op
     }
 }
 
-/// The object of the same type and name in the cluster, if it exists.
+/// Finds the object with the same type and name in the cluster. `None` if it does not exist.
 pub(super) async fn find(cluster: &Cluster, object: &DynamicObject) -> Result<Option<DynamicObject>, ClusterError> {
     let right = rights::on_object("get", manifests::kind(object));
     cluster.call(right, api_of(cluster, object).get_opt(manifests::name(object))).await
 }
 
-/// Deletes the object of the same type and name in the cluster, if it has our label. Returns whether it was deleted.
+/// Deletes the object with the same type and name in the cluster, if it has Muster's label. Returns whether it was
+/// deleted.
 pub(super) async fn delete(cluster: &Cluster, object: &DynamicObject) -> Result<bool, ClusterError> {
     if !find(cluster, object).await?.is_some_and(|found| is_ours(&found)) {
         return Ok(false);

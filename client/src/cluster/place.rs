@@ -42,12 +42,12 @@ impl KubePlace {
         Ok(Self { context, namespace: Some(namespace_name(namespace)?) })
     }
 
-    /// The name of the namespace; empty before it is given or read from the kubeconfig.
+    /// The name of the namespace; empty if it is `None`.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
 
-    /// This place with another namespace, if one is given.
+    /// This place. If `namespace` is given, it replaces the place's namespace.
     pub(crate) fn or_namespace(self, namespace: Option<String>) -> Self {
         Self { namespace: namespace.or(self.namespace), ..self }
     }

@@ -1,4 +1,4 @@
-//! The rights that the client needs in a namespace: to reach a master, to install one and to uninstall it.
+//! The rights that the client needs in a namespace: to reach, install and uninstall a master.
 
 use std::fmt;
 
@@ -95,7 +95,7 @@ pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
     right(verb, group, resource)
 }
 
-/// Which of these rights the user lacks, in their order.
+/// Which of these rights the user lacks, in the given order.
 ///
 /// # Errors
 /// Fails if the cluster does not answer.

@@ -48,7 +48,8 @@ fn installed() -> Vec<DynamicObject> {
 /// Lists what [`remove`] would remove.
 ///
 /// # Errors
-/// [`ClusterError::Forbidden`] if a right for the removal is missing. A removal would stop halfway.
+/// [`ClusterError::Forbidden`] if a right for the removal is missing. Without this check, the removal would stop
+/// halfway.
 pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
     let missing = rights::missing(cluster, rights::to_uninstall()).await?;
     if !missing.is_empty() {

@@ -133,7 +133,8 @@ impl Order {
     }
 }
 
-/// The text of a warning about a field. For `client spawn`, the pod of the only group is the pod file.
+/// The text of a warning about a field. In a job of `client spawn`, the fields of the only group's pod come from
+/// the pod file.
 fn told(warning: &Warning, origin: Option<&Origin>) -> String {
     let in_file = warning.path.strip_prefix("groups[0].template.pod.");
     match (in_file, origin) {

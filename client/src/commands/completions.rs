@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::Data;
 
-/// The values that a shell offers for these flags. clap cannot list the values, because it does not parse them.
+/// The values that a shell offers for these flags. clap cannot list them, because these flags have their own parsers.
 const VALUES: [(&str, &[&str]); 4] = [
     ("strategy", &["AllReduce", "ParameterServer"]),
     ("clean_pods", &["running", "all", "none"]),

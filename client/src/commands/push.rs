@@ -28,7 +28,7 @@ use crate::pack::{PackError, Packed};
 use crate::patience::Patience;
 use crate::request::RequestError;
 
-/// Maximum time for Python to parse the code. After that, the code is sent unchecked.
+/// Maximum time for Python to parse the code. After this time, the client sends the code unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
 const REPEAT_PAUSE: Duration = Duration::from_millis(100);

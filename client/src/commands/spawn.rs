@@ -57,7 +57,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     start(&client, &order, &tag, (data, notes)).await
 }
 
-/// The configuration. If the user names no master, with the master in the cluster.
+/// The configuration. If the user names no master, it names the master in the cluster.
 fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
     if let (MasterChoice::At(_), Some(namespace)) = (&config.master, &args.namespace) {
         return Err(SpawnError::NamespaceAndAddress(namespace.clone()));

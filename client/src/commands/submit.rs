@@ -98,7 +98,7 @@ async fn placed(
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
         let script = &spec.script;
-        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will too"));
+        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will run as this user"));
     }
     if master.backend == BackendKind::Joined {
         return at_machines(spec, &place, client);

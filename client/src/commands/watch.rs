@@ -41,7 +41,7 @@ pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, note
     unless_interrupted(work, (&client, &name), || Stage::Watching, notes).await
 }
 
-/// Pushes until the job has ended, however it ends.
+/// Pushes until the job has ended, with any result.
 async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes: Notes) -> Result<Exit, Error> {
     let folder = match (&job.spec.code, &job.spec.work_dir) {
         (Some(_), _) => push::folder(args.folder)?,
@@ -164,8 +164,8 @@ impl Watch {
         }
     }
 
-    /// Pushes the folder's files if they differ from those of the last push. Returns a sentence if the scripts start
-    /// again.
+    /// Pushes the folder's files if they differ from the files of the last push. Returns a sentence if the scripts
+    /// start again.
     async fn push_changes(&mut self, since: Instant) -> Result<Option<String>, Error> {
         let (code, modified) = match self.pack().await {
             // The removal of the file is a change, which causes the next push.

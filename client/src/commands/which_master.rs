@@ -38,7 +38,7 @@ pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> R
     Ok(MasterClient::through(place, &token, Forward::open(cluster)?)?)
 }
 
-/// The configuration with the master in this namespace. The choice of an address or of `local` stays.
+/// If a namespace is given, chooses the master in this namespace. Keeps an address or `local` that the user has named.
 pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
     let Some(namespace) = namespace else { return config.clone() };
     let in_namespace = |place: KubePlace| MasterChoice::Kube(place.or_namespace(Some(namespace.clone())));
@@ -122,7 +122,9 @@ mod tests {
 
     fn chosen(config: &Config, running: &[u16]) -> Result<(String, Option<String>), Error> {
         let running = || running.iter().map(|port| master(*port)).collect();
-        let Way::Url(url, token) = choose("list", config, running)? else { panic!("no cluster was chosen") };
+        let Way::Url(url, token) = choose("list", config, running)? else {
+            panic!("a cluster was chosen instead of a URL")
+        };
         Ok((url.to_string(), token.map(|token| token.text().to_owned())))
     }
 
