@@ -37,16 +37,16 @@ pub(crate) struct SpawnArgs {
     /// failure
     #[arg(short, long, value_name = "FILE")]
     pub(crate) command: Option<PathBuf>,
-    /// File with the pod of each worker [default: pod.yaml, if it exists]
+    /// File that describes the pod of each worker [default: pod.yaml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) pod_file: Option<PathBuf>,
-    /// Tag of the training; the job is named after it [default: tf-spawner]
+    /// Tag of the training; the job's name comes from the tag [default: tf-spawner]
     #[arg(short, long, value_name = "TAG")]
     pub(crate) tag: Option<String>,
     /// Use a random tag
     #[arg(short, long, conflicts_with = "delete")]
     pub(crate) randomize_tag: bool,
-    /// File with variables of all workers, one NAME=VALUE in each line; quotes are a part of the value
+    /// File with variables of all workers, one NAME=VALUE per line; quotes are part of the value
     #[arg(short, long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
     /// Image of the pods [default: the image of the pod file, else tensorflow/tensorflow]
