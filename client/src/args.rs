@@ -75,9 +75,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
     /// Address of the master, http://HOST:PORT or https://HOST:PORT. `kube` or kube:[CONTEXT/]NAMESPACE reaches the
-    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts a master for the new job
-    /// only, and the replicas run as processes on this machine. For existing jobs, `local` is the local master that runs
-    /// [default: $MUSTER_MASTER, else local]
+    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts a master for the new
+    /// job only, and the replicas run as processes on this machine. For existing jobs, `local` is the local master that
+    /// runs [default: $MUSTER_MASTER, else local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]

@@ -16,7 +16,7 @@ pub(crate) struct PolicyArgs {
     /// [default: 3; 0 with --master local]
     #[arg(long, value_name = "N", value_parser = restarts, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
-    /// Pause before the first restart, for example 10s. Each further restart doubles it, up to 5m [default: 1s]
+    /// Pause before the first restart, for example 10s. Each further restart doubles the pause, up to 5m [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) backoff: Option<u32>,
     /// Exit codes of exec.py after which the job fails without a restart, for example 2,3 [default: none]
@@ -36,11 +36,11 @@ pub(crate) struct PolicyArgs {
     /// Maximum time from the submit to the end of the job [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) deadline: Option<u32>,
-    /// How long the master keeps the job and its output after its end [default: until it is deleted]
+    /// Time from the end of the job until the master deletes the job and its output [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) ttl_after_finished: Option<u32>,
-    /// Pods to delete at the end: `running` keeps ended pods for kubectl logs; `all` keeps none; `none` keeps all pods
-    /// and their agents for 10 minutes, for inspection [default: running]
+    /// Pods to delete at the end: `all`, `none` or `running`. With `running`, ended pods stay for kubectl logs. With
+    /// `none`, all pods and their agents stay for 10 minutes, for inspection [default: running]
     #[arg(long, value_name = "WHICH")]
     pub(crate) clean_pods: Option<CleanPods>,
     /// Replicas that must exit with 0 for the job to succeed: `all` (all that train), `chief` or `worker-0`
