@@ -26,7 +26,7 @@ pub(crate) struct NamespaceArg {
 pub(crate) struct InstallArgs {
     #[command(flatten)]
     pub(crate) place: NamespaceArg,
-    /// Image of the master. Nodes that have it do not pull it
+    /// Image of the master. Nodes that have the image do not pull it
     /// [default: the muster-master of this version, which `make images` builds]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,

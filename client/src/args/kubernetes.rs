@@ -17,8 +17,9 @@ use super::values::{gpus, seconds, shown};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
-    /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image and a layer with the
-    /// agent. With SCRIPT or --code, pods run any image that has Python, unmodified [default: built from ./Dockerfile]
+    /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image with the agent in an
+    /// added layer. With SCRIPT or --code, pods run any image that has Python, unmodified [default: built from
+    /// ./Dockerfile]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
     /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name the image by digest

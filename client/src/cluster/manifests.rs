@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deployment_runs_the_given_image_and_reads_octal_modes() {
+    fn the_deployment_has_the_given_image_and_octal_modes_are_parsed() {
         let image = "registry.example.com/team/muster-master:9".parse().unwrap();
         let deployment = required(&image).pop().unwrap();
         let pod = &deployment.data["spec"]["template"]["spec"];

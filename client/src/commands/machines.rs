@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_other_machines_cannot_use_is_named() {
+    fn the_user_is_warned_of_an_address_that_other_machines_cannot_use() {
         let job = "digits".parse().unwrap();
         let told = |url: &str| how_to_join(&job, &url.parse().unwrap());
         let command = "run on each machine: agent --join http://10.0.0.1:7897 --task digits -- python train.py";

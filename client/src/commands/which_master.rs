@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn several_local_masters_are_all_named() {
+    fn the_error_names_all_local_masters_if_several_run() {
         let error = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[1, 2]).unwrap_err();
         let sentence = "2 local masters run: http://127.0.0.1:1 (job job-1), http://127.0.0.1:2 (job job-2)";
         assert_eq!(error.to_string(), sentence);
