@@ -1,21 +1,21 @@
-//! Computes which bytes of the stream a log keeps, and at which places of its file. The caller reads and writes the
+//! Computes which bytes of the stream a log keeps, and where its file stores them. The caller reads and writes the
 //! file.
 
 use std::collections::VecDeque;
 
 use crate::Gap;
 
-/// Maximum number of gaps that a log remembers. It limits the length of the header. A writer that loses bytes after
-/// each piece of 64 KiB leaves one gap per piece, so the log still keeps 15 MiB of such pieces.
+/// Maximum number of gaps that a log remembers. It limits the length of the header. If bytes are lost after each 64 KiB
+/// of output, the log still keeps 15 MiB.
 pub(crate) const GAPS_MAX: usize = 250;
 
-/// The kept part of a stream: `start..end` without its gaps.
+/// The kept part of a stream: `start..end` without the gaps.
 ///
 /// Lost bytes take no room in the file. So a byte has two addresses: its offset in the stream, and its position among
 /// all bytes that were ever stored. The byte at position `p` is at the place `p % capacity` of the file's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Number of bytes that the file has room for.
+    /// Maximum number of bytes in the file's data.
     pub(crate) capacity: u64,
     /// Offset of the oldest kept byte; `end` if none is kept.
     pub(crate) start: u64,
@@ -49,22 +49,22 @@ impl Extent {
         offset - self.forgotten - skipped
     }
 
-    /// The same extent for a file that cannot grow: the capacity is the number of bytes stored so far. `None` if the
-    /// file already has its full length, or if fewer than `least` bytes are stored.
+    /// The same extent for a file that cannot grow: the new capacity is the number of bytes that were ever stored.
+    /// `None` if this number is at least the old capacity, or less than `least`.
     pub(crate) fn shrunk(&self, least: u64) -> Option<Self> {
-        // All positions so far are below the new capacity, so all bytes keep their places.
+        // Each position so far is less than the new capacity, so all bytes keep their places.
         let capacity = self.position(self.end);
         (least <= capacity && capacity < self.capacity).then(|| Self { capacity, ..self.clone() })
     }
 
-    /// The first range of kept bytes from `offset` on, up to the next gap or `end`. An empty range at `end` if no byte
-    /// is kept from `offset` on.
+    /// The first range of kept bytes from `offset` on, up to the next gap or `end`. If no byte is kept from `offset`
+    /// on, the result is an empty range at `end`.
     pub(crate) fn run_from(&self, offset: u64) -> (u64, u64) {
         let run = self.runs().find(|(_, run_end)| *run_end > offset);
         run.map_or((self.end, self.end), |(run_start, run_end)| (run_start.max(offset), run_end))
     }
 
-    /// The ranges of kept bytes between the gaps, oldest first. Each has the offset of its first byte and the offset
+    /// The ranges of kept bytes between the gaps, oldest first. A range is the offset of its first byte and the offset
     /// after its last byte.
     pub(crate) fn runs(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
         let starts = std::iter::once(self.start).chain(self.gaps.iter().map(|gap| gap.end()));
@@ -72,7 +72,7 @@ impl Extent {
         starts.zip(ends).collect::<Vec<_>>().into_iter().filter(|(from, to)| from < to)
     }
 
-    /// Drops the oldest bytes until `bytes` more fit. If they cannot fit, drops all bytes.
+    /// Drops the oldest bytes until there is room for `bytes` more. If `bytes` exceeds the capacity, drops all bytes.
     pub(crate) fn make_room(&mut self, bytes: u64) {
         let mut surplus = self.kept().saturating_sub(self.capacity.saturating_sub(bytes));
         while surplus > 0 {
@@ -86,7 +86,7 @@ impl Extent {
         }
     }
 
-    /// Counts `bytes` that were appended, and drops the oldest bytes that no longer fit.
+    /// Moves the end by `bytes` appended bytes, and drops the oldest bytes that no longer fit.
     pub(crate) fn extend(&mut self, bytes: u64) {
         self.end += bytes;
         self.make_room(0);
@@ -98,7 +98,7 @@ impl Extent {
         let gap = Gap { offset: self.end, length: offset - self.end };
         self.end = offset;
         if self.start == gap.offset {
-            // No byte is kept before the gap, so it need not be remembered.
+            // No byte is kept before the gap, so the log need not remember the gap.
             self.start = offset;
             self.forgotten += gap.length;
             return;

@@ -1,4 +1,4 @@
-//! The header of a log's file. It shows that the file is a log, and which bytes of the stream the log holds.
+//! The header of a log's file. It shows that the file is a log, and which bytes of the stream the log keeps.
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,10 @@ const NUMBER_BYTES: usize = 8;
 /// Length of a header without gaps.
 pub(crate) const LEAST_BYTES: usize = FIXED * NUMBER_BYTES;
 
-/// The first eight bytes; the last of them is the format's version.
+/// The first eight bytes of the file. The eighth byte is the version of the format.
 const MAGIC: u64 = u64::from_le_bytes(*b"MUSTLOG\x02");
 
-/// Offsets and lengths stay below this, so that their sums do not overflow. No stream becomes that long.
+/// Maximum of offsets and lengths, so that their sums do not overflow. No stream becomes that long.
 const NUMBER_MAX: u64 = u64::MAX / 4;
 
 const _: () = assert!(LEAST_BYTES + GAPS_MAX * 2 * NUMBER_BYTES <= DATA_BEGIN as usize);
@@ -37,13 +37,13 @@ pub(crate) fn encode(extent: &Extent) -> Vec<u8> {
 /// Reads a header from a file's first [`DATA_BEGIN`] bytes, or from all bytes of a shorter file.
 ///
 /// # Errors
-/// What is wrong, as the end of a sentence.
+/// The reason why the header is not valid, as the end of a sentence.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Extent, &'static str> {
     let (numbers, _rest) = bytes.as_chunks::<NUMBER_BYTES>();
     let mut numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
     let mut next = || numbers.next().ok_or("it is shorter than its header");
     if next()? != MAGIC {
-        return Err("it is not a log, or one of another version");
+        return Err("it is not a log, or is a log of another version");
     }
     let (capacity, start, end, forgotten, count) = (next()?, next()?, next()?, next()?, next()?);
     if capacity == 0 || [capacity, end].iter().any(|number| *number > NUMBER_MAX) || count > GAPS_MAX as u64 {
@@ -67,7 +67,7 @@ fn is_consistent(extent: &Extent) -> bool {
     extent.forgotten <= extent.start && extent.start <= extent.end && extent.kept() <= extent.capacity
 }
 
-/// How long the file must be to hold every byte that the header names.
+/// Minimum length of a file that contains all bytes that the header describes.
 pub(crate) fn least_file_length(extent: &Extent) -> u64 {
     let kept = extent.kept();
     if kept == 0 {

@@ -1,11 +1,11 @@
 //! A file that keeps the newest bytes of an endless stream.
 //!
-//! Each byte of the stream has an absolute offset, counted from 0 for as long as the log lives. The log keeps the
-//! newest `capacity` bytes and drops older ones. Bytes that were lost before they reached the log leave a [`Gap`], and
-//! the kept bytes before the gap stay. The file never grows beyond its header and the capacity, and no byte in it is
-//! ever moved.
+//! Each byte of the stream has an absolute offset. The first byte that was ever appended has offset 0. The log keeps
+//! the newest `capacity` bytes and drops older bytes. Bytes that were lost before they reached the log leave a [`Gap`],
+//! and the kept bytes before the gap stay. The file never grows beyond its header and the capacity, and the log never
+//! moves a byte in the file.
 //!
-//! All calls block until the file system has answered. An async caller decides on which thread to make them.
+//! All functions block until the file system has answered. An async caller chooses the thread that calls them.
 
 mod extent;
 mod header;
@@ -23,10 +23,10 @@ use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 /// The type of a file system in memory (statfs(2), TMPFS_MAGIC).
 const TMPFS: i64 = 0x0102_1994;
 
-/// Least capacity to which a log shrinks when its file system has no more room.
+/// Minimum capacity of a log that shrinks because its file system is full.
 const LEAST_SHRUNK_BYTES: u64 = 64 * 1024;
 
-/// Maximum bytes that one step of the search for the last lines reads.
+/// Maximum number of bytes that [`BoundedLog::tail_step`] reads.
 const SCAN_BYTES: u64 = 64 * 1024;
 
 /// The newest bytes of one stream.
@@ -58,7 +58,7 @@ impl Gap {
 pub enum Tail {
     /// The lines begin at this offset.
     Begins(u64),
-    /// The search continues before `offset`, for this many more lines.
+    /// The search must continue.
     Before {
         /// The next step searches bytes before this offset.
         offset: u64,
@@ -79,7 +79,7 @@ enum Kind {
 /// Why a log could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file system refused.
+    /// A call of the file system failed.
     #[error("open the log \"{path}\"")]
     Io {
         /// The file.
@@ -93,7 +93,7 @@ pub enum OpenError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong, as the end of a sentence.
+        /// Why the file is not a valid log, as the end of a sentence.
         reason: &'static str,
     },
 }
@@ -108,11 +108,12 @@ impl BoundedLog {
         Ok(Self { file, extent: Extent::empty(capacity.get()), kind: Kind::Anonymous })
     }
 
-    /// Opens the log in the file `path`, and creates it with `capacity` if it does not exist. An existing log continues
-    /// where it ended, even after a crash of its writer, and keeps its own capacity. Only one writer may have it open.
+    /// Opens the log in the file `path`. If the file does not exist, creates it with `capacity`. An existing log keeps
+    /// its own capacity, and continues where it ended, even after a crash of its writer. Only one writer at a time may
+    /// have the file open.
     ///
     /// # Errors
-    /// [`OpenError::Io`], and [`OpenError::Corrupt`] for a file that is not such a log.
+    /// [`OpenError::Io`], and [`OpenError::Corrupt`] for a file that is not a valid log.
     pub fn open(path: &Path, capacity: NonZeroU64) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Io { path: path.to_owned(), source };
         let corrupt = |reason| OpenError::Corrupt { path: path.to_owned(), reason };
@@ -142,7 +143,7 @@ impl BoundedLog {
         self.extent.end
     }
 
-    /// The offset of the first kept byte from `offset` on; [`BoundedLog::end`] if there is none.
+    /// The offset of the first kept byte from `offset` on; [`BoundedLog::end`] if no such byte is kept.
     pub fn next_kept(&self, offset: u64) -> u64 {
         self.extent.run_from(offset).0
     }
@@ -153,11 +154,11 @@ impl BoundedLog {
         self.extent.gaps.iter().copied()
     }
 
-    /// Reserves disk space for `bytes` bytes, at most the capacity, so that they fit even if the disk fills up later.
-    /// In a file system in memory it does nothing, because the space would reduce the memory for programs.
+    /// Reserves disk space for `bytes` bytes, but not for more than the capacity. These bytes then fit even if the disk
+    /// fills up later. In a file system in memory, does nothing: reserved space would take memory from programs.
     ///
     /// # Errors
-    /// The file system's error: it has too little space, or cannot reserve any. The log works anyway.
+    /// The file system's error, if it has too little space or cannot reserve space. The log works anyway.
     pub fn reserve(&self, bytes: u64) -> io::Result<()> {
         if fstatfs(&self.file)?.f_type as i64 == TMPFS {
             return Ok(());
@@ -165,9 +166,9 @@ impl BoundedLog {
         Ok(fallocate(&self.file, FallocateFlags::KEEP_SIZE, DATA_BEGIN, bytes.min(self.extent.capacity))?)
     }
 
-    /// Appends `bytes` to the end. If the disk is full, an anonymous log shrinks its capacity to the bytes that it
-    /// holds, if these are at least 64 KiB. From then on, newer bytes replace the oldest. A named log keeps its
-    /// capacity for later processes, so it does not shrink. The caller should try again later.
+    /// Appends `bytes` to the end. If the disk is full, an anonymous log sets its capacity to the number of bytes that
+    /// it has stored, if this number is at least 64 KiB. From then on, new bytes replace the oldest. A named log does
+    /// not shrink, because later processes need its capacity. After an error, the caller can try again later.
     ///
     /// # Errors
     /// The file system's error. Then the log has none of `bytes`, and may have dropped its oldest bytes.
@@ -202,8 +203,8 @@ impl BoundedLog {
         Ok(())
     }
 
-    /// Appends `bytes`, whose first byte is at `offset` in the stream. Bytes before the end are already in the log, and
-    /// are skipped. An `offset` after the end leaves a gap.
+    /// Appends `bytes`, whose first byte is at `offset` in the stream. Skips bytes before the log's end, because they
+    /// are already in the log. If `offset` is after the end, leaves a gap.
     ///
     /// # Errors
     /// The file system's error, as for [`BoundedLog::append`].
@@ -213,9 +214,8 @@ impl BoundedLog {
         self.append(&bytes[known..])
     }
 
-    /// Moves the end to `offset` without bytes and leaves a [`Gap`]. Kept bytes stay, unless the log has more than 250
-    /// gaps: then it drops the oldest gap and all bytes before that gap. An `offset` at or before the end changes
-    /// nothing.
+    /// Moves the end to `offset` and leaves a [`Gap`]. If the log then has more than 250 gaps, drops the oldest gap and
+    /// all bytes before it. If `offset` is at or before the end, changes nothing.
     ///
     /// # Errors
     /// The file system's error. Then nothing has changed.
@@ -230,11 +230,12 @@ impl BoundedLog {
         Ok(())
     }
 
-    /// Fills `buffer` from `offset`, or from the first kept byte after it, up to the next gap or the end. Returns the
-    /// offset of the first byte read and the number of bytes.
+    /// Fills `buffer` with the bytes from the first kept byte at or after `offset` up to the next gap or the end.
+    /// Returns the offset of the first byte read, and the number of bytes.
     ///
-    /// If the returned offset is after `offset`, the bytes in between were dropped or lost, even if the number is 0. A
-    /// number smaller than the buffer does not mean the end of the log: the next call continues after the gap.
+    /// If the returned offset is after `offset`, the bytes between these offsets were dropped or lost. This is also
+    /// true if the number of bytes is 0. If the buffer is not full, there may be a gap: the next call continues after
+    /// the gap.
     ///
     /// # Errors
     /// The file system's error.
@@ -252,8 +253,8 @@ impl BoundedLog {
         Ok((from, wanted))
     }
 
-    /// The offset where the last `lines` lines begin; [`BoundedLog::start`] if fewer are kept. A last line without a
-    /// newline counts as a line, and so does a part of a line before or after a gap.
+    /// The offset where the last `lines` lines begin. If fewer lines are kept, [`BoundedLog::start`]. A last line
+    /// without a newline counts as a line. A part of a line before or after a gap also counts as a line.
     ///
     /// # Errors
     /// The file system's error.
@@ -267,8 +268,8 @@ impl BoundedLog {
         }
     }
 
-    /// One step of [`BoundedLog::tail_offset`], which searches 64 KiB at most. The first step begins at the log's end,
-    /// and each later step begins at the offset that the previous step returned. Between two steps the log may grow and
+    /// One step of [`BoundedLog::tail_offset`]. A step searches 64 KiB at most. The first step begins at the log's end.
+    /// Each later step begins at the offset that the previous step returned. Between two steps, the log may grow and
     /// drop bytes.
     ///
     /// # Errors
@@ -287,7 +288,7 @@ impl BoundedLog {
         self.read(block_start, &mut block)?;
         let begins =
             (0..block.len()).rev().filter(|index| block[*index] == b'\n').map(|index| block_start + index as u64 + 1);
-        // A newline that ends a run of kept bytes begins no line in that run. The start of a run always begins a line.
+        // A newline at the end of a run of kept bytes begins no line in this run. The run's start always begins a line.
         let begins = begins.filter(|begin| *begin != run_end).chain((block_start == run_start).then_some(run_start));
         let mut left = lines;
         for begin in begins {
@@ -299,7 +300,8 @@ impl BoundedLog {
         Ok(Tail::Before { offset: block_start, lines: left })
     }
 
-    /// Writes `bytes`, at most the capacity, to `place` in the data.
+    /// Writes `bytes` to the data, from `place` on. At the end of the data, continues at its beginning. `bytes`
+    /// must not be longer than the capacity.
     fn write_data(&self, bytes: &[u8], place: u64) -> io::Result<()> {
         let before_wrap = (self.extent.capacity - place).min(bytes.len() as u64) as usize;
         let (first, second) = bytes.split_at(before_wrap);

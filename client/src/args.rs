@@ -1,5 +1,5 @@
-//! The command line: flags and verbs. The help of a flag has its unit and default. `request.rs` checks the values
-//! together, and `config.rs` finds the master.
+//! The command line: flags and verbs. The help of each flag names its unit and default. `request.rs` checks whether
+//! the values of several flags fit together. `config.rs` chooses the master.
 
 mod cluster;
 mod code;
@@ -75,9 +75,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
     /// Address of the master, http://HOST:PORT or https://HOST:PORT. `kube` or kube:[CONTEXT/]NAMESPACE reaches the
-    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts one for this job only, and
-    /// the replicas run as processes on this machine; a verb asks the local master that runs [default: $MUSTER_MASTER,
-    /// else local]
+    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts a master for the new
+    /// job only, and the replicas run as processes on this machine. For existing jobs, `local` is the local master that
+    /// runs [default: $MUSTER_MASTER, else local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]
@@ -97,8 +97,8 @@ pub(crate) struct SubmitArgs {
     /// [default: 2]
     #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
     pub(crate) worker_num: Option<WorkerNum>,
-    /// Workers with resources of their own, such as cpu=6,memory=8Gi:2 for two workers. Repeat it for other workers; the
-    /// first ones have the first indexes. Without --worker-num, the job has these workers. Only with Kubernetes
+    /// Workers with resources of their own, such as cpu=6,memory=8Gi:2 for two workers. Repeatable; the workers of the
+    /// first flag have the lowest indexes. Without --worker-num, the job has only these workers. Only with Kubernetes
     #[arg(long, value_name = "RESOURCES:N")]
     pub(crate) worker: Vec<WorkerGroup>,
     /// Number of parameter servers [default: 1 with ParameterServer, else 0]
@@ -125,7 +125,7 @@ pub(crate) struct SubmitArgs {
     /// Allow a variable of --env or --env-file that can make programs run other code, such as LD_PRELOAD. Repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_env: Vec<EnvName>,
-    /// Print the job's name and return as soon as it is accepted, instead of following its logs to its end
+    /// Print the job's name and return when the master has accepted the job, instead of following its logs
     #[arg(short, long)]
     pub(crate) detach: bool,
     /// First delete an existing job with the name of --task, and wait until it is gone
@@ -135,7 +135,8 @@ pub(crate) struct SubmitArgs {
     pub(crate) format: FormatArgs,
     #[command(flatten)]
     pub(crate) code: CodeArgs,
-    /// Arguments for the script. $(NAME) becomes the value of the replica's variable; write $$(NAME) for the text itself
+    /// Arguments for the script. $(NAME) becomes the value of the replica's variable NAME; write $$(NAME) for the text
+    /// $(NAME)
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
     #[command(flatten)]
@@ -146,7 +147,7 @@ pub(crate) struct SubmitArgs {
     pub(crate) pod: PodArgs,
 }
 
-/// The form of data on stdout.
+/// The format of data on stdout.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct FormatArgs {
     /// Output format: text, or json for programs
@@ -179,7 +180,7 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
                             client logs digits --replica worker-1 > worker-1.txt")]
     Logs(LogsArgs),
-    /// Submit TFJobs, the files of Kubeflow's training operator; the same file again changes nothing
+    /// Submit TFJobs, the files of Kubeflow's training operator; submitting an unchanged file again has no effect
     #[command(after_help = tfjob::APPLY_EXAMPLES)]
     Apply(ApplyArgs),
     /// Start a training as tf-spawner does: one script, in pods of an unmodified image
@@ -194,7 +195,7 @@ pub(crate) enum Verb {
     /// Change the number of workers of an elastic job
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
     Scale(ScaleArgs),
-    /// Give a job new code: its scripts start again with it, in the same pods
+    /// Give a job new code: its scripts start again with the new code, in the same pods
     #[command(after_help = "Examples:\n  client push digits\n  client push digits ./project --watch")]
     Push(PushArgs),
     /// Stop a job's scripts and delete its pods, until `client resume`
@@ -214,9 +215,9 @@ pub(crate) enum Verb {
     Build(ImageArgs),
     /// Print shell statements that prepare this shell for the cluster of kubectl's context: eval "$(client env)"
     ///
-    /// They set MUSTER_MASTER, MUSTER_TOKEN, and how images reach the nodes (MUSTER_LOAD, or minikube's Docker).
-    /// They add this program's folder to PATH and, if a proxy is set, the node to no_proxy.
-    /// `eval "$(client env --unset)"` undoes this.
+    /// The statements set MUSTER_MASTER, MUSTER_TOKEN, and how images reach the nodes (MUSTER_LOAD, or minikube's
+    /// Docker). They add this program's folder to PATH and, if a proxy is set, the node to no_proxy.
+    /// `eval "$(client env --unset)"` undoes these changes.
     Env(EnvArgs),
     /// Install or upgrade the master in a namespace of a cluster
     #[command(after_help = cluster::INSTALL_EXAMPLES)]
@@ -224,7 +225,7 @@ pub(crate) enum Verb {
     /// Remove the master of a namespace, with all its jobs and their records
     #[command(after_help = "Examples:\n  client uninstall --dry-run\n  client uninstall -y -n team")]
     Uninstall(UninstallArgs),
-    /// Check the cluster, your rights, the master and the way to it; the exit code is 1 if a check fails
+    /// Check the cluster, your rights, the master and the connection to it; the exit code is 1 if a check fails
     #[command(after_help = "Examples:\n  client doctor\n  client doctor --master kube:kind-dev/team -o json")]
     Doctor(DoctorArgs),
     /// Print a shell completion script
@@ -232,12 +233,12 @@ pub(crate) enum Verb {
     Completions(CompletionsArgs),
 }
 
-/// `NAME=VALUE`, or `NAME` to copy the client's own value.
+/// `NAME=VALUE`, or `NAME` alone, which copies the value from the client's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EnvArg {
     /// The variable and its value.
     Set(EnvName, String),
-    /// The variable, with its value in the client's own environment.
+    /// The variable. The value comes from the client's environment.
     PassOn(EnvName),
 }
 
@@ -252,7 +253,7 @@ impl FromStr for EnvArg {
     }
 }
 
-/// A command line that parsed.
+/// A command line without mistakes.
 #[derive(Debug)]
 pub(crate) enum Parsed {
     /// The text of `--help` or `--version`, with styles.
@@ -261,7 +262,7 @@ pub(crate) enum Parsed {
     Command(Box<Cli>),
 }
 
-/// Parses a command line, its program's name first.
+/// Parses a command line that begins with the program's name.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
     let arguments = spawn::as_verb(arguments.into_iter().collect());
     let cannot = |report, verb: Option<&str>| usage::from_clap(&report, verb, typed_with_one_dash(&arguments, verb));
@@ -270,7 +271,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),
         Err(report) => {
             let verb = verb_of(&arguments);
-            // After a misspelled verb, clap reports a later word.
+            // clap takes a misspelled verb for SCRIPT, and reports a later word.
             let script = arguments.get(1).filter(|word| verb.is_none() && !word.as_encoded_bytes().starts_with(b"-"));
             CodeArgs { script: script.cloned(), code: None }.check()?;
             return Err(cannot(report, verb.as_deref()));

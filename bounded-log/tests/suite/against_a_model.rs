@@ -1,4 +1,4 @@
-//! A log agrees with a plain vector of all bytes, whatever is appended, skipped and read.
+//! After random appends, gaps and reopenings, a log agrees with a plain vector of all bytes.
 
 use std::num::NonZeroU64;
 
@@ -109,6 +109,7 @@ proptest! {
                 Step::Skip(n) => log.skip_to(log.end() + n).unwrap(),
                 Step::Reopen => {
                     drop(log);
+                    // An existing log ignores the capacity 7.
                     log = BoundedLog::open(&path, NonZeroU64::new(7).unwrap()).unwrap();
                 }
             }

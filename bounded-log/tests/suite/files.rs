@@ -56,8 +56,9 @@ fn all(log: &BoundedLog) -> Vec<(u64, String)> {
 #[test]
 fn a_damaged_log_or_another_file_is_refused_with_a_reason() {
     assert_eq!(refusal(b"hello"), "it is shorter than its header");
-    assert_eq!(refusal(&[b'x'; 64]), "it is not a log, or one of another version");
-    assert_eq!(refusal(&[b"MUSTLOG\x01".as_slice(), &[0; 24]].concat()), "it is not a log, or one of another version");
+    assert_eq!(refusal(&[b'x'; 64]), "it is not a log, or is a log of another version");
+    let older = [b"MUSTLOG\x01".as_slice(), &[0; 24]].concat();
+    assert_eq!(refusal(&older), "it is not a log, or is a log of another version");
     assert_eq!(refusal(&header([0; 4], &[])), "its header holds impossible numbers");
     assert_eq!(refusal(&header([100, 0, u64::MAX, 0], &[])), "its header holds impossible numbers");
     for (fixed, gaps) in [
@@ -104,7 +105,7 @@ fn two_successive_gaps_at_the_end_are_one_gap() {
 }
 
 #[test]
-fn a_log_drops_its_oldest_gaps_beyond_its_maximum_of_250() {
+fn a_log_with_more_than_250_gaps_drops_the_oldest_gaps() {
     let folder = folder();
     let mut log = BoundedLog::open(&folder.path, NonZeroU64::new(1000).unwrap()).unwrap();
     for piece in 0..300 {
@@ -140,7 +141,7 @@ fn a_log_whose_writer_was_killed_between_data_and_header_ends_where_the_header_s
 }
 
 #[test]
-fn a_folder_that_does_not_exist_is_an_io_error_that_names_the_file() {
+fn opening_a_log_in_a_missing_folder_fails_and_the_error_names_the_file() {
     let error = BoundedLog::open("/nowhere/log".as_ref(), CAPACITY).unwrap_err();
     assert_eq!(error.to_string(), "open the log \"/nowhere/log\"");
 }
@@ -156,15 +157,15 @@ fn the_last_lines_are_found_even_if_a_line_is_longer_than_a_search_step() {
     assert_eq!(log.tail_offset(1000).unwrap(), log.start());
 }
 
-/// Runs an ignored test of this program in a new process. The process ignores SIGXFSZ, so a limit on file sizes does
-/// not end it.
+/// Runs an ignored test of this program in a new process. The process ignores SIGXFSZ. So a write beyond the limit on
+/// file sizes fails and does not end the process.
 fn run_with_limited_files(test: &str) {
     let script = r#"trap '' XFSZ; exec "$0" --exact --ignored "$1" "#;
     let status = Command::new("sh").args(["-c", script]).arg(std::env::current_exe().unwrap()).arg(test).status();
     assert!(status.unwrap().success());
 }
 
-/// Whether a file is in a file system in memory, where a log reserves nothing.
+/// Whether a file is in a file system in memory. There, a log reserves no space.
 fn is_in_memory(path: &Path) -> bool {
     let stat = Command::new("stat").args(["--file-system", "--format", "%T"]).arg(path).output().unwrap();
     stat.stdout == b"tmpfs\n"
@@ -213,7 +214,7 @@ fn reserved_space_is_allocated_before_bytes_are_written() {
         Ok(()) => {
             let taken = fs::metadata(&folder.path).unwrap().blocks() * 512;
             let expected = if is_in_memory(&folder.path) { 0..1 } else { 1 << 20..2 << 20 };
-            assert!(expected.contains(&taken), "{taken} bytes are taken");
+            assert!(expected.contains(&taken), "{taken} bytes are allocated, expected {expected:?}");
         }
         Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
     }

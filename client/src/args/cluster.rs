@@ -13,10 +13,10 @@ Examples:
   client install --image registry.example.com/team/muster-master:0.1.0
   client install --export > muster.json";
 
-/// The namespace of a verb. `--master kube:CONTEXT/NAMESPACE` gives it too.
+/// The namespace of the master. `--master kube:CONTEXT/NAMESPACE` can also name it.
 #[derive(Debug, Args)]
 pub(crate) struct NamespaceArg {
-    /// Namespace of the master [default: the one of --master kube:NAMESPACE, else the context's]
+    /// Namespace of the master [default: from --master kube:NAMESPACE, else from the kubeconfig's context]
     #[arg(short, long, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
 }
@@ -26,20 +26,20 @@ pub(crate) struct NamespaceArg {
 pub(crate) struct InstallArgs {
     #[command(flatten)]
     pub(crate) place: NamespaceArg,
-    /// Image of the master. Nodes that have it do not pull it
+    /// Image of the master. Nodes that have the image do not pull it
     /// [default: the muster-master of this version, which `make images` builds]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
-    /// Way to the master besides --master kube: nodeport opens port 31898 of every node, none closes it
-    /// [default: as it is; a new installation has none]
+    /// Way to the master besides --master kube: nodeport opens port 31898 of every node, none closes this port
+    /// [default: unchanged; closed after a new installation]
     #[arg(long, value_name = "WAY", hide_possible_values = true)]
     pub(crate) service: Option<Service>,
-    /// Run the TFJobs that kubectl apply creates in the namespace, without Kubeflow. With =allow-root, those with the
-    /// annotation muster/allow-root: "true" may run as root. Later installations without this flag keep it
+    /// Run the TFJobs that kubectl apply creates in the namespace, without Kubeflow. With =allow-root, TFJobs with the
+    /// annotation muster/allow-root: "true" may run as root. Later installations without this flag keep its value
     #[arg(long, value_name = "RULE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(hide_possible_values = true)]
     pub(crate) tfjobs: Option<TfJobs>,
-    /// Print the objects for kubectl apply -f - instead of installing them. The Secret is not among them
+    /// Print the objects for kubectl apply -f -, without the Secret, and install nothing
     #[arg(long)]
     pub(crate) export: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) enum Service {
 pub(crate) struct UninstallArgs {
     #[command(flatten)]
     pub(crate) place: NamespaceArg,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// Only list what would be removed

@@ -8,17 +8,18 @@ use clap::{Args, Subcommand};
 use super::Verb;
 use crate::usage::UsageError;
 
-/// How similar a word must be to a verb to be taken for it, from 0 to 1.
+/// Minimum similarity of a word and a verb, from 0 to 1, at which the hint suggests the verb.
 const SIMILAR: f64 = 0.7;
 
 /// The script, and the folder with the job's code.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Submitting a job")]
 pub(crate) struct CodeArgs {
-    /// Script to run, such as train.py, or a folder with exec.py, such as ./project or '.'. Other words than verbs must
-    /// end in .py or contain a slash. The job's code is the current folder if the script is below it, else the folder of
-    /// the script. A master that is not local gets a copy of its files, except those that .musterignore, else
-    /// .dockerignore, else .gitignore excludes [default: exec.py of the current folder or of the image]
+    /// Script to run, such as train.py, or a folder with exec.py, such as ./project or '.'. A word that is not a verb
+    /// must end in .py or contain a slash. The folder with the job's code is the current folder if the script is below
+    /// it, else the folder of the script. A master that is not local gets a copy of the folder's files, except files
+    /// that .musterignore, else .dockerignore, else .gitignore excludes [default: exec.py of the current folder or of
+    /// the image]
     #[arg(value_name = "SCRIPT")]
     pub(crate) script: Option<OsString>,
     /// Folder with the job's code [default: see SCRIPT]

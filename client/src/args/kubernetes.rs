@@ -17,11 +17,12 @@ use super::values::{gpus, seconds, shown};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
-    /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image and a layer with the
-    /// agent. With SCRIPT or --code, pods run any image that has Python, unmodified [default: built from ./Dockerfile]
+    /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image with the agent in an
+    /// added layer. With SCRIPT or --code, pods run any image that has Python, unmodified [default: built from
+    /// ./Dockerfile]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
-    /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name it by digest
+    /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name the image by digest
     /// [default: none, the nodes use this Docker engine]
     #[arg(long, value_name = "REGISTRY", conflicts_with = "load")]
     pub(crate) push: Option<Registry>,
@@ -35,7 +36,7 @@ pub(crate) struct ImageArgs {
 }
 
 impl ImageArgs {
-    /// The first flag that was given, for an error about it.
+    /// The first flag that was given, for an error message.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let Self { image, push, load, agent_binary } = self;
         let flags = [
@@ -47,7 +48,7 @@ impl ImageArgs {
         flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
     }
 
-    /// The first flag that was given for an image to which the agent is added.
+    /// The first given flag that only applies when the agent is added to the image.
     pub(crate) fn given_for_wrapping(&self) -> Option<&'static str> {
         Self { image: None, ..self.clone() }.given()
     }
@@ -66,7 +67,7 @@ pub(crate) struct PodArgs {
     /// GPUs of each pod (nvidia.com/gpu) [default: 0]
     #[arg(long, value_name = "N", value_parser = gpus, allow_negative_numbers = true)]
     pub(crate) gpus: Option<u32>,
-    /// Size of /dev/shm in each pod, for example 2Gi; what it holds counts as memory of the pod [default: the node's, 64Mi]
+    /// Size of /dev/shm in each pod, for example 2Gi; its files count as memory of the pod [default: the node's, 64Mi]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) shm: Option<MemorySize>,
     /// Volume of each pod: pvc:CLAIM:/path, host:/dir:/path or empty:/path; append :ro for read-only. Repeatable
@@ -97,7 +98,8 @@ pub(crate) struct PodArgs {
     /// [default: refused]
     #[arg(long)]
     pub(crate) allow_root: bool,
-    /// User of each pod: image for the image's own, UID or UID:GID [default: 65532 with code, else the image's own]
+    /// User of each pod: UID, UID:GID, or `image` for the user of the image [default: 65532 if the job brings code,
+    /// else image]
     #[arg(long, value_name = "USER")]
     pub(crate) run_as: Option<RunAs>,
 }
@@ -150,13 +152,13 @@ pub(crate) enum Loader {
     K3d,
 }
 
-/// Where images are pushed to: `HOST[:PORT][/PATH]`.
+/// A registry to which images are pushed: `HOST[:PORT][/PATH]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registry(String);
 
 /// Why a text is not a [`Registry`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no registry: write HOST[:PORT][/PATH] in lower case, for example registry.example.com/team")]
+#[error("\"{0}\" is not a registry: write HOST[:PORT][/PATH] in lower case, for example registry.example.com/team")]
 pub(crate) struct BadRegistry(String);
 
 impl Registry {
@@ -171,7 +173,7 @@ impl FromStr for Registry {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let trimmed = text.trim_end_matches('/');
-        // A tag here would be an error: it belongs to the image's name, not to the registry.
+        // A tag belongs to the image's name, so a registry must not have one.
         let named = format!("{trimmed}/image").parse::<ImageRef>();
         let is_registry = !trimmed.is_empty() && named.is_ok_and(|image| image.tag().is_none());
         if is_registry { Ok(Self(trimmed.to_owned())) } else { Err(BadRegistry(text.chars().take(80).collect())) }

@@ -8,7 +8,7 @@ use clap::{ArgMatches, Args, CommandFactory};
 use super::{Cli, SubmitArgs};
 use crate::usage::UsageError;
 
-/// The verb of a command line that does not parse. clap's report does not name it.
+/// The verb of a command line that does not parse. clap's report does not name the verb.
 pub(super) fn verb_of(arguments: &[OsString]) -> Option<String> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
     matches.subcommand_name().map(str::to_owned)

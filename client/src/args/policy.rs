@@ -16,54 +16,52 @@ pub(crate) struct PolicyArgs {
     /// [default: 3; 0 with --master local]
     #[arg(long, value_name = "N", value_parser = restarts, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
-    /// Pause before the first restart, for example 10s. Each further restart doubles it, up to 5m [default: 1s]
+    /// Pause before the first restart, for example 10s. Each further restart doubles the pause, up to 5m [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) backoff: Option<u32>,
     /// Exit codes of exec.py after which the job fails without a restart, for example 2,3 [default: none]
     #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) no_retry_exit_codes: Vec<u8>,
-    /// Action after the script fails: `restart`, or `wait`, which keeps the pods for 10 minutes so that `client push` can
-    /// correct the code, and then restarts [default: restart]
+    /// Action after the script fails: `restart`, or `wait`. With `wait`, the pods stay for up to 10 minutes, so that
+    /// `client push` can correct the code. After the push or this time, all replicas restart [default: restart]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_failure: Option<OnFailure>,
-    /// Maximum time until all replicas have started; then the job fails [default: 10m]
+    /// Maximum time until all replicas have started. After this time, the job fails [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) start_timeout: Option<u32>,
-    /// After the start timeout, release all pods and try again later instead of failing. Two jobs that each hold half of
-    /// a cluster then do not block each other
+    /// After the start timeout, release all pods and try again later instead of failing. Two jobs that each hold half
+    /// of a cluster then do not block each other
     #[arg(long)]
     pub(crate) requeue: bool,
     /// Maximum time from the submit to the end of the job [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) deadline: Option<u32>,
-    /// How long the master keeps the job and its output after its end [default: until it is deleted]
+    /// Time from the end of the job until the master deletes the job and its output [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) ttl_after_finished: Option<u32>,
-    /// Pods to delete at the end: `running` keeps ended pods for kubectl logs; `all` keeps none; `none` keeps all pods
-    /// and their agents for 10 minutes, for inspection [default: running]
+    /// Pods to delete at the end: `all`, `none` or `running`. With `running`, ended pods stay for kubectl logs. With
+    /// `none`, all pods and their agents stay for 10 minutes, for inspection [default: running]
     #[arg(long, value_name = "WHICH")]
     pub(crate) clean_pods: Option<CleanPods>,
-    /// Replicas that must exit with 0 for the job to succeed: `all` that train, `chief` or `worker-0`
-    /// [default: the chief if there is one; else all with AllReduce, worker-0 with ParameterServer]
+    /// Replicas that must exit with 0 for the job to succeed: `all` (all that train), `chief` or `worker-0`
+    /// [default: chief if the job has a chief; else all with AllReduce, worker-0 with ParameterServer]
     #[arg(long, value_name = "WHO")]
     pub(crate) success_policy: Option<SuccessPolicy>,
-    /// Minimum time from a start of an elastic job to a restart that takes in new workers. When all workers are ready,
-    /// the restart does not wait [default: 30s if exec.py reports its steps with muster.py; else 5m]
+    /// Minimum time from a start of an elastic job to a restart that adds new workers. If all workers are ready, the
+    /// job restarts at once [default: 30s if exec.py reports its steps with muster.py; else 5m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) grow_interval: Option<u32>,
-    /// What an elastic job does when it cannot reach a replica, and nothing shows that exec.py is dead there: `wait` for
-    /// the cluster to remove the pod, or `replace` the pod after the lease [default: wait; replace
-    /// on machines that join]
+    /// Action of an elastic job when the master cannot reach a replica whose exec.py may still run: `wait` for the
+    /// cluster to remove the pod, or `replace` the pod after the lease [default: wait; replace on machines that join]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unreachable: Option<OnUnreachable>,
-    /// With --on-unreachable replace: how long a replica may be silent before it is lost. Its agent kills exec.py after
-    /// three times this time without a request from the master [default: 5s]
+    /// With --on-unreachable replace: time without an answer after which a replica is lost. Its agent kills exec.py
+    /// after three times this time without a request from the master [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true, requires = "on_unreachable")]
     pub(crate) lease: Option<u32>,
     /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then
     /// faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy and other large
-    /// modules [default: only for jobs that are elastic or
-    /// bring their code]
+    /// modules [default: only for jobs that are elastic or bring their code]
     #[arg(long, value_name = "MODULES", num_args = 0..=1, value_delimiter = ',')]
     pub(crate) preload: Option<Vec<ModuleName>>,
     /// Start exec.py in a new interpreter each time

@@ -27,28 +27,29 @@ pub(crate) struct SpawnArgs {
     /// Number of workers
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "2", allow_negative_numbers = true)]
     pub(crate) workers: u32,
-    /// Namespace of the master in the cluster [default: that of kubectl's context]
+    /// Namespace of the master in the cluster [default: the namespace of kubectl's context]
     #[arg(short, long, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
     /// Port of TensorFlow's server in each pod
     #[arg(short, long, value_name = "PORT", default_value = "1999")]
     pub(crate) port: u16,
-    /// File with the commands that each worker runs, instead of the script: bash runs it, and stops at the first failure
+    /// File with the commands that each worker runs instead of the script. bash runs them, and stops at the first
+    /// failure
     #[arg(short, long, value_name = "FILE")]
     pub(crate) command: Option<PathBuf>,
-    /// File with the pod of each worker [default: pod.yaml, if it exists]
+    /// File that describes the pod of each worker [default: pod.yaml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) pod_file: Option<PathBuf>,
-    /// Tag of the training; the job is named after it [default: tf-spawner]
+    /// Tag of the training; the job's name comes from the tag [default: tf-spawner]
     #[arg(short, long, value_name = "TAG")]
     pub(crate) tag: Option<String>,
     /// Use a random tag
     #[arg(short, long, conflicts_with = "delete")]
     pub(crate) randomize_tag: bool,
-    /// File with variables of all workers, one NAME=VALUE in each line; quotes are a part of the value
+    /// File with variables of all workers, one NAME=VALUE per line; quotes are part of the value
     #[arg(short, long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
-    /// Image of the pods [default: that of the pod file, else tensorflow/tensorflow]
+    /// Image of the pods [default: the image of the pod file, else tensorflow/tensorflow]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) image: Option<ImageRef>,
     /// Delete the training with this tag, with its pods and output
@@ -65,7 +66,7 @@ pub(crate) struct SpawnArgs {
     pub(crate) max_restarts: u32,
 }
 
-/// The command line with the verb, if the program was called by the name of tf-spawner.
+/// Adds the verb `spawn` to the command line if the program's name is `tf-spawner`.
 pub(super) fn as_verb(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let is_called_so =
         arguments.first().and_then(|program| Path::new(program).file_name()?.to_str()) == Some(TF_SPAWNER);

@@ -20,12 +20,12 @@ Examples:
 /// Arguments of `apply`.
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// File with TFJobs, a folder with such files, or - for stdin. Repeatable. A file may have several documents and lists;
-    /// all are checked before the first is sent
+    /// File with TFJobs, a folder with such files, or - for stdin. Repeatable. A file may have several documents and
+    /// lists; all TFJobs are checked before the first is sent
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Namespace of the TFJobs, instead of the one in the file. It selects the master in that namespace, except with
-    /// --master URL or local
+    /// Namespace of the TFJobs, instead of the namespace in the file. The client asks the master in this namespace,
+    /// except with --master URL or local
     #[arg(short, long, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
     /// Allow containers to run as root
@@ -40,8 +40,9 @@ pub(crate) struct ApplyArgs {
     /// Maximum restarts after failures, instead of backoffLimit
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
-    /// Folder with the scripts. Pods get its files, so their image need not contain them; `client push` sends changes
-    /// later. Replicas that are processes run in this folder [default for them: the folder of the file]
+    /// Folder with the scripts. Pods get the files of this folder, so the image need not contain scripts; `client push`
+    /// sends changes later. Replicas that are processes run in this folder [default for processes: the folder of the
+    /// file]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
     /// Follow the job to its end. With a local master, this is the default
@@ -59,7 +60,7 @@ pub(crate) struct GetArgs {
     pub(crate) output: ObjectFormat,
 }
 
-/// The form of an object.
+/// The format of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ObjectFormat {
     /// A line for each object.

@@ -7,7 +7,7 @@ use protocol::duration::{BadDuration, WholeSeconds};
 use protocol::elastic::{BadWorkerNum, WorkerNum};
 use protocol::tf_config::MEMBERS_MAX;
 
-/// A number of replicas of one role. `protocol` checks which numbers go together.
+/// A number of replicas of one role. `protocol` checks whether the numbers of all roles fit together.
 pub(super) fn count(text: &str) -> Result<u32, String> {
     whole_number(text, "replicas", MEMBERS_MAX)
 }
@@ -38,7 +38,7 @@ pub(super) fn gpus(text: &str) -> Result<u32, String> {
     whole_number(text, "GPUs", u32::MAX)
 }
 
-/// `greatest` is the limit that the error names when the number is too large to parse.
+/// Parses a number. If the number is too large to parse, the error names `greatest` as the limit.
 fn whole_number(text: &str, what: &str, greatest: u32) -> Result<u32, String> {
     text.parse().map_err(|error: ParseIntError| {
         let wrong = if *error.kind() == IntErrorKind::PosOverflow {

@@ -70,7 +70,7 @@ pub(crate) struct WaitArgs {
 pub(crate) struct ScaleArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
-    /// Minimum and maximum number of workers. N alone is the maximum; a minimum above N sinks to N
+    /// Minimum and maximum number of workers. N alone is the maximum; a minimum above N becomes N
     #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
     pub(crate) worker_num: WorkerNum,
 }
@@ -95,13 +95,13 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct PushArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
-    /// Folder with the new code [default: the current folder]. Not used for a job that runs in a folder of its master's
-    /// machine: its scripts start again with the files that are there now
+    /// Folder with the new code [default: the current folder]. Ignored for a job that runs in a folder of its master's
+    /// machine: the scripts start again with the present files of that folder
     pub(crate) folder: Option<PathBuf>,
     /// Start the scripts again even if the code is the same
     #[arg(long)]
     pub(crate) force: bool,
-    /// Push again after each change of a file, until the job ends. Ctrl-C ends the client, and the job goes on
+    /// Push again after each change of a file, until the job ends. Ctrl-C ends only the client; the job keeps running
     #[arg(long)]
     pub(crate) watch: bool,
 }

@@ -1,4 +1,4 @@
-//! The checks of `client doctor`: from what was observed to verdicts and hints. Pure.
+//! The checks of `client doctor`: computes verdicts and hints from the observations. Pure.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(crate) struct Check {
     pub(crate) verdict: Verdict,
     /// What was found.
     pub(crate) detail: String,
-    /// What to do about it.
+    /// The next step for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
@@ -32,9 +32,9 @@ pub(crate) struct Check {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// As it should be.
+    /// The check passed.
     Ok,
-    /// Jobs run, but something is not protected, not known or not available.
+    /// Jobs can run. Something is not protected, not known or not available.
     Warn,
     /// Jobs cannot run.
     Fail,
@@ -47,30 +47,30 @@ pub(super) struct Observed {
     pub(super) pod_security: Result<Option<String>, ClusterError>,
     /// The quotas of the namespace.
     pub(super) quotas: Result<Vec<ResourceQuota>, ClusterError>,
-    /// Whether the Secret has its keys.
+    /// Whether the Secret has all keys.
     pub(super) secret: Result<(), ClusterError>,
     /// The Deployment.
     pub(super) master: Result<Master, ClusterError>,
-    /// The version of the master that answers through the forward, or an error and its hint.
+    /// The version of the master that answers through the port-forward, or an error and its hint.
     pub(super) answer: Result<String, (String, Option<String>)>,
     /// All nodes.
     pub(super) nodes: Result<Vec<Node>, ClusterError>,
     /// The names of all DaemonSets.
     pub(super) daemon_sets: Result<Vec<String>, ClusterError>,
-    /// The namespaces with TFJobs that no master follows.
+    /// The namespaces that have TFJobs, but no master that runs TFJobs.
     pub(super) left_alone: Result<BTreeSet<String>, ClusterError>,
 }
 
 /// The installed master.
 #[derive(Debug)]
 pub(super) struct Master {
-    /// Whether it serves.
+    /// The state of the Deployment's rollout.
     pub(super) rollout: Rollout,
-    /// Its image.
+    /// The image in the Deployment.
     pub(super) image: String,
 }
 
-/// All checks of the cluster except those of the connection.
+/// The checks that judge the observations.
 pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
     let Observed { pod_security: standard, quotas, secret, master, answer, nodes, daemon_sets, left_alone } = observed;
     vec![
@@ -100,7 +100,7 @@ fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Che
     Check { name: name.to_owned(), verdict: Verdict::Warn, detail: detail.into(), hint: Some(hint.into()) }
 }
 
-/// A check that needs a right which users of jobs need not have.
+/// A check that needs a right which users of jobs need not have. Without the observation, the verdict is a warning.
 fn known<T>(name: &str, found: &Result<T, ClusterError>, judge: impl FnOnce(&T) -> Check) -> Check {
     match found {
         Ok(found) => judge(found),
@@ -122,13 +122,14 @@ pub(super) fn version(major: &str, minor: &str, shown: &str) -> Check {
     passed("Kubernetes", shown)
 }
 
-/// A right that `--master kube` needs.
+/// Whether the user has a right that `--master kube` needs.
 pub(super) fn right(right: Right, is_missing: bool) -> Check {
     let name = format!("right to {right}");
     if !is_missing {
         return passed(&name, "granted");
     }
-    let hint = "ask the cluster's administrator for it; the guide \"Install on a cluster\" has a Role for users";
+    let hint =
+        "ask the cluster's administrator for this right; the guide \"Install on a cluster\" has a Role for users";
     let (verdict, detail) = if right == rights::CREATE_FORWARD {
         (Verdict::Warn, "missing; Kubernetes needs it since 1.35")
     } else {
@@ -202,7 +203,7 @@ fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
 }
 
 fn image(image: &str, nodes: usize) -> Check {
-    // As in the distribution grammar: the first part is a registry if it has a dot, a port, or is localhost.
+    // The first part of an image's name is a registry if it contains a dot or a port, or is localhost.
     let first = image.split_once('/').map_or("", |(first, _)| first);
     let has_registry = first.contains(['.', ':']) || first == "localhost";
     match (image, nodes) {
@@ -213,8 +214,9 @@ fn image(image: &str, nodes: usize) -> Check {
             hint: None,
         },
         (_, nodes) if nodes > 1 && !has_registry => {
-            let detail = format!("{image} is in no registry: only nodes that have it can run the master");
-            warned("image", detail, "push it: make images REGISTRY=REGISTRY, then client install --image NAME")
+            let detail =
+                format!("{image} is not from a registry: only nodes that already have the image can run the master");
+            warned("image", detail, "push the image: make images REGISTRY=REGISTRY, then client install --image NAME")
         }
         (image, _) => passed("image", image),
     }
@@ -228,8 +230,13 @@ fn architectures(nodes: &[Node]) -> Check {
         0 | 1 => passed("architecture", listed),
         _ => {
             let first = found.first().cloned().unwrap_or_default();
-            let hint = format!("choose one for each job, for example --node-selector kubernetes.io/arch={first}");
-            warned("architecture", format!("the nodes differ: {listed}; each image is for one of them"), hint)
+            let hint =
+                format!("choose an architecture for each job, for example --node-selector kubernetes.io/arch={first}");
+            warned(
+                "architecture",
+                format!("the nodes differ: {listed}; an image may run on only one of these architectures"),
+                hint,
+            )
         }
     }
 }
@@ -243,8 +250,8 @@ enum Enforces {
     No,
 }
 
-/// The usual networks, by the start of their DaemonSets' names. The first one that is found decides, because a second
-/// one adds the enforcement that the first one lacks.
+/// The usual networks, by the prefix of their DaemonSets' names. If a cluster has two networks, the first in this order
+/// decides. For example, Calico may enforce the policies in addition to the Amazon VPC CNI.
 const NETWORKS: [(&str, &str, Enforces); 12] = [
     ("calico-node", "Calico", Enforces::Yes),
     ("canal", "Canal", Enforces::Yes),
@@ -267,7 +274,7 @@ fn network(daemon_sets: &[String], nodes: &[Node]) -> Check {
     let of_node = |node: &Node| Some(node.status.as_ref()?.node_info.as_ref()?.kubelet_version.contains("+k3s"));
     let found =
         NETWORKS.into_iter().find(|(start, _, _)| is_there(start)).map(|(_, network, enforces)| (network, enforces));
-    // k3s runs its network and its enforcement outside of pods.
+    // k3s has no DaemonSet for its network and its enforcement.
     let found = found.or_else(|| nodes.iter().filter_map(of_node).any(|is| is).then_some(("k3s", Enforces::Yes)));
     match found {
         Some((network, Enforces::Yes)) => passed(NAME, format!("{network} enforces them")),
@@ -285,10 +292,10 @@ fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
     };
     let listed = left_alone.iter().cloned().collect::<Vec<_>>().join(", ");
     let hint = format!("client install --tfjobs -n {first}, or create the TFJobs in the namespace of a master");
-    warned("TFJobs", format!("no master follows those in {listed}"), hint)
+    warned("TFJobs", format!("no master runs the TFJobs in {listed}"), hint)
 }
 
-/// Docker is needed only to add the agent to an image.
+/// Judges whether Docker answers. A failure is only a warning: the client needs Docker only to add the agent to images.
 pub(super) fn docker(answer: Result<(), String>) -> Check {
     match answer {
         Ok(()) => passed("Docker", "answers"),

@@ -39,7 +39,7 @@ fn a_healthy_installation_has_neither_failures_nor_warnings() {
 }
 
 #[test]
-fn a_check_that_the_user_may_not_make_is_a_warning_and_a_missing_master_a_failure() {
+fn a_check_without_the_right_is_a_warning_and_a_missing_master_is_a_failure() {
     let lacking = || ClusterError::Forbidden { rights: vec![], context: "c".to_owned(), namespace: "n".to_owned() };
     let no_master = || ClusterError::NoMaster(KubePlace::default());
     let observed = Observed {
@@ -64,12 +64,12 @@ fn tfjobs_in_a_namespace_without_a_master_are_a_warning() {
     let left_alone = Ok(["a".to_owned(), "b".to_owned()].into());
     let checks = of_cluster(&Observed { left_alone, ..healthy() });
     let check = checks.iter().find(|check| check.name == "TFJobs").expect("the check");
-    assert_eq!(verdict(check), (Verdict::Warn, "no master follows those in a, b"));
+    assert_eq!(verdict(check), (Verdict::Warn, "no master runs the TFJobs in a, b"));
     assert!(check.hint.as_deref().is_some_and(|hint| hint.starts_with("client install --tfjobs -n a")), "{check:?}");
 }
 
 #[test]
-fn the_network_is_known_by_its_daemon_sets() {
+fn the_network_is_recognized_by_its_daemon_sets() {
     for (names, kubelet, expected) in [
         (&["cilium"][..], "v1.33.0", (Verdict::Ok, "Cilium enforces them")),
         (&["aws-node"], "v1.33.0", (Verdict::Warn, "Amazon VPC CNI enforces them only if enabled")),
@@ -97,7 +97,7 @@ fn an_image_without_a_registry_and_nodes_that_differ_are_warnings() {
         assert_eq!(of(name, 2), Verdict::Ok, "{name}");
     }
     let check = architectures(&[node("arm64", ""), node("amd64", ""), node("amd64", "")]);
-    let detail = "the nodes differ: amd64, arm64; each image is for one of them";
+    let detail = "the nodes differ: amd64, arm64; an image may run on only one of these architectures";
     assert_eq!(verdict(&check), (Verdict::Warn, detail));
 }
 

@@ -1,4 +1,4 @@
-//! Observes a cluster for `client doctor`. `checks.rs` judges what is observed.
+//! Observes a cluster for `client doctor`. `checks.rs` judges the observations.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
@@ -10,19 +10,19 @@ use super::checks::{self, Check, Master, Observed};
 use super::rights::Right;
 use super::{Cluster, ClusterError, KubePlace, rights, rollout, tfjobs};
 
-/// The label of a namespace with the Pod Security Standard that it enforces.
+/// The label of a namespace with the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
-/// What other modules have found out.
+/// Observations of other modules.
 #[derive(Debug)]
 pub(crate) struct Surroundings {
-    /// The version of the master that answers through the forward, or an error and its hint.
+    /// The version of the master that answers through the port-forward, or an error and its hint.
     pub(crate) master: Result<String, (String, Option<String>)>,
     /// Whether Docker answers, or the error.
     pub(crate) docker: Result<(), String>,
 }
 
-/// Checks everything that a job in this place needs.
+/// Checks everything that a job in this namespace needs.
 pub(crate) async fn examine(place: &KubePlace, surroundings: Surroundings) -> Vec<Check> {
     let Surroundings { master, docker } = surroundings;
     let mut done = match Cluster::connect(place).await {

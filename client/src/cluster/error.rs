@@ -11,10 +11,10 @@ use crate::output::spelled;
 /// Why a command on a cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
-    /// No file says where the cluster is.
+    /// There is no kubeconfig, or it cannot be read.
     #[error("there is no usable kubeconfig")]
     NoKubeconfig(#[source] KubeconfigError),
-    /// The kubeconfig has no such context.
+    /// The kubeconfig has no context with this name.
     #[error("the kubeconfig has no context \"{0}\"")]
     NoContext(String),
     /// `-n` is not the name of a namespace.
@@ -25,7 +25,7 @@ pub(crate) enum ClusterError {
     Login {
         /// The context.
         context: String,
-        /// The cluster's or the login plugin's words.
+        /// The error text of the cluster or of the login plugin.
         reason: String,
     },
     /// The user lacks a right.
@@ -38,7 +38,7 @@ pub(crate) enum ClusterError {
         /// The namespace.
         namespace: String,
     },
-    /// The API refused a call, with this message.
+    /// The API refused a call for another reason.
     #[error("the cluster refused to {right}: {message}")]
     Refused {
         /// The call.
@@ -51,7 +51,7 @@ pub(crate) enum ClusterError {
     /// The API cannot be reached.
     #[error("the Kubernetes API at {server} cannot be reached: {reason}")]
     Unreachable {
-        /// Its address.
+        /// The API's address.
         server: String,
         /// The system's error text.
         reason: String,
@@ -59,7 +59,7 @@ pub(crate) enum ClusterError {
     /// The API did not answer in time.
     #[error("the Kubernetes API at {server} did not answer within {}", spelled(*after))]
     Silent {
-        /// Its address.
+        /// The API's address.
         server: String,
         /// The time limit.
         after: Duration,
@@ -72,13 +72,13 @@ pub(crate) enum ClusterError {
     NotReady {
         /// The master's place.
         place: KubePlace,
-        /// The state of its newest pod.
+        /// The state of the master's newest pod.
         state: String,
     },
     /// The Secret `muster` does not exist.
     #[error("there is no Secret muster in namespace {}, so the master's token is not known", .0.namespace())]
     NoSecret(KubePlace),
-    /// The Secret `muster` lacks a key or its value is not a token.
+    /// The Secret `muster` lacks a key, or the key's value is not a valid token.
     #[error("the Secret muster in namespace {} has no valid {key}", place.namespace())]
     BadSecret {
         /// The place.
@@ -94,10 +94,10 @@ pub(crate) enum ClusterError {
         /// The cause.
         reason: String,
     },
-    /// The socket for the forward cannot be created.
+    /// The socket for the port-forward cannot be created.
     #[error("create a socket for the port-forward")]
     Socket(#[source] std::io::Error),
-    /// Objects with the names of the manifests belong to someone else.
+    /// Objects with names from the manifests exist without Muster's label.
     #[error("namespace {namespace} already has {} without the label app.kubernetes.io/part-of=muster", .objects.join(", "))]
     Foreign {
         /// The objects, as `kind/name`.
@@ -105,18 +105,18 @@ pub(crate) enum ClusterError {
         /// The namespace.
         namespace: String,
     },
-    /// The kind TFJob is another program's.
+    /// Another program has installed the kind TFJob.
     #[error("the cluster already has TFJobs of another program, such as Kubeflow")]
     Kubeflow,
     /// The namespace does not exist.
     #[error("there is no namespace {0}")]
     NoNamespace(String),
-    /// The node has not got the master's image.
+    /// The node cannot get the master's image.
     #[error("the node cannot get the master's image {image}: {reason}")]
     NoImage {
         /// The image.
         image: String,
-        /// The kubelet's words.
+        /// The kubelet's error text.
         reason: String,
     },
     /// The master's pod cannot start.
@@ -125,7 +125,7 @@ pub(crate) enum ClusterError {
     /// Waiting took too long.
     #[error("{what} after {}: {state}", spelled(*after))]
     Late {
-        /// What has not happened: the beginning of the sentence.
+        /// What has not happened, as the beginning of the sentence.
         what: &'static str,
         /// The state at the end.
         state: String,
@@ -140,7 +140,7 @@ pub(crate) enum ClusterError {
         /// The namespace.
         namespace: String,
     },
-    /// `uninstall` without `-y`, and nobody can be asked.
+    /// `uninstall` was called without `-y`, and there is no terminal to ask the user.
     #[error("uninstalling needs your consent, and stdin is not a terminal")]
     NoConsent,
 }
@@ -161,7 +161,7 @@ impl ClusterError {
         }
     }
 
-    /// Whether the user's input or files are wrong, and not the cluster.
+    /// Whether the user's input or files cause the error, and not the cluster.
     pub(crate) fn is_bad_input(&self) -> bool {
         match self {
             Self::NoKubeconfig(_) | Self::NoContext(_) | Self::Namespace(_) | Self::NoNamespace(_) => true,
@@ -183,7 +183,9 @@ impl ClusterError {
             Self::Login { .. } | Self::Unreachable { .. } | Self::Silent { .. } => "try: kubectl get pods".to_owned(),
             Self::Forbidden { rights, namespace, .. } => {
                 let first = rights.first().map(Right::to_string).unwrap_or_default();
-                format!("ask the cluster's administrator for it; to check: kubectl auth can-i {first} -n {namespace}")
+                format!(
+                    "ask the cluster's administrator for the right; to check: kubectl auth can-i {first} -n {namespace}"
+                )
             }
             Self::NoMaster(place) | Self::NoSecret(place) => {
                 format!("to install a master there: client install --master {place}")
@@ -196,12 +198,12 @@ impl ClusterError {
             Self::Kubeflow => "run TFJobs with client apply -f FILE, which needs no --tfjobs".to_owned(),
             Self::Foreign { .. } => "choose another namespace with -n, or delete these objects".to_owned(),
             Self::NoNamespace(name) => format!("kubectl create namespace {name}"),
-            Self::NoImage { .. } => "run `make images`, which builds it and loads it into a local cluster; else push it and give its name with --image"
+            Self::NoImage { .. } => "run `make images`, which builds the image and loads it into a local cluster; or push the image and name it with --image"
                 .to_owned(),
             Self::Stuck(_) => "kubectl describe pods -l app.kubernetes.io/component=master shows why".to_owned(),
             Self::JobsRun { names, .. } => {
                 let first = names.first().map(String::as_str).unwrap_or_default();
-                format!("cancel them, for example with client cancel {first}, or add --force to stop all")
+                format!("cancel these jobs, for example with client cancel {first}, or add --force to stop all jobs")
             }
             Self::NoConsent => "add -y".to_owned(),
             Self::Refused { message, .. } if message.contains("provided port is already allocated") => {

@@ -1,5 +1,6 @@
-//! The way to a master through the Kubernetes API: a socket of this process, and a port-forward to the master's pod for
-//! each connection to it. Each connection looks up the pod again, so a new master is found after the old one's end.
+//! Reaches a master through the Kubernetes API. The requests use a Unix socket of this process. Each connection to the
+//! socket gets its own port-forward to the master's pod. Each connection looks up the pod again, and so finds the new
+//! master after a replacement.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,10 @@ use super::{Cluster, ClusterError, pods, rights};
 
 /// Maximum number of concurrent connections. A command uses about three.
 const MOST_CONNECTIONS: usize = 16;
-/// A connection without traffic for this time is closed, because a load balancer may have dropped it silently. Long polls
-/// are shorter. A reader of a quiet log stream resumes it.
+/// Time without traffic after which a connection is closed: a load balancer may have dropped it silently. Long polls
+/// are shorter. If a quiet log stream is closed, its reader resumes the stream.
 const IDLE: Duration = Duration::from_secs(120);
-/// Bytes of one read.
+/// Maximum bytes of one read.
 const PIECE: usize = 16 * 1024;
 
 /// A socket that leads to the master. Dropping this closes all connections and removes the socket.
@@ -30,9 +31,9 @@ const PIECE: usize = 16 * 1024;
 pub(crate) struct Forward {
     socket: PathBuf,
     shared: Arc<Shared>,
-    /// The task that accepts connections, which owns those that pass on bytes.
+    /// The task that accepts connections. It owns the tasks that pass on bytes.
     _accepting: JoinSet<()>,
-    // Only this user can enter it.
+    // The folder of the socket. Only this user can open the folder.
     _folder: TempDir,
 }
 
@@ -43,7 +44,7 @@ struct Shared {
 }
 
 impl Forward {
-    /// Creates the socket. The cluster is asked when a connection is made.
+    /// Creates the socket. Sends no request to the cluster yet.
     ///
     /// # Errors
     /// Fails if there is no folder for temporary files, or if its path is too long for a socket.
@@ -81,12 +82,12 @@ async fn accept(listener: UnixListener, cluster: Cluster, shared: Arc<Shared>) {
             connections.join_next().await;
         }
         while connections.try_join_next().is_some() {}
-        // The only lasting failure is a lack of file descriptors, which the next request reports.
+        // Only a lack of file descriptors makes `accept` fail. The next request reports this error.
         let Ok((mut stream, _)) = listener.accept().await else { return };
         let (cluster, shared) = (cluster.clone(), Arc::clone(&shared));
         connections.spawn(async move {
             if let Err(error) = carry(&mut stream, &cluster, &shared).await {
-                // Stored before the end of the connection fails its request, which reports the error.
+                // Store the error before the stream is dropped. The failed request then reports this error.
                 *shared.lock() = Some(Arc::new(error));
             }
             drop(stream);
@@ -103,9 +104,9 @@ async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> R
     let failed = forward.take_error(MASTER_PORT).expect("the port was asked for, and its errors are taken once");
     *shared.lock() = None;
     let outcome = tokio::select! {
-        // The kubelet reports that nothing listens at the port. Without a report, the bytes end too.
+        // The kubelet sends an error if nothing listens at the port. Otherwise, `pass_on` notices the end.
         Some(reason) = failed => Err(ClusterError::Forward { pod, reason: reason.trim().to_owned() }),
-        // A broken connection is an error of the request that used it.
+        // If the connection breaks, the request that uses it reports the error.
         _ = pass_on(stream, &mut far) => Ok(()),
     };
     forward.abort();
@@ -125,7 +126,7 @@ async fn ready_pod(cluster: &Cluster) -> Result<String, ClusterError> {
     })
 }
 
-/// Passes on bytes in both directions until one side ends, fails or both are silent.
+/// Passes on bytes in both directions until one side ends or fails, or until nothing is sent for [`IDLE`].
 async fn pass_on(
     near: &mut (impl AsyncRead + AsyncWrite + Unpin),
     far: &mut (impl AsyncRead + AsyncWrite + Unpin),

@@ -28,16 +28,16 @@ pub(crate) enum ServiceChoice {
 /// What to install.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
-    /// The master's image. If `None`, the one of this version.
+    /// The master's image. If `None`, the image of this version.
     pub(crate) image: Option<ImageRef>,
     /// The Service.
     pub(crate) service: ServiceChoice,
-    /// Which TFJobs of the namespace the master runs. If `None`, as before.
+    /// Which TFJobs of the namespace the master runs. If `None`, the present setting stays.
     pub(crate) tfjobs: Option<TfJobs>,
 }
 
 impl Order {
-    /// The objects. `before` says which TFJobs the present installation runs.
+    /// The objects to apply. `before`: which TFJobs the present installation runs.
     fn objects(&self, before: Option<TfJobs>, user: PodUser) -> Vec<DynamicObject> {
         let image = self.image.clone().unwrap_or_else(manifests::default_image);
         let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
@@ -59,8 +59,8 @@ pub(crate) fn exported(order: &Order) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": order.objects(None, PodUser::OfManifest)})
 }
 
-/// Installs or upgrades, and waits until the master serves. Changes nothing if an object belongs to someone else, or if
-/// a right is missing.
+/// Installs or upgrades the master, and waits until it serves. If an object exists without Muster's label, or if a
+/// right is missing, changes nothing.
 ///
 /// # Errors
 /// Each variant of [`ClusterError`] that concerns the cluster.
@@ -96,7 +96,7 @@ pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> 
     rollout::until_done(cluster, notes).await
 }
 
-/// Without the right to read namespaces, a missing one shows at the first object.
+/// Checks that the namespace exists. If the user may not read namespaces, a later call reports a missing namespace.
 async fn check_namespace(cluster: &Cluster) -> Result<(), ClusterError> {
     let namespaces: Api<Namespace> = Api::all(cluster.client().clone());
     match cluster.call(rights::GET_NAMESPACE, namespaces.get_opt(cluster.namespace())).await {
@@ -106,10 +106,10 @@ async fn check_namespace(cluster: &Cluster) -> Result<(), ClusterError> {
     }
 }
 
-/// The object of the cluster for each of these.
+/// Finds the object with the same type and name in the cluster, for each of these objects. `None` if it does not exist.
 ///
 /// # Errors
-/// [`ClusterError::Foreign`] names all objects that exist without our label.
+/// [`ClusterError::Foreign`] names all objects that exist without Muster's label.
 async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Option<DynamicObject>>, ClusterError> {
     let mut found = vec![];
     for object in objects {
@@ -126,13 +126,14 @@ async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Op
     }
 }
 
-/// The object of the cluster with the type and name of this one.
+/// Finds the object with the same type and name in the cluster. `None` if it does not exist.
 pub(super) async fn find(cluster: &Cluster, object: &DynamicObject) -> Result<Option<DynamicObject>, ClusterError> {
     let right = rights::on_object("get", manifests::kind(object));
     cluster.call(right, api_of(cluster, object).get_opt(manifests::name(object))).await
 }
 
-/// Deletes the object of the cluster with the type and name of this one, if it is ours. Returns whether it existed.
+/// Deletes the object with the same type and name in the cluster, if it has Muster's label. Returns whether it was
+/// deleted.
 pub(super) async fn delete(cluster: &Cluster, object: &DynamicObject) -> Result<bool, ClusterError> {
     if !find(cluster, object).await?.is_some_and(|found| is_ours(&found)) {
         return Ok(false);
@@ -187,7 +188,7 @@ pub(super) fn is_ours(object: &DynamicObject) -> bool {
     object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).is_some_and(|value| value == MUSTER)
 }
 
-/// Creates the Secret with a new token and a new key, unless it exists.
+/// If the Secret does not exist, creates it with a new token and a new key. Otherwise, checks its keys.
 async fn make_secret(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
     if let Some(secret) = cluster.secret().await? {
         return cluster.check_keys(&secret);

@@ -1,4 +1,4 @@
-//! The objects of an installation, from the files that `kubectl apply -k manifests/` takes too.
+//! The objects of an installation, from the files that `kubectl apply -k manifests/` also applies.
 
 use clap::ValueEnum;
 use kube::api::DynamicObject;
@@ -16,13 +16,13 @@ const MASTER_ARGS: &str = "/spec/template/spec/containers/0/args";
 /// Which TFJobs of its namespace a master runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TfJobs {
-    /// Those that do not run as root.
+    /// TFJobs that do not run as root.
     True,
-    /// Also those whose annotation asks for root.
+    /// Also TFJobs with the annotation that allows root.
     AllowRoot,
 }
 
-/// The service account and its rights, and then the Deployment with this image of the master.
+/// The service account, its rights, and the Deployment with this image of the master, in this order.
 pub(super) fn required(image: &ImageRef) -> Vec<DynamicObject> {
     let mut objects = parsed(&[ACCOUNT, MASTER]);
     for object in objects.iter_mut().filter(|object| kind(object) == "Deployment") {
@@ -36,13 +36,13 @@ pub(super) fn deployment() -> DynamicObject {
     parsed(&[MASTER]).remove(0)
 }
 
-/// Lets this Deployment run these TFJobs of its namespace, if it is one.
+/// If the object is the Deployment, lets its master run these TFJobs of the namespace.
 pub(super) fn watch_tfjobs(object: &mut DynamicObject, tfjobs: TfJobs) {
     let args = object.data.pointer_mut(MASTER_ARGS).and_then(Value::as_array_mut);
     args.into_iter().for_each(|args| args.push(json!(flag_of(tfjobs))));
 }
 
-/// The TFJobs of its namespace that this Deployment runs, if any.
+/// Which TFJobs of the namespace the master of this Deployment runs, if any.
 pub(super) fn watched_tfjobs(deployment: &DynamicObject) -> Option<TfJobs> {
     let args = deployment.data.pointer(MASTER_ARGS)?.as_array()?;
     [TfJobs::True, TfJobs::AllowRoot].into_iter().find(|tfjobs| args.contains(&json!(flag_of(*tfjobs))))
@@ -55,7 +55,7 @@ fn flag_of(tfjobs: TfJobs) -> &'static str {
     }
 }
 
-/// Leaves the user of this Deployment's pods to the cluster, if it is one.
+/// If the object is the Deployment, removes the user of its pods, so that the cluster chooses the user.
 pub(super) fn without_user(object: &mut DynamicObject) {
     let context = object.data.pointer_mut("/spec/template/spec/securityContext").and_then(Value::as_object_mut);
     let ids = ["runAsUser", "runAsGroup", "fsGroup"];
@@ -121,7 +121,9 @@ fn parsed(files: &[&str]) -> Vec<DynamicObject> {
             .expect("the manifests are YAML, which a test checks");
         documents
     });
-    documents.map(|object| serde_json::from_value(object).expect("objects, which a test checks")).collect()
+    documents
+        .map(|object| serde_json::from_value(object).expect("manifests are objects, which a test checks"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_those_that_kubectl_applies() {
+    fn kubectl_applies_the_files_of_an_installation() {
         let list = include_str!("../../../manifests/kustomization.yaml");
         let files: Vec<&str> = list.lines().filter_map(|line| line.trim().strip_prefix("- ")).collect();
         assert_eq!(files, ["base/account.yaml", "base/master.yaml", "base/service.yaml"]);
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn openshift_gives_the_user_of_the_master() {
+    fn without_user_removes_only_the_user_and_groups_of_the_deployment() {
         let mut objects = required(&default_image());
         let user = |object: &DynamicObject| object.data["spec"]["template"]["spec"]["securityContext"].clone();
         let seccomp = json!({ "type": "RuntimeDefault" });
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deployment_runs_the_given_image_and_reads_octal_modes() {
+    fn the_deployment_has_the_given_image_and_octal_modes_are_parsed() {
         let image = "registry.example.com/team/muster-master:9".parse().unwrap();
         let deployment = required(&image).pop().unwrap();
         let pod = &deployment.data["spec"]["template"]["spec"];

@@ -47,7 +47,7 @@ const SECRET_KEYS: [&str; 2] = ["token", "agent-key"];
 /// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A time as Kubernetes writes it; `None` if the text is none.
+/// Parses a time as Kubernetes writes it. `None` if the text is not a time.
 pub(crate) fn moment(text: &str) -> Option<UnixMillis> {
     let at = text.parse::<Timestamp>().ok()?;
     u64::try_from(at.as_millisecond()).ok().map(UnixMillis)
@@ -57,16 +57,16 @@ pub(crate) fn moment(text: &str) -> Option<UnixMillis> {
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
-    /// The place, always with its namespace.
+    /// The place. Its namespace is always set.
     place: KubePlace,
-    /// The name of the context, also if the place has none.
+    /// The name of the context, even if the place names no context.
     context: String,
     /// The URL of the API.
     server: String,
 }
 
 impl Cluster {
-    /// Reads the kubeconfig, or the service account of the pod in which this program runs. Sends nothing yet.
+    /// Reads the kubeconfig, or the service account of the pod in which this program runs. Sends no request yet.
     ///
     /// # Errors
     /// Fails if neither exists, or if the kubeconfig lacks the context.
@@ -126,7 +126,7 @@ impl Cluster {
         };
         match status.code {
             401 => self.login(status.message.clone()),
-            // Other refusals with this status are about quotas, or about the rights that a Role would give.
+            // Other refusals with status 403 are about a quota, or about a Role with more rights than the user has.
             403 if status.message.contains(" cannot ") => self.forbidden(vec![right]),
             code => ClusterError::Refused { right, status: code, message: status.message.clone() },
         }
@@ -163,7 +163,7 @@ impl Cluster {
         SECRET_KEYS.into_iter().try_for_each(|key| self.key_of(secret, key).map(drop))
     }
 
-    /// A key of the Secret, checked.
+    /// The value of a key of the Secret, checked.
     fn key_of(&self, secret: &Secret, key: &'static str) -> Result<Token, ClusterError> {
         let value = secret.data.as_ref().and_then(|data| data.get(key));
         let text = value.and_then(|value| std::str::from_utf8(&value.0).ok());

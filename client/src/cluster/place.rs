@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) struct KubePlace {
     /// The context of the kubeconfig. If `None`, its current context.
     pub(crate) context: Option<String>,
-    /// The namespace. If `None`, the context's.
+    /// The namespace. If `None`, the namespace of the context.
     pub(crate) namespace: Option<String>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum BadPlace {
 }
 
 impl KubePlace {
-    /// Parses the value of `--master`. `None`: the text does not begin with `kube` or `kube:`.
+    /// Parses the value of `--master`. `None` if the text is not `kube` and does not begin with `kube:`.
     pub(crate) fn of_master(text: &str) -> Option<Result<Self, BadPlace>> {
         match text.strip_prefix("kube")? {
             "" => Some(Ok(Self::default())),
@@ -31,7 +31,7 @@ impl KubePlace {
         }
     }
 
-    /// Names of contexts may contain slashes, names of namespaces may not.
+    /// Splits at the last slash: the name of a context may contain slashes, but not the name of a namespace.
     fn parse(text: &str) -> Result<Self, BadPlace> {
         let (context, namespace) = match text.rsplit_once('/') {
             Some(("", _)) => return Err(BadPlace::EmptyContext),
@@ -42,12 +42,12 @@ impl KubePlace {
         Ok(Self { context, namespace: Some(namespace_name(namespace)?) })
     }
 
-    /// The name of the namespace, once the kubeconfig was read.
+    /// The name of the namespace; empty if it is `None`.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
 
-    /// This place with another namespace, if one is given.
+    /// This place. If `namespace` is given, it replaces the place's namespace.
     pub(crate) fn or_namespace(self, namespace: Option<String>) -> Self {
         Self { namespace: namespace.or(self.namespace), ..self }
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_not_places_or_are_refused() {
+    fn a_text_without_the_prefix_is_not_a_place_and_a_bad_name_is_refused() {
         for text in ["", "http://kube:1", "kubernetes", "local"] {
             assert_eq!(KubePlace::of_master(text), None, "{text}");
         }

@@ -7,14 +7,14 @@ use kube::ResourceExt;
 const IMAGE_REASONS: [&str; 5] =
     ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"];
 
-/// What keeps a pod from being ready.
+/// Why a pod is not ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// Its node cannot get its image.
+    /// The node cannot get the image.
     Image(String),
-    /// It ended again after each start.
+    /// The container ended after each start.
     Crashes(String),
-    /// It may still become ready.
+    /// The pod may still become ready.
     Waits(String),
 }
 
@@ -41,7 +41,7 @@ pub(super) fn is_ready(pod: &Pod) -> bool {
     is_kept(pod) && condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// Whether the pod is being deleted and nothing in it runs. The kubelet removes such a pod some seconds later.
+/// Whether the pod is being deleted and nothing in it runs. The kubelet removes the pod some seconds later.
 pub(super) fn has_ended(pod: &Pod) -> bool {
     let runs = |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
     !is_kept(pod) && !containers(pod).any(runs)
@@ -75,7 +75,7 @@ pub(super) fn trouble(pod: &Pod) -> Trouble {
     })
 }
 
-/// The sentence about a pod that is not ready.
+/// A sentence that explains why this pod is not ready.
 pub(super) fn state(pod: &Pod) -> String {
     let (Trouble::Image(said) | Trouble::Crashes(said) | Trouble::Waits(said)) = trouble(pod);
     format!("pod {}: {said}", pod.name_any())
@@ -115,7 +115,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_deleted_pod_has_ended_when_its_container_has() {
+    fn a_deleted_pod_has_ended_when_its_container_has_ended() {
         let state = |state: Value| {
             let container =
                 json!({"name": "m", "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": state});
@@ -126,7 +126,7 @@ pub(super) mod tests {
             pod
         };
         let (running, ended) = (state(json!({"running": {}})), state(json!({"terminated": {"exitCode": 0}})));
-        assert!(!has_ended(&running) && !has_ended(&ended), "they are not being deleted");
+        assert!(!has_ended(&running) && !has_ended(&ended), "a pod that is not being deleted has not ended");
         assert!(!has_ended(&leaving(running)) && has_ended(&leaving(ended)));
     }
 

@@ -1,4 +1,4 @@
-//! The rights that the client needs in a namespace: to reach a master, to install one and to uninstall it.
+//! The rights that the client needs in a namespace: to reach, install and uninstall a master.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::{Cluster, ClusterError, MUSTER};
 pub(crate) struct Right {
     verb: &'static str,
     group: &'static str,
-    /// The plural of the kind, with a subresource after a slash.
+    /// The plural of the kind. A subresource follows after a slash.
     resource: &'static str,
 }
 
@@ -53,7 +53,7 @@ pub(super) const LIST_DAEMONSETS: Right = right("list", "apps", "daemonsets");
 const NETWORKING: &str = "networking.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Needed beside [`FORWARD`] since Kubernetes 1.35 (`AuthorizePodWebsocketUpgradeCreatePermission`).
+/// Needed in addition to [`FORWARD`] since Kubernetes 1.35 (`AuthorizePodWebsocketUpgradeCreatePermission`).
 pub(super) const CREATE_FORWARD: Right = right("create", "", "pods/portforward");
 /// The rights of everyone who uses `--master kube`.
 pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FORWARD];
@@ -62,7 +62,7 @@ pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FO
 const KINDS: [(&str, &str); 5] =
     [("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "deployments"), ("", "services")];
 
-/// The kinds that `client install --tfjobs` adds.
+/// The kind that only `client install --tfjobs` creates. It belongs to the whole cluster.
 const OF_CLUSTER: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 
 /// The rights that `client install --tfjobs` needs besides [`to_install`].
@@ -71,7 +71,7 @@ pub(super) fn to_install_tfjobs() -> impl Iterator<Item = Right> {
     ["get", "create", "patch"].into_iter().map(move |verb| right(verb, group, resource))
 }
 
-/// The rights that `client install` needs, besides [`TO_USE`].
+/// The rights that `client install` needs, including [`TO_USE`].
 pub(super) fn to_install() -> impl Iterator<Item = Right> {
     let of_kind = |(group, resource)| ["get", "create", "patch"].map(|verb| right(verb, group, resource));
     let of_rollout = ["list", "watch"].map(|verb| right(verb, "apps", "deployments"));
@@ -95,10 +95,10 @@ pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
     right(verb, group, resource)
 }
 
-/// Which of these rights the user lacks, in their order.
+/// Which of these rights the user lacks, in the given order.
 ///
 /// # Errors
-/// Fails if the cluster cannot be asked.
+/// Fails if the cluster does not answer.
 pub(super) async fn missing(
     cluster: &Cluster,
     rights: impl IntoIterator<Item = Right>,
@@ -119,7 +119,7 @@ async fn is_allowed(cluster: &Cluster, right: Right) -> Result<bool, ClusterErro
         group: Some(group.to_owned()),
         resource: Some(resource.to_owned()),
         subresource,
-        // A user may have the right to read only this Secret.
+        // The user's right may be limited to this Secret.
         name: (right == GET_SECRET).then(|| MUSTER.to_owned()),
         ..ResourceAttributes::default()
     };

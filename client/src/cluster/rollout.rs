@@ -1,4 +1,4 @@
-//! Waiting until the installed master serves.
+//! Waits until the installed master serves.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::pods::{self, Trouble};
 use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, PART_OF, rights};
 use crate::output::Notes;
 
-/// Maximum time of a rollout: the old master's end, the pull of the image, and the start after an outage.
+/// Maximum time of a rollout. It includes the end of the old master, the pull of the image, and the start.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// How far a rollout is.
@@ -20,15 +20,15 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub(super) enum Rollout {
     /// The newest master serves.
     Done,
-    /// It may still serve. Says what is missing.
+    /// The master may still serve. The text names what is missing.
     Waits(String),
-    /// The node cannot get its image.
+    /// The node cannot get the image.
     NoImage(String),
-    /// It does not start.
+    /// The master does not start.
     Stuck(String),
 }
 
-/// Waits until the master of the newest Deployment serves. Stops early if it cannot.
+/// Waits until the master of the newest Deployment serves. Returns early if the master cannot start.
 pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
     let deployments = watcher(cluster.api::<Deployment>(), ours()).default_backoff().map(drop).boxed();
     let mut changes = select(deployments, pod_changes(cluster, MASTER_PODS));
@@ -58,8 +58,8 @@ pub(super) async fn look(cluster: &Cluster) -> Result<(Deployment, Vec<Pod>), Cl
     Ok((deployment, cluster.master_pods().await?))
 }
 
-/// An item for each change of the pods with these labels, and at least one at the start. A change of many pods may be
-/// one item.
+/// A stream with an item for each change of the pods with these labels. The stream begins with at least one item. One
+/// item may stand for several changes.
 pub(super) fn pod_changes(cluster: &Cluster, labels: &str) -> BoxStream<'static, ()> {
     watcher(cluster.api::<Pod>(), watcher::Config::default().labels(labels)).default_backoff().map(drop).boxed()
 }
@@ -72,7 +72,7 @@ fn ours() -> watcher::Config {
 pub(super) fn judge(deployment: &Deployment, pods: &[Pod]) -> Rollout {
     let status = deployment.status.clone().unwrap_or_default();
     if status.observed_generation < deployment.metadata.generation {
-        return Rollout::Waits("the change is not noticed yet".to_owned());
+        return Rollout::Waits("the cluster has not noticed the change yet".to_owned());
     }
     if let Some(message) = replica_failure(deployment) {
         return Rollout::Stuck(message);
@@ -87,8 +87,8 @@ pub(super) fn judge(deployment: &Deployment, pods: &[Pod]) -> Rollout {
             Trouble::Crashes(_) => Rollout::Stuck(pods::state(pod)),
             Trouble::Waits(_) => Rollout::Waits(pods::state(pod)),
         },
-        None if pods.is_empty() => Rollout::Waits("its pod is not created yet".to_owned()),
-        None => Rollout::Waits("the old master ends".to_owned()),
+        None if pods.is_empty() => Rollout::Waits("the pod is not created yet".to_owned()),
+        None => Rollout::Waits("the old master is shutting down".to_owned()),
     }
 }
 
@@ -108,14 +108,14 @@ fn container(deployment: &Deployment) -> Option<&Container> {
     deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()
 }
 
-/// Whether the pod was made from this container. A pod of the previous Deployment may still exist.
+/// Whether the pod was created from this container. A pod of the previous Deployment may still exist.
 fn runs(pod: &Pod, wanted: Option<&Container>) -> bool {
     let own = pod.spec.as_ref().and_then(|spec| spec.containers.first());
     own.zip(wanted).is_some_and(|(own, wanted)| own.image == wanted.image && own.args == wanted.args)
 }
 
-/// Deletes pods whose image was missing. The Deployment replaces them at once, while the kubelet would wait for minutes
-/// before it looks for the image again.
+/// Deletes pods whose image was missing. The Deployment replaces a deleted pod at once. The kubelet would retry the
+/// pull only after minutes.
 pub(super) async fn replace_stuck(cluster: &Cluster) -> Result<(), ClusterError> {
     let without_image = |pod: &&Pod| !pods::is_ready(pod) && matches!(pods::trouble(pod), Trouble::Image(_));
     for pod in cluster.master_pods().await?.iter().filter(without_image) {
@@ -159,10 +159,10 @@ mod tests {
         let done = judge(&deployment(2, &updated()), &[pod("m:2", &ready())]);
         assert_eq!(done, Rollout::Done);
         let unseen = judge(&deployment(3, &updated()), &[pod("m:2", &ready())]);
-        assert_eq!(unseen, waits("the change is not noticed yet"));
+        assert_eq!(unseen, waits("the cluster has not noticed the change yet"));
         let old = judge(&deployment(2, &updated()), &[pod("m:1", &ready())]);
-        assert_eq!(old, waits("the old master ends"));
-        assert_eq!(judge(&deployment(2, &json!({"observedGeneration": 2})), &[]), waits("its pod is not created yet"));
+        assert_eq!(old, waits("the old master is shutting down"));
+        assert_eq!(judge(&deployment(2, &json!({"observedGeneration": 2})), &[]), waits("the pod is not created yet"));
         let starts = judge(&deployment(2, &updated()), &[pod("m:2", &json!({"phase": "Pending"}))]);
         assert_eq!(starts, waits("pod muster-1: it is pending"));
     }
@@ -176,7 +176,8 @@ mod tests {
         let expected = Rollout::NoImage("ErrImagePull: not found".to_owned());
         assert_eq!(judge(&deployment(2, &updated()), &[pod("m:2", &status)]), expected);
         let old = judge(&deployment(2, &updated()), &[pod("m:1", &status)]);
-        assert_eq!(old, Rollout::Waits("the old master ends".to_owned()), "the pod of the previous image");
+        let expected = Rollout::Waits("the old master is shutting down".to_owned());
+        assert_eq!(old, expected, "a pod of the previous image does not count");
         let condition = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"});
         let refused = deployment(2, &json!({"observedGeneration": 2, "conditions": [condition]}));
         assert_eq!(judge(&refused, &[]), Rollout::Stuck("exceeded quota".to_owned()));

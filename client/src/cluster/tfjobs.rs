@@ -1,4 +1,4 @@
-//! The TFJobs of all namespaces: where some are, and where a master follows them.
+//! Finds the namespaces that have TFJobs, and the namespaces whose master runs TFJobs.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,8 @@ pub(super) async fn followed(cluster: &Cluster) -> Result<BTreeSet<String>, Clus
     namespaces(cluster, (rights::LIST_ROLES, &manifests::resource(role)), &named).await
 }
 
-/// The namespaces with TFJobs that no master follows. Without a master for TFJobs anywhere, the kind is another program's.
+/// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master in the cluster runs TFJobs: then
+/// another program, such as Kubeflow, runs them.
 pub(super) async fn left_alone(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
     let followed = followed(cluster).await?;
     if followed.is_empty() {

@@ -28,13 +28,14 @@ const LIMIT: Duration = Duration::from_secs(180);
 pub(crate) struct Found {
     /// The names of all jobs that have a record.
     pub(crate) jobs: Vec<String>,
-    /// Those that have not ended.
+    /// The names of the jobs that have not ended.
     pub(crate) unfinished: Vec<String>,
     /// The installed objects, as `kind/name`, in the order of their removal.
     pub(crate) objects: Vec<String>,
 }
 
-/// The manifests' objects that may exist, in the order of their removal: the master goes first, and its rights last.
+/// The manifests' objects that may exist, in the order of their removal: the Deployment first, the service account
+/// last.
 fn installed() -> Vec<DynamicObject> {
     let mut objects = manifests::required(&manifests::default_image());
     objects.extend(manifests::tfjob_rights());
@@ -44,10 +45,11 @@ fn installed() -> Vec<DynamicObject> {
     objects
 }
 
-/// Lists what there is to remove.
+/// Lists what [`remove`] would remove.
 ///
 /// # Errors
-/// [`ClusterError::Forbidden`] if a right for the removal is missing, so that it does not stop halfway.
+/// [`ClusterError::Forbidden`] if a right for the removal is missing. Without this check, the removal would stop
+/// halfway.
 pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
     let missing = rights::missing(cluster, rights::to_uninstall()).await?;
     if !missing.is_empty() {
@@ -68,7 +70,7 @@ pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
     Ok(found)
 }
 
-/// The jobs of these records. A record that cannot be read counts as unfinished.
+/// The jobs of these records. A job whose record cannot be read counts as unfinished.
 fn sorted(records: &[ConfigMap]) -> Found {
     let mut found = Found::default();
     for record in records {
@@ -83,7 +85,7 @@ fn sorted(records: &[ConfigMap]) -> Found {
     found
 }
 
-/// Removes the master, then the jobs, and the Secret last. Returns when nothing runs any more.
+/// Removes the master, then the jobs when the master has ended, and then the other objects. Removes the Secret last.
 pub(crate) async fn remove(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
     let mut objects = installed().into_iter();
     let deployment = objects.next().expect("the manifests have a Deployment, which is sorted first");
@@ -94,7 +96,7 @@ pub(crate) async fn remove(cluster: &Cluster, notes: &Notes) -> Result<(), Clust
     delete_all::<Pod>(cluster, rights::DELETE_PODS).await?;
     delete_all::<NetworkPolicy>(cluster, rights::DELETE_POLICIES).await?;
     until_gone(cluster, OF_JOBS, notes).await?;
-    // The rights show that this installation has TFJobs, so they are removed after the kind.
+    // `unused_kind` looks for this installation's rights on TFJobs, so these rights are removed after the kind.
     if let Some(kind) = unused_kind(cluster).await? {
         remove_object(cluster, &kind, notes).await?;
     }
@@ -116,8 +118,9 @@ async fn remove_object(cluster: &Cluster, object: &DynamicObject, notes: &Notes)
     Ok(())
 }
 
-/// The kind TFJob, if this installation has TFJobs, and no other namespace has any, or a master for them. Deleting the kind
-/// deletes all TFJobs of the cluster, so it stays if the user may not read other namespaces.
+/// The kind TFJob, if only this namespace uses it. `None` if this installation does not run TFJobs, if another
+/// namespace has TFJobs or a master for them, or if the user may not read other namespaces. Deleting the kind deletes
+/// all TFJobs of the cluster.
 async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, ClusterError> {
     if !has_tfjobs(cluster).await? {
         return Ok(None);
@@ -137,7 +140,7 @@ async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, Cluster
     }
 }
 
-/// The Secret, if it is a master's. `make token` gives it no label.
+/// The Secret, if it has the keys of a master. It may have no label, because `make token` sets none.
 async fn own_secret(cluster: &Cluster) -> Result<Option<Secret>, ClusterError> {
     let secret = cluster.secret().await?;
     Ok(secret.filter(|secret| cluster.check_keys(secret).is_ok()))
@@ -169,7 +172,7 @@ async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<()
     };
     let outcome = tokio::time::timeout(LIMIT, work).await;
     notes.end_progress();
-    let state = || format!("{left} are left");
+    let state = || format!("{left} still run");
     outcome.unwrap_or_else(|_| Err(ClusterError::Late { what: "pods have not ended", state: state(), after: LIMIT }))
 }
 

@@ -1,4 +1,4 @@
-//! `apply`: submits the TFJobs of files. The master reads them.
+//! `apply`: submits the TFJobs in files. The master translates them into jobs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -55,8 +55,8 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     send_all(&client, orders?, (data, notes)).await
 }
 
-/// What the images of containers without a command run, as far as this machine's Docker knows. The master refuses the
-/// others.
+/// The programs that images run, for containers without a command. Asks this machine's Docker. If the program of an
+/// image is not known, the master refuses the TFJob.
 async fn entrypoints(documents: &mut [Document], config: &Config, notes: &Notes) -> BTreeMap<String, Entrypoint> {
     let images = documents.iter_mut().flat_map(Document::images_without_command).collect();
     match image::programs(&images, &config.image).await {
@@ -93,14 +93,14 @@ struct Named {
     order: Order,
 }
 
-/// What this machine knows about scripts and images.
+/// The scripts and the programs of images on this machine.
 struct Files {
     entrypoints: BTreeMap<String, Entrypoint>,
     code: Option<PathBuf>,
 }
 
 impl Files {
-    /// What to send of a document. Reads the code that the job brings.
+    /// The request for a document. Reads the code that the job brings.
     fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, Error> {
         let mut document = document;
         let origin = document.origin.clone();
@@ -129,7 +129,7 @@ impl Files {
     }
 }
 
-/// Sends the TFJobs. Checks all of them before it sends the first of several.
+/// Sends the TFJobs. If there are several, checks all of them first.
 async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes)) -> Result<Exit, Error> {
     let (mut data, notes) = to;
     if orders.len() > 1 {
@@ -148,7 +148,7 @@ async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes))
     Ok(Exit::Done)
 }
 
-/// The outcome of a TFJob that was followed. The hints for a submit name flags that `apply` does not have.
+/// The outcome of a TFJob that was followed. Replaces errors of a submit whose hints name flags that `apply` lacks.
 fn followed(outcome: Result<Exit, Error>, origin: &str) -> Result<Exit, Error> {
     match outcome {
         Err(Error::Master(error)) => Err(of_document(error, origin)),
@@ -157,7 +157,7 @@ fn followed(outcome: Result<Exit, Error>, origin: &str) -> Result<Exit, Error> {
     }
 }
 
-/// Names the document that the master refuses.
+/// If the master refuses the document, adds the document's file to the error.
 fn of_document(error: MasterError, origin: &str) -> Error {
     let is_about_document = |problem: &Problem| problem.status == 422 || problem.code == ErrorCode::JobExists;
     if let MasterError::Refused(problem) = &error

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal};
 
 use crate::output::Notes;
 
-/// The user's answer, without blanks around it; `None` if there is no terminal to ask at.
+/// Asks the user. Returns the answer without surrounding blanks, or `None` if stdin is not a terminal.
 pub(super) async fn ask(question: &str, notes: &Notes) -> Option<String> {
     if !io::stdin().is_terminal() {
         return None;

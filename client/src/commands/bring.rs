@@ -1,4 +1,4 @@
-//! Brings a job's own code to a master: packs it, and sends what the master does not have.
+//! Brings a job's own code to a master: packs the code, and sends the files that the master does not have.
 
 use std::time::Instant;
 
@@ -20,11 +20,10 @@ use crate::pack::Packed;
 use crate::request;
 use crate::script::Named;
 
-/// How often the client sends code that the master does not have, before it gives up. Another client's upload may have
-/// been removed in between.
+/// Maximum number of uploads. Between two uploads, the master may remove blobs that another client has uploaded.
 const UPLOADS_MAX: usize = 3;
 
-/// The job with the code in the folder of this script, for replicas that this kind of back end runs.
+/// Packs the code in the script's folder. Returns the job with the id of the code, and the code.
 pub(super) async fn with_code(
     spec: JobSpec,
     named: Named,
@@ -53,16 +52,16 @@ pub(super) enum Order {
         /// The code that it brings.
         code: Option<Packed>,
     },
-    /// A job that runs on machines which join it, each with its own script.
+    /// A job on machines that join it. Each machine has its own script.
     OnMachines {
         /// The job.
         spec: Box<JobSpec>,
     },
     /// The TFJob of a file.
     TfJob {
-        /// Its name.
+        /// The job's name.
         name: JobName,
-        /// The message about it.
+        /// The request to the master.
         request: Box<TfJobRequest>,
         /// The code that it brings.
         code: Option<Packed>,
@@ -78,7 +77,7 @@ impl Order {
         }
     }
 
-    /// What the user does after the master at this address has accepted the job.
+    /// The next step for the user after the master at this address has accepted the job.
     pub(super) fn next_step(&self, master: &MasterUrl) -> Option<String> {
         match self {
             Self::OnMachines { spec } => Some(machines::how_to_join(&spec.name, master)),
@@ -94,8 +93,8 @@ impl Order {
         }
     }
 
-    /// Submits the job. If the master does not have its code, sends the code first. Tells the user which fields mean something
-    /// else here.
+    /// Submits the job. If the master does not have the job's code, sends the code and submits again. Prints the
+    /// master's warnings about fields.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         match (self.submit_once(client, notes).await, self.code()) {
             (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
@@ -134,7 +133,8 @@ impl Order {
     }
 }
 
-/// A warning about a field. The pod file of `client spawn` is the pod of the only group.
+/// The text of a warning about a field. In a job of `client spawn`, the fields of the only group's pod come from
+/// the pod file.
 fn told(warning: &Warning, origin: Option<&Origin>) -> String {
     let in_file = warning.path.strip_prefix("groups[0].template.pod.");
     match (in_file, origin) {
@@ -143,7 +143,7 @@ fn told(warning: &Warning, origin: Option<&Origin>) -> String {
     }
 }
 
-/// Sends the code. If the master's answer says that blobs are still missing, sends these too. Returns a sentence about it.
+/// Sends the code. If blobs are still missing after that, sends them too. Returns a sentence about the upload.
 pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String, MasterError> {
     let begun = Instant::now();
     let mut missing = client.put_manifest(code.id(), code.manifest()).await?;

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::Data;
 
-/// The values that a shell offers for these flags. clap does not know them, because these flags have their own parsers.
+/// The values that a shell offers for these flags. clap cannot list them, because these flags have their own parsers.
 const VALUES: [(&str, &[&str]); 4] = [
     ("strategy", &["AllReduce", "ParameterServer"]),
     ("clean_pods", &["running", "all", "none"]),
@@ -28,7 +28,7 @@ fn script(shell: Shell) -> String {
     String::from_utf8(script).expect("flags, verbs and their help are UTF-8")
 }
 
-/// The flags and verbs to complete. Omits the arguments of exec.py, because zsh would take a verb for one of them.
+/// The flags and verbs to complete. Omits positional arguments, because zsh would take a verb for SCRIPT.
 fn completed() -> Command {
     let cli = Cli::command();
     let flags = cli.get_arguments().filter(|arg| !arg.is_positional()).cloned().map(with_values);
@@ -52,7 +52,7 @@ mod tests {
         let script = script(Shell::Zsh);
         assert!(script.contains("\n\":: :_client_commands\" \\\n"), "{script}");
         assert!(script.contains("case $line[1] in"), "{script}");
-        let (of_the_client, _) = script.split_once(":_client_commands").expect("the script has it");
+        let (of_the_client, _) = script.split_once(":_client_commands").expect("the script lists the verbs");
         assert!(!of_the_client.contains("\n':"), "an argument comes before the verb in\n{of_the_client}");
     }
 

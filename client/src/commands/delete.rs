@@ -9,8 +9,8 @@ use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// How long to wait until the job is gone, in addition to its pods' termination grace. If the job's master is dead,
-/// another master acts 30 s after the grace, and the pods then need time to end.
+/// Maximum time until the job is gone, in addition to the termination grace of its pods. If the job's master is dead,
+/// another master acts 30 s after the grace. The pods then need time to end.
 const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_secs(2);
 

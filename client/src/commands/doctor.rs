@@ -28,7 +28,7 @@ pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data) -> R
     Ok(if has_failed { Exit::NotSucceeded } else { Exit::Done })
 }
 
-/// The version of the master in this place, with the token of its Secret.
+/// Asks the master in this namespace for its version, with the token from the Secret.
 async fn version(place: KubePlace) -> Result<String, Error> {
     Ok(through_cluster(place, None).await?.about().await?.version)
 }

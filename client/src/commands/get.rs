@@ -1,4 +1,4 @@
-//! `get`: jobs as the TFJobs that they came from.
+//! `get`: shows jobs as the TFJobs that they came from.
 
 use super::now;
 use crate::args::{GetArgs, ObjectFormat};

@@ -31,14 +31,14 @@ pub(super) async fn run(args: InstallArgs, config: &Config, (data, notes): (&mut
         env!("CARGO_PKG_VERSION")
     ));
     cluster::install(&cluster, &order, notes).await?;
-    // The token in the environment may be of another master.
+    // The token in the environment may belong to another master.
     let client = through_cluster(place.clone(), None).await?;
     notes.say(&format!("the master serves, version {}", version(&client).await?));
     data.text(&format!("export MUSTER_MASTER={place}"))?;
     Ok(Exit::Done)
 }
 
-/// The version of the master, which may still take over from its predecessor.
+/// The version of the master. Waits while the master takes over from its predecessor.
 async fn version(client: &MasterClient) -> Result<String, MasterError> {
     let mut patience = Patience::new();
     loop {

@@ -1,4 +1,4 @@
-//! Commands that the user may interrupt, and their last sentences. The job itself keeps running.
+//! Interrupts of commands that wait for a job: the command ends with a sentence, and the job keeps running.
 
 use protocol::ids::JobName;
 
@@ -8,7 +8,7 @@ use crate::interrupt::Interrupts;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// How far a command is with its job.
+/// What a command does at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The old job with the same name is being deleted.
@@ -62,7 +62,7 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
         Stage::Replacing => return format!("job {name} is being deleted; no new job was submitted"),
         Stage::Pushing => {
             return format!(
-                "job {name} keeps running, with its present code or the new one; to check: client status {name} --master {master}"
+                "job {name} keeps running, with the old code or the new code; to check: client status {name} --master {master}"
             );
         }
         Stage::Watching => return format!("no longer watching for job {name}; it keeps running"),

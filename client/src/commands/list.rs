@@ -1,4 +1,4 @@
-//! `list`: all jobs of a master.
+//! `list`: shows all jobs of a master.
 
 use super::now;
 use crate::args::Format;

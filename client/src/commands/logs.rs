@@ -46,10 +46,11 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
     unless_interrupted(follow_raw(reading), (&client, &name), || Stage::Following, notes).await
 }
 
-/// The error for JSON of one replica: its bytes are printed unchanged, and JSON can hold only text.
+/// The error for `-o json` with `--replica`: the bytes of one replica are printed unchanged, and JSON can only contain
+/// text.
 fn one_replica_as_json() -> UsageError {
     UsageError {
-        sentence: "-o json does not go with --replica, which prints the output as it was written".to_owned(),
+        sentence: "-o json cannot be used with --replica, which prints the output unchanged".to_owned(),
         hint: Some("leave out --replica: each line of the merged output names its replica".to_owned()),
     }
 }
@@ -89,7 +90,7 @@ async fn follow_raw(mut reading: RawReading) -> Result<Exit, Error> {
     Ok(view.state.into())
 }
 
-/// The position in one replica's output.
+/// Prints the output of one replica.
 struct RawReading {
     client: MasterClient,
     name: JobName,
@@ -100,7 +101,7 @@ struct RawReading {
     notes: Notes,
 }
 
-/// Where the next stream begins.
+/// The position at which the next stream begins.
 enum RawBegin {
     /// At the last `tail` lines; without `tail`, at the oldest kept byte.
     Asked { tail: Option<u32> },

@@ -1,4 +1,4 @@
-//! Jobs on machines that join by themselves: the job that is submitted, and the command that lets a machine join it.
+//! Jobs on machines that join: the job that is submitted, and the command by which a machine joins the job.
 
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
@@ -17,13 +17,11 @@ pub(super) fn how_to_join(job: &JobName, master: &MasterUrl) -> String {
     if !master.is_loopback() {
         return on_each;
     }
-    format!(
-        "{on_each}\n{master} works only on this machine: on others, name an address of the master that they can reach"
-    )
+    format!("{on_each}\n{master} works only on this machine: on other machines, use an address that they can reach")
 }
 
-/// The job on machines. Only a lease shows that a machine is lost, so such a job is elastic, and its default of
-/// `on_unreachable` is `replace`. The master refuses another value, which the user has `given`.
+/// The job on machines. Only a lease shows that a machine is lost. So the job is elastic, and `on_unreachable` is
+/// `replace` by default. If the user has `given` another value, the master refuses the job.
 pub(super) fn on_machines(spec: JobSpec, given: Option<OnUnreachable>) -> JobSpec {
     let on_unreachable = given.unwrap_or(OnUnreachable::Replace);
     let run_policy = RunPolicy { on_unreachable, ..spec.run_policy };
@@ -35,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_other_machines_cannot_use_is_named() {
+    fn the_user_is_warned_of_an_address_that_other_machines_cannot_use() {
         let job = "digits".parse().unwrap();
         let told = |url: &str| how_to_join(&job, &url.parse().unwrap());
         let command = "run on each machine: agent --join http://10.0.0.1:7897 --task digits -- python train.py";

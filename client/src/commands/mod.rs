@@ -1,4 +1,4 @@
-//! The verbs, one file each. This file dispatches them.
+//! The verbs. Each verb has its own file. This file calls the function of the verb.
 
 mod apply;
 mod ask;
@@ -44,7 +44,7 @@ pub(crate) async fn run(
     mut data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    // Read only when needed: a wrong address must not fail a command that uses no master.
+    // Read the configuration only when it is needed: a wrong address must not fail a command that uses no master.
     let config = || Config::read(connection.clone());
     let client = async |verb| which_master::client_for(verb, &config()?, notes).await;
     match verb {

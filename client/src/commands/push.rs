@@ -1,5 +1,5 @@
-//! `push`: gives a job new code while it runs. All its scripts start again with it, in the pods that they have. `watch.rs`
-//! repeats this after each change.
+//! `push`: gives a job new code while it runs. All its scripts start again with the new code, in the same pods.
+//! `watch.rs` pushes again after each change.
 
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -28,14 +28,14 @@ use crate::pack::{PackError, Packed};
 use crate::patience::Patience;
 use crate::request::RequestError;
 
-/// Maximum time for Python to parse the code. After that, the code is sent unchecked.
+/// Maximum time for Python to parse the code. After this time, the client sends the code unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause before a request is repeated that waits for agents. The master itself waits before it answers.
+/// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
 const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the master has recorded.
+/// A push that the master has recorded.
 pub(super) struct Pushed {
-    /// The job with the push.
+    /// The job after the push.
     pub(super) now: JobView,
     /// A sentence about the files that were sent, if any.
     pub(super) sent: Option<String>,
@@ -44,7 +44,7 @@ pub(super) struct Pushed {
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();
     let before = client.view(&args.job.name).await?;
-    // The master refuses a push to other jobs.
+    // To other jobs, `push` sends one request, which the master refuses.
     if args.watch && before.result.is_none() && before.spec.takes_new_code() {
         return watch::run(client, before, args, notes).await;
     }
@@ -53,7 +53,7 @@ pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> 
     unless_interrupted(work, (&client, &name), || Stage::Pushing, notes).await
 }
 
-/// Pushes once, and says what followed.
+/// Pushes once, and prints what followed.
 async fn push(
     client: MasterClient,
     (before, begun): (JobView, Instant),
@@ -72,10 +72,10 @@ async fn push(
     Ok(exit)
 }
 
-/// The sentence about a folder that is given for a job that runs in another one.
+/// A sentence for the user, if the user names a folder and the job runs in another folder.
 fn unused(job: &JobSpec, given: Option<&Path>) -> Option<String> {
     let (own, given) = (job.work_dir.as_deref().filter(|_| job.code.is_none())?, given?);
-    // The job's folder may be one of another machine.
+    // The job's folder may be on another machine, so its path may not exist here.
     if given.canonicalize().is_ok_and(|given| own.canonicalize().is_ok_and(|own| own == given)) {
         return None;
     }
@@ -83,7 +83,7 @@ fn unused(job: &JobSpec, given: Option<&Path>) -> Option<String> {
     Some(format!("job {name} runs in {own}: its scripts start again with the files there, not with {given}"))
 }
 
-/// Puts the push on record.
+/// Sends the push to the master, which records it.
 async fn record(client: &MasterClient, job: &JobView, args: PushArgs, notes: &Notes) -> Result<Pushed, Error> {
     if job.spec.code.is_none() {
         let change = JobPatch { reload: true, ..JobPatch::default() };
@@ -102,7 +102,8 @@ pub(super) fn folder(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     Ok(given.map_or(here.clone(), |folder| here.join(folder)))
 }
 
-/// Asks for the change. Sends the code if the master does not have it. Repeats the request while agents receive the code.
+/// Asks the master for the change. If the master does not have the code, sends the code. Repeats the request while
+/// agents receive the code.
 pub(super) async fn patch(
     client: &MasterClient,
     job: &JobName,
@@ -130,7 +131,8 @@ pub(super) async fn patch(
     }
 }
 
-/// Lets this machine's Python parse the code, if there is one. Its version may differ from that of the job.
+/// Lets Python on this machine parse the code. Without Python, checks nothing. The job's Python may have another
+/// version.
 pub(super) async fn check(code: &Packed) -> Result<(), Error> {
     let input = syntax_input(code.sources());
     let parsed = async {
@@ -147,20 +149,20 @@ pub(super) async fn check(code: &Packed) -> Result<(), Error> {
     }
 }
 
-/// Runs the check with this Python. `None` if it cannot be started.
+/// Runs the check with this Python. `None` if this Python cannot be started.
 async fn parse(python: &str, input: &[u8]) -> Option<Output> {
     let mut command = Command::new(python);
     command.args(CHECK_SYNTAX).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn().ok()?;
     let mut stdin = child.stdin.take()?;
     let write = async move {
-        // At the first file that does not parse, Python ends and reads no more.
+        // Python ends at the first file that does not parse. The write may then fail.
         let _ = stdin.write_all(input).await;
     };
     tokio::join!(write, child.wait_with_output()).1.ok()
 }
 
-/// Waits until the job runs with the new code, waits for other reasons, or has ended. `None` if nothing was new.
+/// Waits until the job has run the new code, is pending or suspended, or has ended. `None` if the push changed nothing.
 pub(super) async fn started(
     client: &MasterClient,
     before: &JobView,
@@ -172,7 +174,7 @@ pub(super) async fn started(
     until(client, before.clone(), |view| is_settled(view, pushed.pushes)).await.map(Some)
 }
 
-/// Waits until the job passes a test.
+/// Waits until `test` is true for the job.
 pub(super) async fn until(
     client: &MasterClient,
     mut view: JobView,
@@ -194,7 +196,7 @@ pub(super) async fn until(
 }
 
 fn is_settled(now: &JobView, pushes: u32) -> bool {
-    // Such a job uses the code in its next start, whenever that is.
+    // A pending or suspended job uses the code in its next start.
     let waits = now.pushes >= pushes && matches!(now.state, JobState::Pending | JobState::Suspended);
     now.started_pushes >= pushes || waits || now.result.is_some()
 }
@@ -204,7 +206,8 @@ pub(super) fn why(view: &JobView) -> String {
     view.restarts.failed_starts.last().map(|failed| failed.failure.to_string()).unwrap_or_default()
 }
 
-/// What followed a push, and a sentence about it. If the new code did not run and will not run, the push has not succeeded.
+/// What followed a push, and a sentence about it. If the new code did not run and will not run, the push has not
+/// succeeded.
 pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit, String) {
     let name = &now.name;
     let has_run = now.started_pushes >= pushed.pushes;
@@ -248,7 +251,7 @@ mod tests {
             "pushes": 1, "replicas": [], "times": {},
         }))
         .unwrap();
-        assert!(!is_settled(&before, 1), "it starts again in a moment");
+        assert!(!is_settled(&before, 1), "the old code has halted the job, and the new code has not run");
         let mut after = JobView { generation: Some("1.2".parse().unwrap()), started_pushes: 1, ..before.clone() };
         let (failure, consequences) = (Failure::DeadlineExceeded { after_seconds: 9 }, vec![]);
         let (at, last_lines) = (UnixMillis(0), vec![]);

@@ -18,7 +18,9 @@ pub(super) async fn run(
     let view = client.patch(name, JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() }).await?;
     if let Some(workers) = view.workers {
         let noun = if workers.max == 1 { "worker" } else { "workers" };
-        notes.say(&format!("job {name} may have {workers} {noun} from now on; client status {name} shows it"));
+        notes.say(&format!(
+            "job {name} may have {workers} {noun} from now on; client status {name} shows the present number"
+        ));
     }
     Ok(Exit::Done)
 }

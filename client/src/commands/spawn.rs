@@ -26,7 +26,7 @@ use crate::pack::Packed;
 use crate::request::RequestError;
 use crate::spawn::{self, Inputs, SpawnError, Tag};
 
-/// The pod file if the command line names none.
+/// The default of `--pod-file`.
 const POD_FILE: &str = "pod.yaml";
 
 pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
@@ -38,7 +38,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     let inputs = read(&args)?;
     for (name, _) in inputs.env.iter().filter(|(name, _)| name.as_str().contains("SECRET")) {
         notes.say(&format!(
-            "everybody who may see the job can read {name}: put it into a Secret, and name this in envFrom of the pod file"
+            "everybody who may see the job can read {name}: put it into a Secret that the pod file names in envFrom"
         ));
     }
     for (name, _) in inputs.env.iter().filter(|(name, _)| name.runs_other_code()) {
@@ -57,7 +57,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     start(&client, &order, &tag, (data, notes)).await
 }
 
-/// The configuration, with the master in the cluster if the user names none.
+/// The configuration. If the user names no master, it names the master in the cluster.
 fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
     if let (MasterChoice::At(_), Some(namespace)) = (&config.master, &args.namespace) {
         return Err(SpawnError::NamespaceAndAddress(namespace.clone()));
@@ -99,7 +99,7 @@ fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind) -> Re
     Ok(Order::Job { spec: Box::new(JobSpec { code: Some(code.id()), ..spec }), code: Some(code) })
 }
 
-/// Starts the training, and returns when it is accepted.
+/// Submits the training, and returns when the master has accepted it.
 async fn start(
     client: &MasterClient,
     order: &Order,

@@ -1,4 +1,4 @@
-//! `status`: one job and its replicas.
+//! `status`: shows one job and its replicas.
 
 use super::now;
 use crate::args::{Format, StatusArgs};
@@ -12,7 +12,7 @@ pub(super) async fn run(client: &MasterClient, args: &StatusArgs, data: &mut Dat
     if args.format.output == Format::Json {
         data.json(&view)?;
     } else {
-        // An earlier master has no such route.
+        // A master of an earlier version does not have this route.
         let progress = client.newest_progress(&args.job.name).await.ok();
         data.text(&status_text(&view, progress.as_ref(), now()))?;
     }

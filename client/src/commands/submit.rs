@@ -1,4 +1,4 @@
-//! Submits a script of a folder or of an image as a job, to a running master or to a local one.
+//! Submits a script as a job, to a running master or to a local master. The script is in a folder or in an image.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,10 +31,10 @@ use crate::output::{Data, Notes};
 use crate::request::{self, RequestError, Surroundings};
 use crate::script::{self, Named};
 
-/// What the user learns when neither a flag nor a variable names a master.
+/// Printed when neither a flag nor a variable names a master.
 pub(super) const LOCAL_BY_DEFAULT: &str =
     "no --master and no MUSTER_MASTER: running the job on this machine, with a local master";
-/// How long a cancelled job may take to end before its local master is stopped.
+/// Maximum time for a cancelled job to end. After this time, its local master is stopped.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
@@ -83,11 +83,11 @@ struct Place {
     /// The script that the command line names.
     named: Option<Named>,
     image: ImageArgs,
-    /// The flag, if it is given.
+    /// The value of `--on-unreachable`, if it is given.
     on_unreachable: Option<OnUnreachable>,
 }
 
-/// The job with the folder, the image or the code that the replicas run, depending on the master's back end.
+/// Adds to the job the folder, the image or the code that the replicas run. The master's back end decides which.
 async fn placed(
     spec: JobSpec,
     place: Place,
@@ -98,7 +98,7 @@ async fn placed(
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
         let script = &spec.script;
-        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will too"));
+        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will run as this user"));
     }
     if master.backend == BackendKind::Joined {
         return at_machines(spec, &place, client);
@@ -123,7 +123,7 @@ async fn placed(
     Ok(Order::Job { spec: Box::new(spec), code })
 }
 
-/// The job at a master whose machines join it, each with its own script.
+/// The job for a master with machines that join. Each machine has its own script, so the command line names no script.
 fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient) -> Result<Order, Error> {
     let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
     if let Some(what) = script.or(flag_for_kubernetes(&place.image, &spec)) {
@@ -267,7 +267,7 @@ async fn follow_at(
         }
     };
     let announced = Announced { url: url.clone(), token: master.token().clone(), job: name.clone() };
-    // The file is removed at the end of this function.
+    // At the end of this function, the announcement is dropped, which removes the file.
     let _announcement = announce(run_folders, &announced, notes);
     let client = MasterClient::new(url, Some(master.token()))?;
     let stage = watch::Sender::new(Stage::Submitting);
@@ -302,8 +302,8 @@ struct Running {
     work: JoinHandle<Result<Exit, Error>>,
 }
 
-/// Cancels the job and follows it to its end. Ends early after a second interrupt, the timeout, a failed cancel or
-/// the master's death. The last line then says what happens to the job, or what failed.
+/// Cancels the job and follows it to its end. Returns early after a second interrupt, the timeout, a failed cancel or
+/// the master's death. The last line then explains what happens to the job, or what failed.
 async fn stop(
     master: &mut LocalMaster,
     job: Running,

@@ -1,4 +1,4 @@
-//! `uninstall`: removes the master of a namespace with all its jobs, after it has asked.
+//! `uninstall`: asks the user, and then removes the master of a namespace with all its jobs.
 
 use super::ask::ask;
 use crate::args::UninstallArgs;

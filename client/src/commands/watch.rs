@@ -1,5 +1,6 @@
-//! `push --watch`: pushes the code of a folder after each change. If files change during a push, the next push sends the
-//! newest files. A push that was refused, and may be accepted later, is repeated without a change.
+//! `push --watch`: pushes the code of a folder after each change. If files change during a push, the next push sends
+//! the newest files. If the master refuses a push and may accept it later, the client repeats the push without a
+//! change.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,7 +31,7 @@ use crate::pack::{Listing, PackError, Packed, Scope};
 use crate::patience::Patience;
 use crate::report;
 
-/// The first and the longest pause before a push is repeated that was refused.
+/// The first and the longest pause before a refused push is repeated.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -40,7 +41,7 @@ pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, note
     unless_interrupted(work, (&client, &name), || Stage::Watching, notes).await
 }
 
-/// Pushes until the job has ended, however it ends.
+/// Pushes until the job has ended, with any result.
 async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes: Notes) -> Result<Exit, Error> {
     let folder = match (&job.spec.code, &job.spec.work_dir) {
         (Some(_), _) => push::folder(args.folder)?,
@@ -68,7 +69,7 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
     }
 }
 
-/// Waits for the end of the job. Says when its script has failed and the job waits for new code.
+/// Waits for the end of the job. Prints a sentence each time the script fails and the job waits for new code.
 async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Result<JobView, Error> {
     let mut told = None;
     loop {
@@ -82,7 +83,7 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
     }
 }
 
-/// When the scripts of a job started. If no replica of a halted job says so any more, the time at which it was halted.
+/// The time at which the job's scripts started. If no replica has this time, the time at which the job was halted.
 fn begun(job: &JobView) -> Option<SystemTime> {
     let starts = job.replicas.iter().filter_map(|replica| replica.started_at);
     let UnixMillis(begun) = starts.min().or(job.times.halted)?;
@@ -99,19 +100,19 @@ struct Watch {
     force: bool,
     changes: Changes,
     state: State,
-    /// The newest error that was shown, since the last change.
+    /// The newest error that was shown since the last change of a file.
     told: Option<String>,
     notes: Notes,
 }
 
-/// What is known of the folder's files.
+/// Whether the folder's files were pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// They were not packed yet. `begun` is when the scripts started, if they have.
+    /// The files were not packed yet. `begun` is the time at which the scripts started, if they have started.
     New { begun: Option<SystemTime> },
-    /// The newest ones were not pushed yet, or their push may be accepted later.
+    /// The newest files were not pushed yet, or the master may accept their push later.
     Due,
-    /// This code was pushed, or must change before it can be pushed.
+    /// This code was pushed, or cannot be pushed without a change.
     Done(CodeId),
 }
 
@@ -155,7 +156,7 @@ impl Watch {
         }
     }
 
-    /// Shows an error, unless the last attempt had the same one.
+    /// Shows an error if it differs from the error of the last attempt.
     fn tell(&mut self, error: &Error) {
         let told = self.told.replace(error.to_string());
         if told != self.told {
@@ -163,10 +164,11 @@ impl Watch {
         }
     }
 
-    /// Pushes the folder's files if they differ from those of the last push. Returns a sentence if the scripts start again.
+    /// Pushes the folder's files if they differ from the files of the last push. Returns a sentence if the scripts
+    /// start again.
     async fn push_changes(&mut self, since: Instant) -> Result<Option<String>, Error> {
         let (code, modified) = match self.pack().await {
-            // The removal is a further change.
+            // The removal of the file is a change, which causes the next push.
             Err(Error::Pack(error)) if error.is_of_vanished_file() && self.folder.is_dir() => return Ok(None),
             packed => packed?,
         };
@@ -176,7 +178,7 @@ impl Watch {
         }
         if let State::New { begun } = mem::replace(&mut self.state, State::Due) {
             self.notes.say(&format!("watching {} for job {}", self.folder.display(), self.name));
-            // A job that runs in this folder has started with these files, unless one was saved later.
+            // A job that runs in this folder already uses these files, if no file was saved after its start.
             let is_newer = begun.is_some() && modified > begun;
             if self.spec.code.is_none() && !self.force && !is_newer {
                 self.state = done;
@@ -213,7 +215,8 @@ impl Watch {
         Ok(started.map(|view| push::outcome(&view, &now, since.elapsed()).1))
     }
 
-    /// Packs the folder, and says when the newest file was modified. All folders are watched before the files are read.
+    /// Packs the folder, and returns when the newest file was modified. To miss no change, watches all folders before
+    /// it reads the files.
     async fn pack(&mut self) -> Result<(Packed, Option<SystemTime>), Error> {
         loop {
             let listing = self.blocking(|folder, spec| {

@@ -1,4 +1,4 @@
-//! Which master a verb asks: the one that is named, else the only local master that runs.
+//! Which master a verb asks: the master that the user names, else the only local master that runs.
 
 use std::path::PathBuf;
 
@@ -18,8 +18,8 @@ pub(super) async fn client_for(verb: &'static str, config: &Config, notes: &Note
     }
 }
 
-/// A client of the master that is named, for a new job or an image; `None` if it is local. A local master of another
-/// command is not asked: it ends with its own job.
+/// A client of the master that the user names, for a new job or an image. `None` if the master is local: the command
+/// then starts its own local master. The local master of another command is not used, because it ends with its own job.
 pub(super) async fn running_master(config: &Config) -> Result<Option<MasterClient>, Error> {
     match &config.master {
         MasterChoice::At(url) => Ok(Some(MasterClient::new(url.clone(), config.token.as_ref())?)),
@@ -28,7 +28,7 @@ pub(super) async fn running_master(config: &Config) -> Result<Option<MasterClien
     }
 }
 
-/// A client of the master in this place. Without a token, reads the one in the Secret.
+/// A client of the master in this place. Without a token, reads the token in the Secret.
 pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> Result<MasterClient, Error> {
     let cluster = Cluster::connect(&place).await?;
     let token = match token {
@@ -38,7 +38,7 @@ pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> R
     Ok(MasterClient::through(place, &token, Forward::open(cluster)?)?)
 }
 
-/// With a namespace and no master, the master is that of the namespace.
+/// If a namespace is given, chooses the master in this namespace. Keeps an address or `local` that the user has named.
 pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
     let Some(namespace) = namespace else { return config.clone() };
     let in_namespace = |place: KubePlace| MasterChoice::Kube(place.or_namespace(Some(namespace.clone())));
@@ -50,7 +50,7 @@ pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Con
     Config { master, ..config.clone() }
 }
 
-/// The local masters that run, in the order of their jobs.
+/// The local masters that run, sorted by the names of their jobs.
 fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
     let Found { mut masters, ignored } = announcement::find(folders);
     masters.sort_by(|one, other| one.job.cmp(&other.job));
@@ -68,7 +68,7 @@ enum Way {
     Cluster(KubePlace),
 }
 
-/// The way to the master. `running` is called only if it matters.
+/// The way to the master. Calls `running` only if the master may be local.
 fn choose(verb: &'static str, config: &Config, running: impl FnOnce() -> Vec<Announced>) -> Result<Way, Error> {
     match &config.master {
         MasterChoice::At(url) if config.token.is_some() || !url.is_loopback() => {
@@ -122,7 +122,9 @@ mod tests {
 
     fn chosen(config: &Config, running: &[u16]) -> Result<(String, Option<String>), Error> {
         let running = || running.iter().map(|port| master(*port)).collect();
-        let Way::Url(url, token) = choose("list", config, running)? else { panic!("no cluster was chosen") };
+        let Way::Url(url, token) = choose("list", config, running)? else {
+            panic!("a cluster was chosen instead of a URL")
+        };
         Ok((url.to_string(), token.map(|token| token.text().to_owned())))
     }
 
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_local_master_the_error_depends_on_what_was_asked_for() {
+    fn without_a_local_master_the_error_depends_on_whether_local_was_asked_for() {
         let default = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[]);
         assert!(matches!(default, Err(Error::NeedsMaster { verb: "list" })));
         let asked = chosen(&config(MasterChoice::Local(LocalBecause::Asked), None), &[]);
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn several_local_masters_are_all_named() {
+    fn the_error_names_all_local_masters_if_several_run() {
         let error = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[1, 2]).unwrap_err();
         let sentence = "2 local masters run: http://127.0.0.1:1 (job job-1), http://127.0.0.1:2 (job job-2)";
         assert_eq!(error.to_string(), sentence);
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_master_is_asked_with_the_given_token_or_as_a_local_one_with_its_own() {
+    fn a_named_local_master_is_asked_with_its_own_token_if_no_token_is_given() {
         let token = |url, given| chosen(&config(at(url), given), &[1, 2]).unwrap().1;
         assert_eq!(token("http://127.0.0.1:2", None).as_deref(), Some("token-2"));
         assert_eq!(token("http://127.0.0.1:2/", None).as_deref(), Some("token-2"));

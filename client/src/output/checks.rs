@@ -1,4 +1,4 @@
-//! The text of `doctor`: a line for each check, and its hint below it.
+//! The text of `doctor`: a line for each check, and its hint below the line.
 
 use crate::cluster::{Check, Verdict};
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// `0.02 s`, `1.8 s`, `2 m 05 s`, `1 h 02 m`, `3 d 04 h`.
+/// A duration as text: `0.02 s`, `1.8 s`, `2 m 05 s`, `1 h 02 m` or `3 d 04 h`.
 pub(crate) fn spelled(duration: Duration) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
     const DAY: u64 = 24 * HOUR;
     let millis = duration.as_millis();
-    // Each limit is where rounding would show the next unit: 59.96 s must not read "60.0 s".
+    // The limits allow for rounding: 59.96 s must be "1 m 00 s", not "60.0 s".
     if millis < 95 {
         return format!("{:.2} s", duration.as_secs_f64());
     }

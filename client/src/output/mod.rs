@@ -1,4 +1,4 @@
-//! The only printer: data to stdout ([`Data`]), everything else to stderr ([`Notes`]).
+//! The only code that prints: data to stdout ([`Data`]), everything else to stderr ([`Notes`]).
 
 mod checks;
 mod duration;
@@ -29,7 +29,7 @@ pub(crate) use why::why_text;
 use progress::{AboveProgress, Progress};
 use text::{Colours, for_terminal};
 
-/// The colours of replicas, in turn. Red is for errors.
+/// The colours of replicas, in turn. Red is only for errors.
 const PREFIX_COLOURS: [AnsiColor; 10] = [
     AnsiColor::Cyan,
     AnsiColor::Yellow,
@@ -82,7 +82,7 @@ enum LogLines {
 }
 
 impl Data {
-    /// The process's stdout. On a terminal, it is written above the progress of these notes.
+    /// The process's stdout. On a terminal, data is written above the progress of these notes.
     pub(crate) fn above(notes: &Notes) -> Self {
         let stdout = io::stdout();
         let (terminal, colours) = (stdout.is_terminal(), colours_of(&stdout));
@@ -165,12 +165,13 @@ impl Data {
         }
     }
 
-    /// Writes in one piece, because the progress may be redrawn between two writes.
+    /// Writes the line in one piece, because the progress may be redrawn between two writes.
     fn whole_line(&mut self, line: &str) -> io::Result<()> {
         self.out.write_all(line.as_bytes())
     }
 
-    /// Prints the output of one replica unchanged and at once. On a terminal, prints it line by line.
+    /// Prints the output of one replica. A pipe or a file gets the bytes unchanged and at once. A terminal gets whole
+    /// lines of safe text.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         if !self.terminal {
             self.out.write_all(bytes)?;
@@ -275,7 +276,7 @@ impl Notes {
         }
     }
 
-    /// On a terminal, shows a step of the work before the submit.
+    /// On a terminal, shows a step of the present work, such as the build of an image.
     pub(crate) fn show_step(&self, step: &str) {
         if self.terminal {
             self.progress.show_step(&for_terminal(step, self.colours));

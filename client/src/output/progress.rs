@@ -1,5 +1,6 @@
-//! The block at the bottom of a terminal. While an image is made, it shows the step. While a gang gathers, it shows the
-//! job, and each replica of a small gang. It also shows unfinished lines of scripts, such as progress bars.
+//! The block of lines at the bottom of a terminal. While the client builds an image or waits for a cluster, the block
+//! shows the step. While a gang gathers, the block shows the job, and each replica of a small gang. The block also
+//! shows unfinished lines of scripts, such as progress bars.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use protocol::view::{JobState, JobView, ReplicaState};
 
 /// Maximum lines for replicas, and for unfinished lines of scripts, so that the block fits on a screen.
 const LINES_MAX: usize = 16;
-/// More redraws would cost processor time, and nobody could read them.
+/// More redraws would only cost processor time.
 const REDRAWS_PER_SECOND: u8 = 5;
 const TICK: Duration = Duration::from_millis(200);
 
@@ -57,7 +58,7 @@ impl Progress {
         self.set_status(vec![step.to_owned()]);
     }
 
-    /// Shows the states of the job and its replicas until all have started.
+    /// Shows the states of the job and its replicas until all replicas have started.
     pub(super) fn show(&self, view: &JobView) {
         self.set_status(match view.state {
             JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
@@ -108,7 +109,7 @@ impl Progress {
             line.set_style(ProgressStyle::with_template(template).expect("a constant template that parses"));
             line.set_message(text.clone());
         }
-        // The library skips a draw that comes too soon after another. The next tick repeats it.
+        // The library skips a draw that comes too soon after the previous draw. The next tick repeats the skipped draw.
         lines.iter().skip(known).for_each(|line| line.enable_steady_tick(TICK));
     }
 

@@ -1,6 +1,6 @@
 //! Numbers of bytes as people read them.
 
-/// `17 bytes`, `1.5 KiB`, `64.0 MiB`.
+/// A number of bytes as text: `17 bytes`, `1.5 KiB` or `64.0 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const STEP: u64 = 1024;
     if bytes < STEP {

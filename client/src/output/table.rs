@@ -1,4 +1,4 @@
-//! The text of `list` and `status`. The time is an argument.
+//! The texts of `list`, `get` and `status`. The present time is an argument.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
     shown(&table)
 }
 
-/// One job, with one line for each replica. `series` has the newest reports of its scripts.
+/// One job, with one line for each replica. `series` contains the newest reports of the job's scripts.
 pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> String {
     let mut head = vec![
         ("job", view.name.to_string()),
@@ -76,7 +76,7 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     format!("{}\n\n{}", head.join("\n"), shown(&table))
 }
 
-/// `3.2 s of at most 10 min for new code; when it is ready: client push digits`.
+/// A text such as `3.2 s of at most 10 min for new code; when it is ready: client push digits`.
 fn waits_for_code(view: &JobView, since: UnixMillis, now: UnixMillis) -> String {
     let waited = between(Some(since), Some(now)).map(spelled).unwrap_or_default();
     let (minutes, name) = (HALT_SECONDS / 60, &view.name);
@@ -92,7 +92,7 @@ fn exit_or_reason(replica: &ReplicaView) -> String {
     }
 }
 
-/// `2 of 3, and 1 not counted`.
+/// A text such as `2 of 3, and 1 not counted`.
 fn restarts(view: &JobView) -> String {
     let counted = format!("{} of {}", view.restarts.spent(), view.spec.run_policy.max_restarts);
     match view.restarts.uncounted {
@@ -101,7 +101,8 @@ fn restarts(view: &JobView) -> String {
     }
 }
 
-/// `step 310, loss 0.0177, 12.3 ms per step`: the newest step, by the first replica that has reported it.
+/// The newest step, such as `step 310, loss 0.0177, 12.3 ms per step`. If several replicas have reported this step, the
+/// values are from the first of these replicas.
 fn progress(series: &JobSeries) -> Option<String> {
     let points = series.replicas.iter().filter_map(|replica| replica.points.last()).rev();
     let point = points.max_by_key(|point| (point.generation, point.progress.step))?;
@@ -140,7 +141,7 @@ fn result(result: &JobResult) -> String {
     }
 }
 
-/// A line break in a cell would break its row.
+/// The text on one line: a line break in a cell would break the row of the table.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_four_digits() {
+    fn numbers_are_shown_with_four_significant_digits() {
         for (number, text) in [
             (0.0, "0"),
             (0.5, "0.5"),

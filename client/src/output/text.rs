@@ -49,7 +49,7 @@ fn is_plain(letter: char) -> bool {
     letter == '\t' || !(letter.is_control() || turns)
 }
 
-/// Collects the kept parts of a line. Sequences without a method here are removed.
+/// Collects the kept parts of a line. The parser calls a method for each part. Parts without a method here are removed.
 struct Clean {
     text: String,
     colours: Colours,
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(for_terminal("\u{1b}[31mred\u{1b}[0m", Colours::Removed), "red");
     }
 
-    /// Any text, and many parts of control sequences.
+    /// Random text with many parts of control sequences.
     fn hostile() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             "[\u{1b}\u{9b}\u{9d}\u{90}]?[\\[\\]P^_X]?[0-9;:?>! ]{0,4}[mHJABChlnq\u{7}\u{1b}\\\\]?",
@@ -158,7 +158,7 @@ mod tests {
         #[test]
         fn plain_text_is_unchanged(text in "[^\\p{Cc}\u{202a}-\u{202e}\u{2066}-\u{2069}]{0,40}", tail in "[a-z│ä😀]{0,8}") {
             prop_assert_eq!(for_terminal(&text, Colours::Kept), text.as_str());
-            // The control character sends the text through the parser.
+            // The control character makes `for_terminal` use the parser.
             let beside_a_control = format!("\u{0}{text}{tail}");
             prop_assert_eq!(for_terminal(&beside_a_control, Colours::Kept), text + &tail);
         }

@@ -1,5 +1,5 @@
-//! `--verbose`: prints each request to the master and to Docker on stderr, without headers and bodies: they may hold
-//! secrets.
+//! `--verbose`: prints each request to the master and to Docker on stderr. Omits headers and bodies, because they may
+//! contain secrets.
 
 use log::{LevelFilter, Log, Metadata, Record};
 
@@ -23,7 +23,7 @@ impl Log for Trace {
 
     fn log(&self, record: &Record<'_>) {
         let text = record.args().to_string();
-        // Docker's library logs the address of each request, and also bodies.
+        // Docker's library logs the address of each request, and also bodies, which must not be printed.
         let is_request = text.split(' ').any(|word| word.contains("://")) && !text.starts_with(['{', '[']);
         if let Some(server) = server(record.target()).filter(|_| is_request) {
             self.0.say(&format!("{server}: {text}"));

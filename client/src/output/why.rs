@@ -1,4 +1,4 @@
-//! The text of `why`: the failed starts of a job, the last one in full.
+//! The text of `why`: the failed starts of a job. The last failed start is shown in full.
 
 use protocol::failure::{Consequence, FailedStart, Failure, RepeatedStart};
 use protocol::view::{JobResult, JobView};
@@ -97,7 +97,7 @@ fn at_the_deadline(Consequence { replica, how, stopped }: &Consequence) -> Strin
     if *stopped { format!("still ran      {replica}: {how}") } else { format!("did not run    {replica}: {how}") }
 }
 
-/// One line for each replica that failed, and one line for all that were stopped.
+/// One line for each replica that failed, and one line for all replicas that were stopped.
 fn of_consequences(consequences: &[Consequence]) -> Vec<String> {
     let (stopped, failed): (Vec<_>, Vec<_>) = consequences.iter().partition(|consequence| consequence.stopped);
     let mut lines: Vec<String> =

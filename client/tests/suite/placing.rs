@@ -65,7 +65,7 @@ fn bad_values_of_pod_flags_are_refused_with_their_flag() {
     let folder = folder_with_script();
     for (flags, sentence) in [
         (["--image", "Digits"], "--image: \"Digits\" is not the name of an image"),
-        (["--push", "http://r"], "--push: \"http://r\" is no registry: write HOST[:PORT][/PATH]"),
+        (["--push", "http://r"], "--push: \"http://r\" is not a registry: write HOST[:PORT][/PATH]"),
         (["--load", "helm"], "invalid value 'helm' for '--load <TOOL>'"),
         (["--cpu", "many"], "--cpu: \"many\" is not a valid amount: write a quantity such as 2, 500m or 4Gi"),
         (["--memory", "2Gi:1Gi"], "--memory: \"2Gi:1Gi\" is not a valid amount"),

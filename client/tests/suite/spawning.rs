@@ -66,7 +66,8 @@ fn the_pod_file_of_the_folder_is_used_and_variables_that_look_secret_get_a_hint(
     let ended = run(folder.path(), &["spawn", "-t", "Run_1", "-e", "env", "train.py", "--master", &master.url]);
     let ended = ended.expect_code(0);
     assert_eq!(ended.stdout, "generated with label training_attempt=Run_1\nrun-1-worker-0\nrun-1-worker-1\n");
-    let hint = "everybody who may see the job can read S3_SECRET_KEY: put it into a Secret, and name this in envFrom";
+    let hint =
+        "everybody who may see the job can read S3_SECRET_KEY: put it into a Secret that the pod file names in envFrom";
     let ended = ended.expect_stderr(hint).expect_stderr("LD_PRELOAD can run other code before your script");
     assert!(!ended.stderr.contains("S3_USER"), "{}", ended.stderr);
     let submitted = master.submitted();
