@@ -42,10 +42,10 @@ pub(crate) enum Error {
         /// The verb.
         verb: &'static str,
     },
-    /// The verb needs a master. `--master local` is given, but none runs.
+    /// The verb needs a master. `--master local` is given, but no local master runs.
     #[error("no local master of yours runs: each one ends with its job")]
     NoLocalMaster,
-    /// The verb needs a master. None is given, and several local ones run.
+    /// The verb needs a master. No master is given, and several local masters run.
     #[error("{} local masters run: {}", .0.len(), listed(.0))]
     SeveralLocalMasters(Vec<Announced>),
     /// `--detach` is given for a local master.
@@ -68,7 +68,7 @@ pub(crate) enum Error {
     /// The machines of the master have their own scripts.
     #[error("{what} has no meaning here: this master runs jobs on machines that join it, each with its own script")]
     AtMachines {
-        /// What is given.
+        /// The flag or the argument.
         what: String,
         /// The command that lets a machine join.
         join: String,
@@ -87,7 +87,7 @@ pub(crate) enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// A job to watch names no folder, such as a job on machines that join.
+    /// The job for `--watch` names no folder, for example because it runs on machines that join.
     #[error("--watch does not go with job {0}: it names no folder that could be watched")]
     NoFolderToWatch(JobName),
     /// The files with TFJobs cannot be used.
@@ -123,7 +123,7 @@ pub(crate) enum Error {
     /// The runtime could not start: no threads or sockets.
     #[error("start the client's runtime")]
     Runtime(#[source] io::Error),
-    /// Data could not be written.
+    /// Data could not be written to stdout.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The job did not end within `wait --timeout`.
@@ -195,7 +195,7 @@ impl Error {
             Self::AlreadyEnded { name, .. } => Some(format!(
                 "add --replace to run it again, or choose another --task; client logs {name} shows its output"
             )),
-            // The hint about an unreachable master is more useful than the one about a missing agent.
+            // The hint about an unreachable master is more useful than the hint about a missing agent.
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
             Self::Env(error) => error.hint(),
@@ -217,7 +217,7 @@ impl Error {
     }
 }
 
-/// The innermost cause. The outer causes of libraries repeat addresses, and name their own layers.
+/// The innermost cause. The outer errors of libraries only repeat addresses and name the library's parts.
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -243,7 +243,7 @@ fn master_hint(error: &MasterError) -> Option<String> {
     }
 }
 
-/// A hint for the codes whose detail contains none.
+/// A hint for the error codes whose `detail` contains no hint.
 fn code_hint(code: ErrorCode) -> Option<&'static str> {
     let hints = [
         (ErrorCode::Unauthorized, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),

@@ -1,7 +1,8 @@
 //! The `local` master: a child of this process that lives as long as one job. It never outlives the client.
 //!
-//! The child ends with everything it has started when its stdin ends. The kernel closes that stdin when the client dies,
-//! whatever the cause. The child has its own process group, so Ctrl-C in the terminal reaches the client only.
+//! When the child's stdin ends, the child ends everything that it has started, and exits. The kernel closes that stdin
+//! when the client dies, whatever the cause. The child has its own process group, so Ctrl-C in the terminal reaches only
+//! the client.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -56,17 +57,17 @@ pub(crate) enum LocalMasterError {
     /// The master ended, or did not print its address.
     #[error("the local master {what}{log}")]
     Failed {
-        /// What it did.
+        /// The failure, as a verb with its object.
         what: String,
-        /// The end of its log, on lines of its own.
+        /// The end of the master's log, with a line break before each line.
         log: String,
     },
     /// The master ended or did not print its address, and the disk for its log is full.
     #[error("the local master {what}; there is no space for its log in {}", folder.display())]
     NoRoom {
-        /// What it did.
+        /// The failure, as a verb with its object.
         what: String,
-        /// Where its log is.
+        /// The folder of the log.
         folder: PathBuf,
     },
 }
@@ -94,7 +95,7 @@ pub(crate) struct LocalMaster {
 }
 
 impl LocalMaster {
-    /// Starts a master. The caller must shut it down. Drop kills it.
+    /// Starts a master. The caller must shut the master down. Dropping the value kills the master.
     pub(crate) fn start() -> Result<Self, LocalMasterError> {
         let program = find_programs()?;
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(LocalMasterError::Folder)?;
@@ -124,7 +125,7 @@ impl LocalMaster {
         }
     }
 
-    /// The token that it accepts.
+    /// The token that the master accepts.
     pub(crate) fn token(&self) -> &Token {
         &self.token
     }
@@ -135,7 +136,7 @@ impl LocalMaster {
         self.failed(format!("ended ({status})"))
     }
 
-    /// Stops the master and everything that it has started. An interrupt kills it.
+    /// Stops the master and everything that it has started. On an interrupt, kills the master at once.
     pub(crate) async fn shut_down(mut self, interrupts: &mut Interrupts) {
         drop(self.lifeline.take());
         tokio::select! {
@@ -164,7 +165,7 @@ impl LocalMaster {
     }
 }
 
-/// The path of the master beside this program. The agent must be there too.
+/// The path of the master beside this program. The agent must be in the same folder.
 fn find_programs() -> Result<PathBuf, LocalMasterError> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(LocalMasterError::OwnFolder)?;
     let folder = own.parent().map(Path::to_owned).unwrap_or_default();
@@ -178,7 +179,7 @@ fn find_programs() -> Result<PathBuf, LocalMasterError> {
 
 fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     let mut command = Command::new(program);
-    // Variables of another master must not configure this one.
+    // The variables for another master must not configure the local master.
     for name in muster_variables() {
         command.env_remove(name);
     }

@@ -34,10 +34,10 @@ impl fmt::Display for Machine {
 /// Why a file cannot be the agent in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ElfFault {
-    /// It has no ELF header, or a broken one.
+    /// The file has no valid ELF header.
     #[error("is not a 64-bit Linux program")]
     NoProgram,
-    /// It needs a loader and a C library, which an image may lack.
+    /// The program needs a loader and a C library, which an image may lack.
     #[error("is dynamically linked: it does not start in an image that lacks its libraries")]
     Dynamic,
 }

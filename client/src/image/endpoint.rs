@@ -14,7 +14,7 @@ use super::error::ImageError;
 use crate::config::DockerVariables;
 
 const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
-/// The context that has no files.
+/// The docker command's name for its context without files.
 const DEFAULT_CONTEXT: &str = "default";
 
 /// The address of an engine, and how to connect to it.
@@ -87,7 +87,8 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Ima
     Ok(chosen.map(|context| (context, folder.clone())))
 }
 
-/// The context chosen by `docker context use`. Ignores an unreadable config.json, as docker does, but not invalid JSON.
+/// The context chosen by `docker context use`. Ignores an unreadable config.json, as docker does. Invalid JSON is an
+/// error.
 fn in_use(folder: &Path) -> Result<Option<String>, ImageError> {
     let path = folder.join("config.json");
     let Ok(text) = fs::read(&path) else { return Ok(None) };
