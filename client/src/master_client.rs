@@ -223,7 +223,8 @@ impl MasterClient {
         self.json(request).await
     }
 
-    /// Changes a job's number of workers or code, or suspends or resumes the job. Returns before the change takes effect.
+    /// Changes a job's number of workers or its code, suspends it or resumes it.
+    /// Returns before the change takes effect.
     pub(crate) async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobView, MasterError> {
         self.json(self.request(Method::PATCH, self.job(name, "")).json(&patch)).await
     }

@@ -127,7 +127,7 @@ struct Layers {
 impl Layers {
     fn note(&mut self, id: Option<String>, detail: Option<&ProgressDetail>) {
         if let Some(&ProgressDetail { current: Some(current), total: Some(total) }) = detail {
-            // In a push, the library does not name the layer. The size identifies it, because most layers differ in size.
+            // For a push, the library does not name the layer, so the size identifies it. Most layers differ in size.
             self.by_id.insert(id.unwrap_or_else(|| total.to_string()), (current, total));
         }
     }

@@ -1,5 +1,5 @@
-//! The statements for `eval` with which `client env` changes a shell's environment, and those that undo the change. All
-//! of this file is pure; `cluster.rs` asks kubectl and minikube.
+//! Makes the shell statements that `client env` prints for `eval`. They change the shell's environment, or undo an
+//! earlier change. This file is pure; `cluster.rs` asks kubectl and minikube.
 
 mod cluster;
 
@@ -37,7 +37,7 @@ pub(crate) fn restored(now: &Environment) -> Environment {
             None => before.remove(&name),
         };
     }
-    // Keeps the entries that the user has added to PATH after `client env`.
+    // Removes only this folder, because the user may have added other entries to PATH.
     if let (Some(folder), Some(path)) = (folder, before.get_mut(PATH)) {
         *path = without_first(path, &folder);
     }
