@@ -1,6 +1,6 @@
 //! The rules that leave files out: .musterignore if the folder has it, else .dockerignore, else .gitignore. For
-//! .musterignore and .gitignore, git's rules apply: a pattern is used in the folder of its file and in all folders below,
-//! and the deepest file with a matching pattern decides.
+//! .musterignore and .gitignore, git's rules apply: a pattern is used in the folder of its file and in all folders
+//! below, and the deepest file with a matching pattern decides.
 
 use std::fs;
 use std::io;
