@@ -1,7 +1,7 @@
 //! The file that shows a local master to the user's other commands: its address, its token and its job.
 //!
 //! The client that started the master holds a lock on the file. The kernel releases the lock when that client dies,
-//! whatever the cause. So a file without a lock is stale, even if another process has the client's process id now.
+//! whatever the cause. So a file without a lock is stale. A process id could belong to another process by now.
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,11 +16,11 @@ use crate::master_url::MasterUrl;
 
 /// The extension of a complete file. A file that is still being written has no extension.
 const ENDING: &str = "json";
-/// Changes with each start of a machine (proc_sys_kernel(5)).
+/// The boot id, which changes with each start of the machine (proc_sys_kernel(5)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The process's network namespace (network_namespaces(7)). Each container has its own.
 const NAMESPACE: &str = "/proc/self/ns/net";
-/// The machine's id. It stays the same when the machine restarts.
+/// The machine's id, which stays the same when the machine restarts.
 const MACHINE_ID: &str = "/etc/machine-id";
 
 /// A running local master.
@@ -55,7 +55,7 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Writes a file in the first folder that is usable.
+    /// Writes a file in the first usable folder.
     pub(crate) fn write(folders: &[PathBuf], master: &Announced) -> io::Result<Self> {
         let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
         for folder in folders {
@@ -114,7 +114,7 @@ pub(crate) struct Found {
 const NOT_PRIVATE: &str = "must belong to you, and no other user may read or write it";
 const NOT_UNDERSTOOD: &str = "is not the file of a local master";
 
-/// Reads the files in these folders, and removes the stale ones.
+/// Reads the files in these folders, and removes stale files.
 pub(crate) fn find(folders: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for folder in folders {
@@ -166,7 +166,7 @@ fn state_of(path: &Path) -> io::Result<State> {
     if matches!(state, State::Elsewhere | State::Stale) {
         return Ok(state);
     }
-    // A reader's lock is shared, because another reader would take an exclusive lock for the lock of the client.
+    // A reader's lock is shared. Another reader would mistake an exclusive lock for the lock of the client.
     match file.try_lock_shared() {
         Ok(()) => Ok(State::Stale),
         Err(TryLockError::WouldBlock) => Ok(state),
@@ -199,7 +199,6 @@ fn is_private(found: &Metadata, uid: u32) -> bool {
 struct Network {
     /// The machine (machine-id(5)); empty if it has no id.
     machine: String,
-    /// The machine's boot id, which changes with each start of the machine.
     boot_id: String,
     /// The network namespace of the process.
     namespace: String,

@@ -17,7 +17,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A folder for files in a temporary folder. It does not exist yet.
+/// The path of a folder that does not exist yet.
 fn folder() -> (tempfile::TempDir, Vec<PathBuf>) {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path().join("state/muster/run");

@@ -11,12 +11,12 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// A change is complete when nothing has changed for this time. Editors and git write several files.
 const QUIET: Duration = Duration::from_millis(200);
-/// Maximum wait for this quiet time.
+/// Maximum wait for [`QUIET`] to pass without a change.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Maximum bytes of events that are read at a time.
 const EVENTS: usize = 4096;
 
-/// The folders that are watched.
+/// A watch of folders.
 #[derive(Debug)]
 pub(crate) struct Changes {
     /// The descriptor of inotify. It is not a pipe, but is read like one.

@@ -50,7 +50,7 @@ pub(crate) enum MasterChoice {
 /// Why the master is local.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalBecause {
-    /// `--master local`.
+    /// `--master` or `MUSTER_MASTER` is `local`.
     Asked,
     /// Neither a flag nor a variable names a master.
     Default,
@@ -153,12 +153,7 @@ pub(crate) enum ConfigError {
     },
     /// The token's file is missing or unreadable.
     #[error("read the token file {}", path.display())]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    TokenFile { path: PathBuf, source: std::io::Error },
     /// The token cannot be sent in a header.
     #[error("the token in {0} is invalid: use visible ASCII characters without spaces")]
     Token(String),
@@ -213,7 +208,7 @@ impl Config {
     }
 }
 
-/// Leaves out folders whose path is relative or not UTF-8. This is no error, because a job does not need them.
+/// Leaves out folders whose path is relative or not UTF-8. This is not an error, because a job does not need them.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
     let folder = |name| set(name).ok().flatten().map(PathBuf::from);
     let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
@@ -274,7 +269,7 @@ pub(crate) fn muster_variables() -> Vec<OsString> {
     names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
 }
 
-/// All variables of the client's environment that are text, for `client env`.
+/// All variables of the client's environment that are valid UTF-8, for `client env`.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()

@@ -13,16 +13,10 @@ use crate::args::EnvArg;
 pub(crate) enum EnvFileError {
     /// The file cannot be read, or is not UTF-8.
     #[error("--env-file: read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A line is invalid.
     #[error("--env-file: {}, line {line}: {problem}", path.display())]
     Line {
-        /// The file.
         path: PathBuf,
         /// The line's number, from 1.
         line: usize,

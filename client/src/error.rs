@@ -38,11 +38,8 @@ pub(crate) enum Error {
     Request(#[from] RequestError),
     /// The verb needs a master, but none is given.
     #[error("no master is given, but \"{verb}\" needs one")]
-    NeedsMaster {
-        /// The verb.
-        verb: &'static str,
-    },
-    /// The verb needs a master. `--master local` is given, but no local master runs.
+    NeedsMaster { verb: &'static str },
+    /// The verb needs a master. `local` is given as its address, but no local master runs.
     #[error("no local master of yours runs: each one ends with its job")]
     NoLocalMaster,
     /// The verb needs a master. No master is given, and several local masters run.
@@ -53,19 +50,15 @@ pub(crate) enum Error {
     LocalDetached,
     /// A flag for Kubernetes is given for a local master.
     #[error("{flag} does not go with a local master: it runs the script as processes on this machine")]
-    NotLocal {
-        /// The flag.
-        flag: String,
-    },
+    NotLocal { flag: String },
     /// A flag for Kubernetes is given for a master that runs processes.
     #[error("{flag} works only in Kubernetes: the master at {url} runs replicas as processes on its host")]
     NotAtProcesses {
-        /// The flag.
         flag: String,
         /// The master.
         url: MasterUrl,
     },
-    /// The machines of the master have their own scripts.
+    /// An argument has no meaning, because the machines of the master have their own scripts.
     #[error("{what} has no meaning here: this master runs jobs on machines that join it, each with its own script")]
     AtMachines {
         /// The flag or the argument.
@@ -81,12 +74,7 @@ pub(crate) enum Error {
     Pack(#[from] PackError),
     /// A folder cannot be watched for changes.
     #[error("watch {} for changes", folder.display())]
-    Watch {
-        /// The folder.
-        folder: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Watch { folder: PathBuf, source: io::Error },
     /// The job for `--watch` names no folder, for example because it runs on machines that join.
     #[error("--watch does not go with job {0}: it names no folder that could be watched")]
     NoFolderToWatch(JobName),
@@ -101,10 +89,7 @@ pub(crate) enum Error {
     CodeNeedsImage,
     /// A flag about an image with the agent is given for a job that brings its code.
     #[error("{flag} does not go with a script or --code: pods then run the image unmodified, and nodes pull it")]
-    NotWithCode {
-        /// The flag.
-        flag: &'static str,
-    },
+    NotWithCode { flag: &'static str },
     /// The image for the pods could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -131,7 +116,6 @@ pub(crate) enum Error {
     WaitTimeout {
         /// The job.
         name: JobName,
-        /// Its state.
         state: JobState,
         /// The timeout.
         after: Duration,
@@ -152,7 +136,7 @@ pub(crate) enum Error {
         /// The state that shows its result.
         result: JobState,
     },
-    /// Someone deleted the job and submitted another under its name.
+    /// Someone deleted the job and submitted another job with the same name.
     #[error("job {0} was deleted, and another job has its name now")]
     Replaced(JobName),
     /// Someone deleted the job that this command has submitted.

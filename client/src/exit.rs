@@ -1,4 +1,4 @@
-//! The exit code of each outcome. The help in `args.rs` lists them for users.
+//! The exit code of each outcome. The help in `args.rs` lists the codes.
 
 use std::process::ExitCode;
 

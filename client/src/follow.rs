@@ -49,7 +49,7 @@ pub(crate) enum Told {
 /// Which output is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Logs {
-    /// None.
+    /// No output.
     Hidden,
     /// All replicas' lines.
     Merged(From),

@@ -7,7 +7,7 @@ use protocol::view::{JobResult, JobState, JobView};
 const HINTS: [(&[&str], &str); 3] = [
     (
         &["PerReplica"],
-        "model.fit of Keras 3 works with neither strategy: use tf_keras with TF_USE_LEGACY_KERAS=1, or write \
+        "model.fit of Keras 3 works with no strategy of Muster: use tf_keras with TF_USE_LEGACY_KERAS=1, or write \
          your own training loop, as in examples/allreduce",
     ),
     (

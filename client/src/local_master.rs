@@ -29,7 +29,7 @@ const GREETING: &str = "listening on ";
 /// Maximum lines shown of the master's log when the master dies.
 const LOG_LINES_MAX: usize = 10;
 
-/// Why a local master did not start or exited.
+/// Why a local master did not start, or why it exited.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalMasterError {
     /// The path of this program is unknown.
@@ -48,16 +48,11 @@ pub(crate) enum LocalMasterError {
     Folder(#[source] io::Error),
     /// The program cannot be started.
     #[error("start {}", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Start { program: PathBuf, source: io::Error },
     /// The master ended, or did not print its address.
     #[error("the local master {what}{log}")]
     Failed {
-        /// The failure, as a verb with its object.
+        /// The end of the sentence, such as `did not listen within 20 s`.
         what: String,
         /// The end of the master's log, with a line break before each line.
         log: String,
@@ -65,7 +60,7 @@ pub(crate) enum LocalMasterError {
     /// The master ended or did not print its address, and the disk for its log is full.
     #[error("the local master {what}; there is no space for its log in {}", folder.display())]
     NoRoom {
-        /// The failure, as a verb with its object.
+        /// The end of the sentence, such as `did not listen within 20 s`.
         what: String,
         /// The folder of the log.
         folder: PathBuf,
@@ -88,7 +83,7 @@ impl LocalMasterError {
 /// The child process.
 pub(crate) struct LocalMaster {
     child: Child,
-    /// The child's stdin. Closing it ends the child. Kept outside `child`, because `Child::wait` would close it.
+    /// The child's stdin. Closing stdin ends the child. Kept outside `child`, because `Child::wait` would close it.
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
@@ -146,7 +141,7 @@ impl LocalMaster {
         }
         // The kill fails if the master has already ended, which is fine.
         let _ = self.child.kill().await;
-        // The master removes its folder at its end. If it was killed, the client removes the folder.
+        // The master removes the folder when it exits. If the master was killed, the client removes the folder.
         let _ = self.folder.close();
     }
 

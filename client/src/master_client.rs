@@ -331,7 +331,6 @@ pub(crate) enum Submitted {
     Changed {
         /// The job before the change takes effect.
         job: JobView,
-        /// The change.
         change: JobPatch,
     },
 }

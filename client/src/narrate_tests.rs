@@ -128,7 +128,7 @@ fn each_restart_is_marked_with_its_cause() {
     repeated.generation = Some("2.1".parse().unwrap());
     let told = changes(Some(&again), &repeated);
     assert_eq!(told[0], "--- start 2.1, after the previous start was lost with its master ---");
-    assert!(changes(Some(&repeated), &again).is_empty(), "a late, older view is not a new start");
+    assert!(changes(Some(&repeated), &again).is_empty(), "a late, older view was taken for a new start");
 }
 
 #[test]

@@ -50,12 +50,7 @@ pub(crate) enum RequestError {
     NoScript(#[from] NoScript),
     /// The script is not a file.
     #[error("{script} in {} is not a file", folder.display())]
-    ScriptNotAFile {
-        /// The script.
-        script: ScriptPath,
-        /// The folder.
-        folder: PathBuf,
-    },
+    ScriptNotAFile { script: ScriptPath, folder: PathBuf },
 }
 
 impl RequestError {

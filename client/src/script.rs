@@ -11,9 +11,7 @@ use crate::args::CodeArgs;
 #[derive(Debug, thiserror::Error)]
 #[error("no {script} in {}", folder.display())]
 pub(crate) struct NoScript {
-    /// The script.
     pub(crate) script: ScriptPath,
-    /// The folder.
     pub(crate) folder: PathBuf,
 }
 

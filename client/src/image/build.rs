@@ -49,8 +49,8 @@ pub(super) async fn from_folder(
     let output = engine.patient.build_image(options, None, Some(body_stream(content)));
     let built = async {
         let mut output = std::pin::pin!(output.peekable());
-        // The engine prints nothing until it has read the folder. So the number of pieces read shows its progress.
-        // After that there is no limit, because a build step may print nothing for hours.
+        // The engine prints nothing until it has read the folder. Until then, the number of pieces read shows the
+        // progress. Later, there is no limit, because a build step may print nothing for hours.
         let first = stall::while_changing(output.as_mut().peek(), || taken.load(Ordering::Relaxed)).await;
         if let Err(stalled) = first.map(|_| ()) {
             let reason = format!("Docker stopped reading the folder: {stalled}");

@@ -41,6 +41,8 @@ impl Endpoint {
         self.context.as_ref().map_or("DOCKER_HOST".to_owned(), |context| format!("the Docker context {context}"))
     }
 
+    /// Finds the engine that the variables choose.
+    ///
     /// # Errors
     /// The context does not exist, or a file of the docker command cannot be read.
     pub(super) fn of(variables: &DockerVariables) -> Result<Self, ImageError> {

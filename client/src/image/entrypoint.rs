@@ -41,7 +41,7 @@ impl<'a> Entrypoint<'a> {
     }
 }
 
-/// Whether a script ends by running the command in its arguments with `exec`.
+/// Whether a line of a script runs the script's arguments as a command, with `exec`.
 pub(super) fn passes_on(script: &str) -> bool {
     let code = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     code.flat_map(|line| line.split(';')).any(|part| {

@@ -81,7 +81,7 @@ pub(super) struct Base {
 pub(super) struct Wrap<'a> {
     pub(super) base: &'a Base,
     pub(super) agent: &'a [u8],
-    /// The words that the agent runs in front of its command, from the base's ENTRYPOINT.
+    /// The words that the agent puts in front of its command, from the base's ENTRYPOINT.
     pub(super) entrypoint: &'a [String],
     pub(super) target: &'a Target,
 }
@@ -100,7 +100,7 @@ pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base, agent, entrypoint: _, target: Target { alias, content, labels: _ } } = wrap;
     let layer = layer(agent)?;
     let config = config(wrap, &digest(&layer)).to_string();
-    // An engine first looks for a layer by its digest. It opens the file only if it does not have the layer.
+    // An engine opens a layer's file only if it has no layer with the same digest.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
     let manifest = json!([{ "Config": "config.json", "RepoTags": [content, alias], "Layers": layers }]).to_string();
@@ -123,7 +123,7 @@ fn layer(agent: &[u8]) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// The context of a build that makes the same image as [`archive`], for an engine that refuses such an archive.
+/// The context of a build that makes the same image as [`archive`], for an engine that refuses that archive.
 pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base: _, agent, entrypoint: _, target } = wrap;
     // The values are digests, which need no escaping. The base is a build argument.

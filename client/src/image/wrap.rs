@@ -137,7 +137,7 @@ async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the image of pods if the engine already has it. Adds the alias if the image does not have it yet.
+/// Returns the image of pods if the engine already has it. Adds the alias if it is missing.
 async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, ImageError> {
     let found = engine.inspect(&target.content).await?.filter(|found| is_made_of(found, target));
     let Some(found) = found else { return Ok(None) };

@@ -78,7 +78,7 @@ impl Packed {
         sources.map(|file| (file.path.as_str(), self.contents[&file.sha256].as_slice()))
     }
 
-    /// Returns the number of these blobs that are ours, and the stream with them. Leaves out all other blobs.
+    /// Makes the stream of these blobs, without blobs that are not ours. Returns the number of blobs in the stream too.
     pub(crate) fn stream(&self, blobs: &[Sha256]) -> (usize, Vec<u8>) {
         let ours: Vec<_> = blobs.iter().filter_map(|blob| self.contents.get_key_value(blob)).collect();
         let bytes = ours.iter().map(|(_, content)| Sha256::BYTES + content.len()).sum();
@@ -101,7 +101,7 @@ fn check_limits(folder: &Path, found: &[Found]) -> Result<(), PackError> {
     Err(PackError::TooLarge { folder: folder.to_owned(), files: found.len(), bytes, largest })
 }
 
-/// The files and folders directly in the packed folder with the greatest weight in sum, the heaviest first.
+/// The names of the heaviest files and folders directly in the packed folder.
 fn largest(found: &[Found], weight: impl Fn(u64) -> u64) -> Vec<String> {
     let mut weights: BTreeMap<String, u64> = BTreeMap::new();
     for Found { path, size, .. } in found {

@@ -31,7 +31,6 @@ pub(crate) enum EnvError {
     /// The nodes cannot be listed.
     #[error("the cluster of context {context} does not answer: {reason}")]
     Silent {
-        /// The context.
         context: String,
         /// kubectl's error text.
         reason: String,
@@ -41,7 +40,6 @@ pub(crate) enum EnvError {
     /// The login is missing or has expired.
     #[error("the cluster of context {context} refuses your login: {reason}")]
     Unauthorized {
-        /// The context.
         context: String,
         /// kubectl's error text.
         reason: String,

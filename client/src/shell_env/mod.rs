@@ -12,14 +12,14 @@ pub(crate) use self::cluster::{EnvError, set_up};
 /// Variables by name.
 pub(crate) type Environment = BTreeMap<String, String>;
 
-/// The variable that holds the values from before `client env`, so that they can be restored.
+/// The variable with the values from before `client env`, so that they can be restored.
 const MEMORY: &str = "MUSTER_ENV_BEFORE";
 const PATH: &str = "PATH";
 
 /// The environment before the first `client env`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Memory {
-    /// The variables that were changed, each with its old value; `null` if it was not set.
+    /// The variables that were changed, each with its old value. `null` if a variable was not set.
     variables: BTreeMap<String, Option<String>>,
     /// The folder added to PATH.
     folder: Option<String>,

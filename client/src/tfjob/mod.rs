@@ -76,7 +76,6 @@ pub(crate) struct Document {
     pub(crate) origin: String,
     /// The folder of the file.
     pub(crate) folder: PathBuf,
-    /// The object.
     pub(crate) object: Value,
 }
 

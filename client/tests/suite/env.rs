@@ -85,7 +85,7 @@ impl Scene {
         self.folder.path().join(name)
     }
 
-    /// Runs a script with these variables. In `$E` is the path of env.sh, and in `$C` is the path of the client.
+    /// Runs a script with these variables. `$E` is the path of env.sh, and `$C` is the path of the client.
     fn run(&self, shell: &[&str], variables: &[&str], script: &str) -> Ended {
         let mut command = Command::new(shell[0]);
         command.args(&shell[1..]).args(["-c", &format!("{CHECKS}{script}")]).env_clear().current_dir("/");

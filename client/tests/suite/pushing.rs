@@ -13,7 +13,8 @@ fn code(digit: &str) -> Option<CodeId> {
     Some(digit.repeat(64).parse().unwrap())
 }
 
-/// A job that brings its code, in start 1.`sequence`, after this many pushes. The start has the code of push `started`.
+/// A job that brings its code, in start 1.`sequence`, after this many pushes. The start has the code of
+/// push number `started`.
 fn job(seq: u64, sequence: u32, pushes: u32, started: u32) -> JobView {
     let mut view = running("digits");
     (view.spec.work_dir, view.spec.code, view.code) = (None, code("0"), code("1"));
