@@ -1,7 +1,8 @@
 //! The file that shows a local master to the user's other commands: its address, its token and its job.
 //!
 //! The client that started the master holds a lock on the file. The kernel releases the lock when that client dies,
-//! whatever the cause. So a file without a lock is stale. A process id could belong to another process by now.
+//! whatever the cause. So a file without a lock is stale. The client's process id would prove nothing, because the
+//! kernel reuses ids.
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};

@@ -173,7 +173,7 @@ impl ConfigError {
 }
 
 impl Config {
-    /// The place for commands that need a cluster: the chosen place, or else the kubeconfig's default.
+    /// The cluster and namespace for commands that need a cluster: the user's choice, or the kubeconfig's default.
     pub(crate) fn place(&self) -> KubePlace {
         match &self.master {
             MasterChoice::Kube(place) => place.clone(),

@@ -1,5 +1,6 @@
 //! Makes the bytes of the image of pods: the layer with the agent, and an archive for `docker load`. The engine must
-//! already have the base's layers. The same base and agent always give the same bytes.
+//! already have the layers of the base, which is the training image. The same base and agent always give the same
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,8 +20,8 @@ const ENTRYPOINT_FLAG: &str = "--entrypoint";
 const BASE_LABEL: &str = "muster.base";
 /// Label: the SHA-256 of the agent.
 const AGENT_LABEL: &str = "muster.agent";
-/// Label: the version of the image's layout. Increase `WRAP_VERSION` when the same base and
-/// agent must give a different image.
+/// Label: the version of the image's layout. Increase `WRAP_VERSION` when the same base and agent must
+/// give a different image.
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "2";
 

@@ -15,7 +15,7 @@ use super::engine::{Engine, refused};
 use super::error::ImageError;
 use super::layer::AGENT_PATH;
 
-/// The bit of a folder in a file mode in Go's format (io/fs, `ModeDir`).
+/// The bit for folders in Go's file modes (io/fs, `ModeDir`).
 const GO_MODE_DIR: u32 = 1 << 31;
 /// Maximum size of a text file that is read, in bytes.
 const TEXT_MAX: i64 = 64 * 1024;

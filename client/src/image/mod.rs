@@ -1,5 +1,6 @@
-//! Makes the image that pods run and brings it to the nodes. Builds the training image if needed, and adds the agent.
-//! Pushes or loads the result if the nodes do not share this machine's Docker. Only this folder uses Docker.
+//! Makes the image that pods run, called the image of pods, and brings it to the nodes. Builds the training image if
+//! needed, and adds the agent. Pushes or loads the result if the nodes do not share this machine's Docker. Only this
+//! folder uses Docker.
 
 mod agent;
 mod build;

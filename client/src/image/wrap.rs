@@ -1,5 +1,5 @@
-//! Makes the image of pods: a training image with the agent in a layer on top. If an image with matching labels exists,
-//! uses that image instead.
+//! Wraps a training image: adds a layer with the agent on top. The result is the image of pods. If an image with
+//! matching labels exists, uses that image instead.
 
 use std::time::Instant;
 

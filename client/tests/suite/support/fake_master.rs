@@ -313,7 +313,7 @@ impl Shared {
     }
 }
 
-/// The offset that `from` names for a replica.
+/// The replica's offset in the query parameter `from`.
 fn offset_of(replica: ReplicaId, query: &str) -> u64 {
     let from = query.split('&').find_map(|part| part.strip_prefix("from=")).unwrap_or_default();
     let from = from.replace("%3A", ":").replace("%2C", ",");
