@@ -8,8 +8,7 @@ use std::process::{Command, Stdio};
 use crate::support::{Ended, finish};
 
 /// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. If NODES_FAIL or
-/// TOKEN_FAIL is set, it prints this error instead. It prints each `_` in an error as a space, and the first one in
-/// NODES.
+/// TOKEN_FAIL is set, kubectl prints this error instead. A space is written as `_` in errors, and once in NODES.
 const KUBECTL: &str = r#"#!/bin/bash
 echo "Warning: this is no reason" >&2
 fail() {
@@ -26,7 +25,7 @@ case "$*" in
     *) fail "kubectl $*: not expected" ;;
 esac
 "#;
-/// A minikube. The variable MINIKUBE is the running profile.
+/// A minikube. The variable MINIKUBE names the running profile.
 const MINIKUBE: &str = r#"#!/bin/bash
 case "$*" in
     "--profile=${MINIKUBE-}"*) [ -n "${MINIKUBE-}" ] || exit 85 ;;
