@@ -1,7 +1,8 @@
 //! The file that shows a local master to the user's other commands: its address, its token and its job.
 //!
 //! The client that started the master holds a lock on the file. The kernel releases the lock when that client dies,
-//! whatever the cause. So a file without a lock is stale, even if another process has the client's process id now.
+//! whatever the cause. So a file without a lock is stale. The client's process id would prove nothing, because the
+//! kernel reuses ids.
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,27 +15,27 @@ use serde::{Deserialize, Serialize};
 use crate::config::Token;
 use crate::master_url::MasterUrl;
 
-/// The ending of a complete file. A file that is still being written has another.
+/// The extension of a complete file. A file that is still being written has no extension.
 const ENDING: &str = "json";
-/// Changes with each start of a machine (proc_sys_kernel(5)).
+/// The boot id, which changes with each start of the machine (proc_sys_kernel(5)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The process's network namespace (network_namespaces(7)). Each container has its own.
 const NAMESPACE: &str = "/proc/self/ns/net";
-/// The machine's id, which stays over restarts.
+/// The machine's id, which stays the same when the machine restarts.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// A local master that runs.
+/// A running local master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// Its address on this machine.
+    /// The master's address on this machine.
     pub(crate) url: MasterUrl,
-    /// The token that it accepts.
+    /// The token that the master accepts.
     pub(crate) token: Token,
-    /// Its only job.
+    /// The master's only job.
     pub(crate) job: JobName,
 }
 
-/// The JSON in a file.
+/// The JSON in a local master's file.
 #[derive(Serialize, Deserialize)]
 struct Contents {
     url: String,
@@ -42,20 +43,20 @@ struct Contents {
     /// The client's process, for people who read the file.
     pid: u32,
     job: JobName,
-    /// The machine and its network. Machines and containers may share a home folder, but not the address.
+    /// Where the address is valid. Other machines and containers may share the home folder, but not the network.
     network: Network,
 }
 
-/// The file of a running master. Dropping this removes it.
+/// The file of a running master. Dropping the value removes the file.
 #[derive(Debug)]
 pub(crate) struct Announcement {
     path: PathBuf,
-    /// Holds the lock.
+    /// Kept open, because closing the file releases the lock.
     _file: File,
 }
 
 impl Announcement {
-    /// Writes a file in the first folder that is usable.
+    /// Writes a file in the first usable folder.
     pub(crate) fn write(folders: &[PathBuf], master: &Announced) -> io::Result<Self> {
         let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
         for folder in folders {
@@ -84,17 +85,17 @@ impl Announcement {
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        // A file that cannot be removed is stale when this process ends.
+        // The error is ignored, because the file is stale once this process has ended.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Creates the folder if it is missing, and checks that it belongs to this user only.
+/// Creates the folder if it is missing. Checks that only this user can use the folder.
 fn prepare(folder: &Path) -> io::Result<()> {
     let refused = || io::Error::new(ErrorKind::PermissionDenied, format!("{} {NOT_PRIVATE}", folder.display()));
     let uid = own_uid().ok_or_else(refused)?;
     let nearest = folder.ancestors().skip(1).find_map(|ancestor| ancestor.metadata().ok());
-    // `sudo -E` keeps the variables. Root must not create folders that the user cannot use afterwards.
+    // With `sudo -E`, the variables name the user's folders. Root must not create folders that the user cannot use.
     if nearest.is_some_and(|nearest| nearest.uid() != uid) {
         return Err(refused());
     }
@@ -102,26 +103,26 @@ fn prepare(folder: &Path) -> io::Result<()> {
     if is_private(&folder.symlink_metadata()?, uid) { Ok(()) } else { Err(refused()) }
 }
 
-/// What the folders hold.
+/// The result of [`find`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The masters that run.
+    /// The running masters.
     pub(crate) masters: Vec<Announced>,
-    /// Files and folders that are not trusted or not understood, with the reason.
+    /// Files and folders that cannot be trusted or read, with the reason.
     pub(crate) ignored: Vec<(PathBuf, &'static str)>,
 }
 
 const NOT_PRIVATE: &str = "must belong to you, and no other user may read or write it";
 const NOT_UNDERSTOOD: &str = "is not the file of a local master";
 
-/// Reads the files in these folders, and removes the stale ones.
+/// Reads the files in these folders, and removes stale files.
 pub(crate) fn find(folders: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for folder in folders {
         match folder.symlink_metadata() {
             Ok(metadata) if own_uid().is_some_and(|uid| is_private(&metadata, uid)) => find_in(folder, &mut found),
             Ok(_) => found.ignored.push((folder.clone(), NOT_PRIVATE)),
-            // No local master has used it.
+            // No local master has used this folder.
             Err(_) => {}
         }
     }
@@ -134,23 +135,23 @@ fn find_in(folder: &Path, found: &mut Found) {
         match state_of(&path) {
             Ok(State::Living(master)) => found.masters.push(master),
             Ok(State::Ignored(reason)) => found.ignored.push((path, reason)),
-            // Another command may have removed it first.
+            // The error is ignored: another command may have removed the file already.
             Ok(State::Stale) => drop(fs::remove_file(path)),
-            // Its client has just removed it, or it is of another machine.
+            // The file belongs to another machine or container, or its client has just removed the file.
             Ok(State::Elsewhere) | Err(_) => {}
         }
     }
 }
 
-/// What a file says about its master.
+/// The state of the master that a file names.
 enum State {
-    /// It runs.
+    /// The master runs.
     Living(Announced),
-    /// It ended without removing its file.
+    /// The master's client ended without removing the file.
     Stale,
-    /// It is of another machine or container.
+    /// The master belongs to another machine or container.
     Elsewhere,
-    /// The file is not trusted or not understood.
+    /// The file cannot be trusted or read.
     Ignored(&'static str),
 }
 
@@ -162,11 +163,11 @@ fn state_of(path: &Path) -> io::Result<State> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     let state = parse(&text, &Network::own());
-    // Some file systems share no locks between machines.
+    // Here the lock proves nothing, because some file systems do not share locks between machines.
     if matches!(state, State::Elsewhere | State::Stale) {
         return Ok(state);
     }
-    // Shared, so that two readers do not take each other for the master's client.
+    // A reader's lock is shared. Another reader would mistake an exclusive lock for the lock of the client.
     match file.try_lock_shared() {
         Ok(()) => Ok(State::Stale),
         Err(TryLockError::WouldBlock) => Ok(state),
@@ -189,17 +190,16 @@ fn parse(text: &str, here: &Network) -> State {
     }
 }
 
-/// Whether only this user can use it. A symbolic link is never private.
+/// Whether only this user can use the file or folder. A symbolic link is never private.
 fn is_private(found: &Metadata, uid: u32) -> bool {
     found.uid() == uid && found.mode() & 0o077 == 0
 }
 
-/// Where an address on this machine is valid.
+/// The network in which an address such as `127.0.0.1` is valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Network {
     /// The machine (machine-id(5)); empty if it has no id.
     machine: String,
-    /// This start of the machine.
     boot_id: String,
     /// The network namespace of the process.
     namespace: String,
@@ -212,7 +212,7 @@ impl Network {
         Self { machine: text(MACHINE_ID), boot_id: text(BOOT_ID), namespace }
     }
 
-    /// Whether it was a network of this machine before its last start.
+    /// Whether this is a network of the same machine before its last start.
     fn is_before_boot_of(&self, here: &Self) -> bool {
         !here.machine.is_empty() && self.machine == here.machine && self.boot_id != here.boot_id
     }

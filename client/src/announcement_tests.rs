@@ -17,7 +17,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A folder for files in a temporary folder. It does not exist yet.
+/// The path of a folder that does not exist yet.
 fn folder() -> (tempfile::TempDir, Vec<PathBuf>) {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path().join("state/muster/run");
@@ -38,7 +38,7 @@ fn a_master_is_found_until_its_announcement_is_dropped() {
 }
 
 #[test]
-fn the_next_folder_is_used_if_one_is_not_usable() {
+fn a_file_is_written_to_the_next_folder_if_a_folder_is_not_private() {
     let (temporary, mut folders) = folder();
     let shared = temporary.path().join("muster");
     fs::create_dir(&shared).unwrap();
@@ -63,11 +63,11 @@ fn a_file_without_a_lock_is_stale_and_removed() {
     set_mode(&foreign, 0o600);
     assert_eq!(find(&folders).masters, [master(1)]);
     assert!(!stale.exists() && written.path.exists());
-    assert!(foreign.exists(), "its lock may not be visible here");
+    assert!(foreign.exists(), "the file of another network was removed");
 }
 
 #[test]
-fn a_file_that_others_can_read_and_a_link_are_ignored() {
+fn a_file_that_others_can_read_or_write_and_a_linked_folder_are_ignored() {
     let (temporary, folders) = folder();
     let written = Announcement::write(&folders, &master(1)).unwrap();
     for mode in [0o640, 0o604, 0o620, 0o602] {

@@ -11,29 +11,29 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// A change is complete when nothing has changed for this time. Editors and git write several files.
 const QUIET: Duration = Duration::from_millis(200);
-/// Maximum wait for such a pause.
+/// Maximum wait for [`QUIET`] to pass without a change.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Maximum bytes of events that are read at a time.
 const EVENTS: usize = 4096;
 
-/// The folders that are watched.
+/// A watch of folders.
 #[derive(Debug)]
 pub(crate) struct Changes {
     /// The descriptor of inotify. It is not a pipe, but is read like one.
     inotify: Receiver,
-    /// The kernel's number of each folder. A folder that is created again has another number.
+    /// The kernel's number for each folder. A folder that is deleted and created again gets another number.
     watched: BTreeSet<i32>,
 }
 
 impl Changes {
-    /// Watches no folder yet. Must be called in a tokio runtime.
+    /// Creates a watch of no folders. Must be called in a tokio runtime.
     pub(crate) fn new() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         Ok(Self { inotify: Receiver::from_owned_fd_unchecked(inotify)?, watched: BTreeSet::new() })
     }
 
-    /// Watches these folders, without their subfolders. Returns whether one of them was not watched before. A folder that
-    /// has vanished is left out.
+    /// Watches these folders, without their subfolders. Returns whether at least one folder was not watched before.
+    /// Leaves out folders that no longer exist.
     pub(crate) fn watch(&mut self, folders: &[PathBuf]) -> io::Result<bool> {
         let flags = WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -54,8 +54,8 @@ impl Changes {
         Ok(is_new)
     }
 
-    /// Waits for a change, at most for this pause if there is one, and then until nothing has changed for [`QUIET`]. Returns
-    /// when the last change was noticed; `None` after the pause.
+    /// Waits for a change, and then until nothing has changed for [`QUIET`]. Returns the time of the last change. If no
+    /// change comes within `pause`, returns `None`.
     pub(crate) async fn settled(&mut self, pause: Option<Duration>) -> io::Result<Option<Instant>> {
         match pause {
             None => self.next().await?,
@@ -76,7 +76,7 @@ impl Changes {
         Ok(Some(last))
     }
 
-    /// Waits for events, and reads some of them. Each one says only that something has changed.
+    /// Waits for events and reads some of them. Ignores their content, because every event means a change.
     async fn next(&self) -> io::Result<()> {
         let mut events = [0; EVENTS];
         loop {

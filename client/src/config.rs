@@ -21,7 +21,7 @@ const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 const LOAD_VARIABLE: &str = "MUSTER_LOAD";
 /// The local cluster's name, if it is not the tool's default.
 const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
-/// The address of Docker's API, as in the docker command.
+/// The address of Docker's API. The docker command reads this variable too.
 const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
 /// The Docker context, unless the address is set.
 const DOCKER_CONTEXT_VARIABLE: &str = "DOCKER_CONTEXT";
@@ -39,7 +39,7 @@ const STATE_VARIABLE: &str = "XDG_STATE_HOME";
 /// The master that a command uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MasterChoice {
-    /// A local master: a submit starts one for its job, and a verb asks the one that runs.
+    /// A local master. A submit starts a local master for its job. Other verbs ask the running local master.
     Local(LocalBecause),
     /// The master at this address.
     At(MasterUrl),
@@ -50,7 +50,7 @@ pub(crate) enum MasterChoice {
 /// Why the master is local.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalBecause {
-    /// `--master local`.
+    /// `--master` or `MUSTER_MASTER` is `local`.
     Asked,
     /// Neither a flag nor a variable names a master.
     Default,
@@ -73,7 +73,7 @@ pub(crate) struct BadToken;
 impl FromStr for Token {
     type Err = BadToken;
 
-    /// Accepts any visible ASCII without spaces, as the master does. Removes the newline that an editor may have added.
+    /// Accepts any visible ASCII without spaces, as the master does. Removes the newline that editors add at the end.
     fn from_str(text: &str) -> Result<Self, BadToken> {
         let text = text.trim();
         let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -108,13 +108,13 @@ pub(crate) struct Config {
     pub(crate) master: MasterChoice,
     /// The token, if one is set.
     pub(crate) token: Option<Token>,
-    /// Folders for the files of local masters. The first usable one is written, and all are read.
+    /// Folders for the files of local masters. The client writes to the first usable folder, and reads all folders.
     pub(crate) run_folders: Vec<PathBuf>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
 }
 
-/// Where Docker is, and the default of `--load`.
+/// How to reach Docker, and the defaults for loading images into a local cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ImageConfig {
     /// The variables of the docker command.
@@ -130,7 +130,7 @@ pub(crate) struct ImageConfig {
 pub(crate) struct DockerVariables {
     /// The address. If `None`, a context gives it.
     pub(crate) host: Option<String>,
-    /// The context. If `None`, the one that `docker context use` chose.
+    /// The context. If `None`, the context that `docker context use` chose.
     pub(crate) context: Option<String>,
     /// The folder of the docker command's files.
     pub(crate) folder: Option<PathBuf>,
@@ -153,16 +153,11 @@ pub(crate) enum ConfigError {
     },
     /// The token's file is missing or unreadable.
     #[error("read the token file {}", path.display())]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    TokenFile { path: PathBuf, source: std::io::Error },
     /// The token cannot be sent in a header.
     #[error("the token in {0} is invalid: use visible ASCII characters without spaces")]
     Token(String),
-    /// A variable is not text.
+    /// A variable is not valid UTF-8.
     #[error("the variable {0} is not valid UTF-8")]
     NotUnicode(String),
 }
@@ -178,7 +173,7 @@ impl ConfigError {
 }
 
 impl Config {
-    /// The place of commands that are only for clusters: the chosen one, or the kubeconfig's.
+    /// The cluster and namespace for commands that need a cluster: the user's choice, or the kubeconfig's default.
     pub(crate) fn place(&self) -> KubePlace {
         match &self.master {
             MasterChoice::Kube(place) => place.clone(),
@@ -213,7 +208,7 @@ impl Config {
     }
 }
 
-/// Folders without an absolute path or with one that is not text are left out: a job does not need them.
+/// Leaves out folders whose path is relative or not UTF-8. This is not an error, because a job does not need them.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
     let folder = |name| set(name).ok().flatten().map(PathBuf::from);
     let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
@@ -267,14 +262,14 @@ pub(crate) fn variable_to_pass_on(name: &EnvName) -> Result<Option<String>, Conf
     own_variable(name.as_str())
 }
 
-/// The names of the variables that configure Muster's programs. Children are started without them.
+/// The names of the variables that configure Muster's programs. Child processes do not get these variables.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn muster_variables() -> Vec<OsString> {
     let names = std::env::vars_os().map(|(name, _)| name);
     names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
 }
 
-/// All variables of the client's environment that are text, for `client env`.
+/// All variables of the client's environment that are valid UTF-8, for `client env`.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()

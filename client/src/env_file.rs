@@ -11,18 +11,12 @@ use crate::args::EnvArg;
 /// Why a file is invalid. An error shows at most the name on a line, because the rest may be a secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvFileError {
-    /// It cannot be read, or is not UTF-8.
+    /// The file cannot be read, or is not UTF-8.
     #[error("--env-file: read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A line is invalid.
     #[error("--env-file: {}, line {line}: {problem}", path.display())]
     Line {
-        /// The file.
         path: PathBuf,
         /// The line's number, from 1.
         line: usize,
@@ -31,7 +25,7 @@ pub(crate) enum EnvFileError {
     },
 }
 
-/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Version 0.1 interpreted them. This
+/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Muster 0.1 interpreted them. This
 /// parser refuses them until version 0.3, so that no old file silently changes its meaning.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadLine {
@@ -166,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_variables_or_an_error(text in any::<String>()) {
+        fn any_text_gives_variables_or_an_error_with_a_line_number(text in any::<String>()) {
             if let Err(error) = parsed(&text) {
                 prop_assert!(error.starts_with("--env-file: job.env, line "), "{}", error);
             }

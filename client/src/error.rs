@@ -38,14 +38,11 @@ pub(crate) enum Error {
     Request(#[from] RequestError),
     /// The verb needs a master, but none is given.
     #[error("no master is given, but \"{verb}\" needs one")]
-    NeedsMaster {
-        /// The verb.
-        verb: &'static str,
-    },
-    /// The verb needs a master. `--master local` is given, but none runs.
+    NeedsMaster { verb: &'static str },
+    /// The verb needs a master. `local` is given as its address, but no local master runs.
     #[error("no local master of yours runs: each one ends with its job")]
     NoLocalMaster,
-    /// The verb needs a master. None is given, and several local ones run.
+    /// The verb needs a master. No master is given, and several local masters run.
     #[error("{} local masters run: {}", .0.len(), listed(.0))]
     SeveralLocalMasters(Vec<Announced>),
     /// `--detach` is given for a local master.
@@ -53,22 +50,18 @@ pub(crate) enum Error {
     LocalDetached,
     /// A flag for Kubernetes is given for a local master.
     #[error("{flag} does not go with a local master: it runs the script as processes on this machine")]
-    NotLocal {
-        /// The flag.
-        flag: String,
-    },
+    NotLocal { flag: String },
     /// A flag for Kubernetes is given for a master that runs processes.
     #[error("{flag} works only in Kubernetes: the master at {url} runs replicas as processes on its host")]
     NotAtProcesses {
-        /// The flag.
         flag: String,
         /// The master.
         url: MasterUrl,
     },
-    /// The machines of the master have their own scripts.
+    /// An argument has no meaning, because the machines of the master have their own scripts.
     #[error("{what} has no meaning here: this master runs jobs on machines that join it, each with its own script")]
     AtMachines {
-        /// What is given.
+        /// The flag or the argument.
         what: String,
         /// The command that lets a machine join.
         join: String,
@@ -81,13 +74,8 @@ pub(crate) enum Error {
     Pack(#[from] PackError),
     /// A folder cannot be watched for changes.
     #[error("watch {} for changes", folder.display())]
-    Watch {
-        /// The folder.
-        folder: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A job to watch names no folder, such as a job on machines that join.
+    Watch { folder: PathBuf, source: io::Error },
+    /// The job for `--watch` names no folder, for example because it runs on machines that join.
     #[error("--watch does not go with job {0}: it names no folder that could be watched")]
     NoFolderToWatch(JobName),
     /// The files with TFJobs cannot be used.
@@ -101,10 +89,7 @@ pub(crate) enum Error {
     CodeNeedsImage,
     /// A flag about an image with the agent is given for a job that brings its code.
     #[error("{flag} does not go with a script or --code: pods then run the image unmodified, and nodes pull it")]
-    NotWithCode {
-        /// The flag.
-        flag: &'static str,
-    },
+    NotWithCode { flag: &'static str },
     /// The image for the pods could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -123,7 +108,7 @@ pub(crate) enum Error {
     /// The runtime could not start: no threads or sockets.
     #[error("start the client's runtime")]
     Runtime(#[source] io::Error),
-    /// Data could not be written.
+    /// Data could not be written to stdout.
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The job did not end within `wait --timeout`.
@@ -131,7 +116,6 @@ pub(crate) enum Error {
     WaitTimeout {
         /// The job.
         name: JobName,
-        /// Its state.
         state: JobState,
         /// The timeout.
         after: Duration,
@@ -152,7 +136,7 @@ pub(crate) enum Error {
         /// The state that shows its result.
         result: JobState,
     },
-    /// Someone deleted the job and submitted another under its name.
+    /// Someone deleted the job and submitted another job with the same name.
     #[error("job {0} was deleted, and another job has its name now")]
     Replaced(JobName),
     /// Someone deleted the job that this command has submitted.
@@ -195,7 +179,7 @@ impl Error {
             Self::AlreadyEnded { name, .. } => Some(format!(
                 "add --replace to run it again, or choose another --task; client logs {name} shows its output"
             )),
-            // The hint about an unreachable master is more useful than the one about a missing agent.
+            // The hint about an unreachable master is more useful than the hint about a missing agent.
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
             Self::Env(error) => error.hint(),
@@ -217,7 +201,7 @@ impl Error {
     }
 }
 
-/// The innermost cause. The outer causes of libraries repeat addresses, and name their own layers.
+/// The innermost cause. The outer errors of libraries only repeat addresses and name the library's parts.
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -243,7 +227,7 @@ fn master_hint(error: &MasterError) -> Option<String> {
     }
 }
 
-/// A hint for the codes whose detail contains none.
+/// A hint for the error codes whose `detail` contains no hint.
 fn code_hint(code: ErrorCode) -> Option<&'static str> {
     let hints = [
         (ErrorCode::Unauthorized, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),

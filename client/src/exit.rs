@@ -1,4 +1,4 @@
-//! The exit code of each outcome. The help in `args.rs` lists them for users.
+//! The exit code of each outcome. The help in `args.rs` lists the codes.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::master_client::MasterError;
 /// How this process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// The command succeeded, and so did the job if it was followed.
+    /// The command succeeded. If the command followed a job, the job succeeded too.
     Done,
     /// The job failed, was cancelled, or is not known to have succeeded.
     NotSucceeded,

@@ -49,7 +49,7 @@ pub(crate) enum Told {
 /// Which output is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Logs {
-    /// None.
+    /// No output.
     Hidden,
     /// All replicas' lines.
     Merged(From),
@@ -59,12 +59,12 @@ enum Event {
     View(Box<JobView>),
     Line(LogLine),
     LogsEnded,
-    /// The master cannot be reached. Holds the error's text.
+    /// The master cannot be reached. Contains the error's text.
     Away(String),
     Failed(Error),
 }
 
-/// Prints everything until the job has ended, then the closing line. Returns the job as it ended.
+/// Prints everything until the job has ended, then the closing line. Returns the job's last view.
 pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
     let Following { client, first, told, logs } = following;
     let (events, inbox) = channel(QUEUE);
@@ -88,7 +88,7 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     Ok(last)
 }
 
-/// Prints how a job ended, and the last output of the replica whose failure ended it.
+/// Prints how a job ended, and the last output of the replica whose failure ended the job.
 pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
     notes.say(&narrate::closing(view));
     if let Some((replica, lines)) = narrate::last_words(view) {
@@ -115,11 +115,11 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
         }
         let deadline = if has_ended { Some(LAST_LINES) } else { None };
         match next_event(&mut inbox, deadline, data).await? {
-            // Two tasks ask for views, so an older view may arrive after the job's end.
+            // Two tasks ask for views, so an older view may arrive after the view with the result.
             Some(Event::View(view)) if has_ended && view.result.is_none() => {}
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
-                // A master that takes a job over shows no generation until the next start.
+                // After a takeover, the new master's views have no generation at first. Keeps the last generation.
                 let generation = view.generation.or(last.and_then(|last| last.generation));
                 last = Some(JobView { generation, ..*view });
             }
@@ -132,7 +132,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             Some(Event::Away(reason)) => notes.say(&format!("{reason}; retrying")),
             Some(Event::Failed(error)) => return Err(error),
             None => {
-                notes.say("the last log lines did not arrive; client logs shows what the master has kept");
+                notes.say("the last log lines did not arrive; client logs shows all stored output");
                 logs_open = false;
             }
         }
@@ -170,7 +170,8 @@ fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes:
     Ok(())
 }
 
-/// Sends the job now and after each change, until it has a result, a request fails, or the receiver is dropped.
+/// Sends the job's view at once and after each change. Ends when the job has a result, a request fails or the receiver
+/// is dropped.
 async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>) {
     let mut patience = Patience::new();
     let mut view = first;
@@ -214,7 +215,7 @@ async fn next_view(
     }
 }
 
-/// Sends every line until the job has ended. Reopens a broken stream after the last complete line that arrived.
+/// Sends every line until the job has ended. If the stream breaks, reopens it after the last complete line.
 async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,
@@ -240,7 +241,7 @@ impl Resumable for LineReading {
         let Self { client, name, from, unfinished, offsets, events } = self;
         let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
         if !offsets.is_empty() {
-            // A new master may have restarted the job. The view of the restart must come before its lines.
+            // A new master may have restarted the job. The view of the restart must come before the new lines.
             let view = client.view(name).await?;
             let _ = events.send(Event::View(Box::new(view))).await;
         }
@@ -252,7 +253,7 @@ impl Resumable for LineReading {
             if !line.unfinished {
                 self.offsets.insert(line.replica, line.offset);
             }
-            // If the receiver is gone, this task is about to be aborted.
+            // The error is ignored: if the receiver was dropped, this task is about to be aborted.
             let _ = self.events.send(Event::Line(line)).await;
         }
         Ok(log_stream::ended_with(&self.client, &self.name).await?)

@@ -3,11 +3,11 @@
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState, JobView};
 
-/// For each common failure: parts of its text, any of which identifies it, and the hint.
+/// Texts and a hint for each common failure. A failure gets the hint if it contains one of the texts.
 const HINTS: [(&[&str], &str); 3] = [
     (
         &["PerReplica"],
-        "model.fit of Keras 3 works with neither strategy: use tf_keras with TF_USE_LEGACY_KERAS=1, or write \
+        "model.fit of Keras 3 works with no strategy of Muster: use tf_keras with TF_USE_LEGACY_KERAS=1, or write \
          your own training loop, as in examples/allreduce",
     ),
     (
@@ -20,7 +20,7 @@ const HINTS: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// The hint for the failure of a job that has failed or is halted, if the failure is a common one.
+/// The hint for a failed or halted job. `None` if its failure is not a common one.
 pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     let failure = match (&view.result, view.restarts.failed_starts.last()) {
         (Some(JobResult::Failed { failure }), _) => failure,

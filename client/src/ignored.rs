@@ -1,11 +1,11 @@
-//! The patterns of a .dockerignore. Unlike in git, each pattern starts at the context's root, and the last pattern that
+//! The patterns of a .dockerignore. Unlike in git, each pattern starts at the context's root. The last pattern that
 //! matches a file or one of its folders decides (`moby/patternmatcher`).
 
 use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-/// Docker reads these even if a pattern excludes them.
+/// Docker reads these files even if a pattern excludes them.
 const ALWAYS_SENT: [&str; 2] = ["Dockerfile", ".dockerignore"];
 
 pub(crate) struct Ignored {
@@ -36,7 +36,7 @@ impl Ignored {
         last.is_some_and(|pattern| pattern.leaves_out)
     }
 
-    /// Whether a file in an excluded folder may be included again.
+    /// Whether a pattern may include a file of an excluded folder again.
     pub(crate) fn takes_back(&self) -> bool {
         self.patterns.iter().any(|pattern| !pattern.leaves_out)
     }

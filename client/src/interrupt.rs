@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The first interrupt that a caller handled. It is static because signals are sent to the process.
 static FIRST: OnceLock<SignalKind> = OnceLock::new();
 
-/// Catches the signals while it exists, so that none ends the process before the clean-up.
+/// Catches the signals, so that callers can clean up before the process ends.
 /// A signal that the parent ignores, with `nohup` or `trap '' INT`, stays ignored.
 pub(crate) struct Interrupts {
     interrupt: Option<Signal>,

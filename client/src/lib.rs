@@ -51,8 +51,8 @@ fn report(error: &Error, notes: &Notes) {
     }
 }
 
-/// Runs a command line, which begins with the program's name, and returns the exit code. After an interrupt, ends the
-/// process by the same signal instead of returning.
+/// Runs a command line and returns the exit code. The first of the `arguments` is the program's name. After an
+/// interrupt, ends the process by the same signal instead of returning.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let notes = Notes::new();
     let exit = match obey(arguments, &notes) {

@@ -1,7 +1,8 @@
 //! The `local` master: a child of this process that lives as long as one job. It never outlives the client.
 //!
-//! The child ends with everything it has started when its stdin ends. The kernel closes that stdin when the client dies,
-//! whatever the cause. The child has its own process group, so Ctrl-C in the terminal reaches the client only.
+//! When the child's stdin ends, the child ends everything that it has started, and exits. The kernel closes that stdin
+//! when the client dies, whatever the cause. The child has its own process group, so Ctrl-C in the terminal reaches
+//! only the client.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -28,7 +29,7 @@ const GREETING: &str = "listening on ";
 /// Maximum lines shown of the master's log when the master dies.
 const LOG_LINES_MAX: usize = 10;
 
-/// Why a local master did not start or exited.
+/// Why a local master did not start, or why it exited.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalMasterError {
     /// The path of this program is unknown.
@@ -47,26 +48,21 @@ pub(crate) enum LocalMasterError {
     Folder(#[source] io::Error),
     /// The program cannot be started.
     #[error("start {}", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Start { program: PathBuf, source: io::Error },
     /// The master ended, or did not print its address.
     #[error("the local master {what}{log}")]
     Failed {
-        /// What it did.
+        /// The end of the sentence, such as `did not listen within 20 s`.
         what: String,
-        /// The end of its log, on lines of its own.
+        /// The end of the master's log, with a line break before each line.
         log: String,
     },
     /// The master ended or did not print its address, and the disk for its log is full.
     #[error("the local master {what}; there is no space for its log in {}", folder.display())]
     NoRoom {
-        /// What it did.
+        /// The end of the sentence, such as `did not listen within 20 s`.
         what: String,
-        /// Where its log is.
+        /// The folder of the log.
         folder: PathBuf,
     },
 }
@@ -87,14 +83,14 @@ impl LocalMasterError {
 /// The child process.
 pub(crate) struct LocalMaster {
     child: Child,
-    /// The child's stdin. Closing it ends the child. Kept outside `child`, because `Child::wait` would close it.
+    /// The child's stdin. Closing stdin ends the child. Kept outside `child`, because `Child::wait` would close it.
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
 }
 
 impl LocalMaster {
-    /// Starts a master. The caller must shut it down. Drop kills it.
+    /// Starts a master. The caller must shut the master down. Dropping the value kills the master.
     pub(crate) fn start() -> Result<Self, LocalMasterError> {
         let program = find_programs()?;
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(LocalMasterError::Folder)?;
@@ -124,7 +120,7 @@ impl LocalMaster {
         }
     }
 
-    /// The token that it accepts.
+    /// The token that the master accepts.
     pub(crate) fn token(&self) -> &Token {
         &self.token
     }
@@ -135,7 +131,7 @@ impl LocalMaster {
         self.failed(format!("ended ({status})"))
     }
 
-    /// Stops the master and everything that it has started. An interrupt kills it.
+    /// Stops the master and everything that it has started. On an interrupt, kills the master at once.
     pub(crate) async fn shut_down(mut self, interrupts: &mut Interrupts) {
         drop(self.lifeline.take());
         tokio::select! {
@@ -145,7 +141,7 @@ impl LocalMaster {
         }
         // The kill fails if the master has already ended, which is fine.
         let _ = self.child.kill().await;
-        // The master removes its folder at its end. If it was killed, the client removes the folder.
+        // The master removes the folder when it exits. If the master was killed, the client removes the folder.
         let _ = self.folder.close();
     }
 
@@ -164,7 +160,7 @@ impl LocalMaster {
     }
 }
 
-/// The path of the master beside this program. The agent must be there too.
+/// The path of the master beside this program. The agent must be in the same folder.
 fn find_programs() -> Result<PathBuf, LocalMasterError> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(LocalMasterError::OwnFolder)?;
     let folder = own.parent().map(Path::to_owned).unwrap_or_default();
@@ -178,7 +174,7 @@ fn find_programs() -> Result<PathBuf, LocalMasterError> {
 
 fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     let mut command = Command::new(program);
-    // Variables of another master must not configure this one.
+    // The variables for another master must not configure the local master.
     for name in muster_variables() {
         command.env_remove(name);
     }

@@ -13,7 +13,8 @@ use tokio_util::io::StreamReader;
 
 use crate::master_client::{MasterClient, MasterError};
 
-/// Maximum bytes of a JSON line: 6 for each byte of output, written as `\u00XX`, and as many for the other fields.
+/// Maximum bytes of a JSON line. A byte of output takes at most 6 bytes, as `\u00XX`. The other fields get the same
+/// space again.
 const JSON_LINE_MAX: usize = 12 * LOG_LINE_BYTES;
 
 /// Where a stream ends.
@@ -28,20 +29,20 @@ pub(crate) enum Until {
 /// Whether the stream includes lines that are still being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfinished {
-    /// Each unfinished line is sent, and sent again when it has changed.
+    /// The master sends each unfinished line, and sends it again whenever it has changed.
     Shown,
-    /// Only finished lines are sent.
+    /// The master sends only finished lines.
     Hidden,
 }
 
 /// Where a stream begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum From {
-    /// At the oldest line that is kept.
+    /// At the oldest line that the master still has.
     Start,
     /// At this number of lines before the end of each replica's output.
     Tail(u32),
-    /// After these offsets. A replica without an offset begins at its start.
+    /// After these offsets. For a replica without an offset, at its oldest line.
     Offsets(BTreeMap<ReplicaId, u64>),
 }
 
@@ -55,7 +56,7 @@ pub(crate) type Pieces = BoxStream<'static, Result<Vec<u8>, MasterError>>;
 pub(crate) struct RawPosition {
     /// The absolute offset of the stream's first byte.
     pub(crate) offset: u64,
-    /// Number of requested bytes before `offset` that are no longer kept.
+    /// Number of requested bytes before `offset` that the master no longer has.
     pub(crate) dropped: u64,
 }
 
@@ -102,7 +103,8 @@ pub(crate) async fn raw(
     Ok((position, pieces.boxed()))
 }
 
-/// The ended job, after its stream ended normally. An error if the job has no result: the master is shutting down.
+/// Returns the ended job after its stream has ended normally. If the job has no result, returns an error: the master is
+/// shutting down.
 pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
     client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }

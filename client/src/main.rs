@@ -1,4 +1,4 @@
-//! The client's program: hands its arguments to [`client::run`].
+//! The client's program: passes its arguments to [`client::run`].
 
 use std::process::ExitCode;
 

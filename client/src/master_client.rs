@@ -25,9 +25,9 @@ use crate::error::root_cause;
 use crate::master_url::MasterUrl;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit for a whole response, and for the headers of a stream.
+/// Time limit for a whole response, and for the headers of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit for sending code, whose largest size takes this long at 300 KiB/s.
+/// Time limit for sending code. The largest allowed code takes this long at 300 KiB/s.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(4 * 60);
 /// Idle time of a connection before TCP keepalive checks whether the peer is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -45,18 +45,18 @@ pub(crate) enum MasterError {
     /// The connection failed or broke.
     #[error("the master at {url} cannot be reached: {reason}")]
     Unreachable {
-        /// Its address.
+        /// The master's address.
         url: MasterUrl,
         /// The system's error text.
         reason: String,
     },
-    /// The way through the Kubernetes API failed.
+    /// The connection through the Kubernetes API failed.
     #[error(transparent)]
     NoWay(Arc<ClusterError>),
     /// The master accepted the connection, but did not respond.
     #[error("the master at {url} did not answer in time")]
     Silent {
-        /// Its address.
+        /// The master's address.
         url: MasterUrl,
     },
     /// The master refused the request.
@@ -85,18 +85,18 @@ impl MasterError {
         }
     }
 
-    /// Whether the master answered that there is no such job or route.
+    /// Whether the master answered that the job or the route does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(problem) if problem.status == 404)
     }
 }
 
-/// A client of one master. A clone shares its connections.
+/// A client of one master. Clones share their connections.
 #[derive(Debug, Clone)]
 pub(crate) struct MasterClient {
     http: Client,
     url: MasterUrl,
-    /// The socket through which all requests go, if the master is reached through the Kubernetes API.
+    /// The socket for all requests, if the client reaches the master through the Kubernetes API.
     forward: Option<Arc<Forward>>,
 }
 
@@ -106,13 +106,13 @@ impl MasterClient {
         Self::with(url, token, None)
     }
 
-    /// Like [`Self::new`], for the master to which this forward leads.
+    /// Like [`Self::new`], for the master at the other end of `forward`.
     pub(crate) fn through(place: KubePlace, token: &Token, forward: Forward) -> Result<Self, MasterError> {
         Self::with(MasterUrl::through(place), Some(token), Some(Arc::new(forward)))
     }
 
     fn with(url: MasterUrl, token: Option<&Token>, forward: Option<Arc<Forward>>) -> Result<Self, MasterError> {
-        // reqwest needs a provider even without TLS. An error means that a provider is already installed.
+        // reqwest needs a crypto provider even without TLS. An error means that a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let headers: HeaderMap = token.map(|token| (AUTHORIZATION, token.header())).into_iter().collect();
         let builder = Client::builder()
@@ -157,7 +157,7 @@ impl MasterClient {
         Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
     }
 
-    /// Submits a TFJob. Returns the job, and the fields that mean something else here.
+    /// Submits a TFJob. Returns the job, and warnings about fields that have another meaning in Muster.
     pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(Submitted, Vec<Warning>), MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(tfjob)).await?;
         let status = answer.status();
@@ -205,7 +205,7 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
     }
 
-    /// The newest report of each of a job's scripts.
+    /// The newest report of each script of a job.
     pub(crate) async fn newest_progress(&self, name: &JobName) -> Result<JobSeries, MasterError> {
         self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", 1)])).await
     }
@@ -223,7 +223,8 @@ impl MasterClient {
         self.json(request).await
     }
 
-    /// Changes a job: its number of workers, its code, or whether it is suspended. Returns before the change has its effect.
+    /// Changes a job's number of workers or its code, suspends it or resumes it.
+    /// Returns before the change takes effect.
     pub(crate) async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobView, MasterError> {
         self.json(self.request(Method::PATCH, self.job(name, "")).json(&patch)).await
     }
@@ -264,7 +265,7 @@ impl MasterClient {
         MasterError::Unreachable { url: self.url.clone(), reason }
     }
 
-    /// The error for a stream that ended before its job: the master is shutting down.
+    /// The error for a log stream that ended before its job. This happens when the master shuts down.
     pub(crate) fn log_stream_ended_early(&self) -> MasterError {
         let reason = "its log stream ended before the job".to_owned();
         MasterError::Unreachable { url: self.url.clone(), reason }
@@ -326,11 +327,10 @@ pub(crate) enum Submitted {
     New(JobView),
     /// An earlier request with the same arguments created the job.
     Before(JobView),
-    /// An earlier TFJob created the job, and this one changes it.
+    /// An earlier TFJob created the job, and this TFJob changes the job.
     Changed {
-        /// The job before the change has its effect.
+        /// The job before the change takes effect.
         job: JobView,
-        /// The change.
         change: JobPatch,
     },
 }

@@ -19,16 +19,16 @@ pub(crate) struct MasterUrl {
 /// Why a text is not a [`MasterUrl`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadMasterUrl {
-    /// It does not begin with http:// or https://.
+    /// The text does not begin with http:// or https://.
     #[error("\"{0}\" is not the address of a master: it must begin with http:// or https://")]
     Scheme(String),
-    /// It does not parse.
+    /// The text is not a valid URL.
     #[error("\"{0}\" is not the address of a master: {1}")]
     Syntax(String, String),
-    /// It begins with `kube:`, but names no place.
+    /// The text begins with `kube:`, but names no place.
     #[error("\"{0}\" is not the place of a master: {1}")]
     Place(String, BadPlace),
-    /// It has a user name, a password, a query or a fragment.
+    /// The URL has a user name, a password, a query or a fragment.
     #[error("a master's address may have only a host, a port and a path")]
     Extra,
 }
@@ -41,7 +41,8 @@ impl BadMasterUrl {
                 format!("write http://{text}, or local for a master for this job only")
             }
             Self::Scheme(_) | Self::Syntax(_, _) => {
-                "write it as http://HOST:PORT, as kube for the master in a cluster, or as local for one of this job only".to_owned()
+                "write http://HOST:PORT, kube for the master in a cluster, or local for a master for this job only"
+                    .to_owned()
             }
             Self::Place(_, _) => "write it as kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE".to_owned(),
             Self::Extra => "give a token in MUSTER_TOKEN or with --token-file FILE".to_owned(),
@@ -50,7 +51,7 @@ impl BadMasterUrl {
 }
 
 impl MasterUrl {
-    /// The address of a master that is reached through the Kubernetes API. Its host is not used.
+    /// The address of a master that is reached through the Kubernetes API. The host in the URL is not used.
     pub(crate) fn through(place: KubePlace) -> Self {
         Self { url: Url::parse("http://muster").expect("it is a URL"), place: Some(Box::new(place)) }
     }
@@ -123,10 +124,10 @@ mod tests {
         for (text, hint) in [
             ("10.0.0.1:31898", "write http://10.0.0.1:31898,"),
             ("localhost:7897", "write http://localhost:7897,"),
-            ("ftp://h:1", "write it as http://HOST:PORT"),
-            ("", "write it as http://HOST:PORT"),
-            ("http://", "write it as http://HOST:PORT"),
-            ("http://h:99999", "write it as http://HOST:PORT"),
+            ("ftp://h:1", "write http://HOST:PORT"),
+            ("", "write http://HOST:PORT"),
+            ("http://", "write http://HOST:PORT"),
+            ("http://h:99999", "write http://HOST:PORT"),
             ("http://me:secret@h:1", "give a token in MUSTER_TOKEN"),
             ("http://h:1/?x=1", "give a token in MUSTER_TOKEN"),
         ] {

@@ -1,4 +1,4 @@
-//! The sentences about a job's progress, from its views alone: no clock, no printing.
+//! Makes the sentences about a job's progress from its views. Uses no clock and prints nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, Repli
 
 use crate::output::spelled;
 
-/// Maximum lines of one kind for one change. The rest is only counted.
+/// Maximum sentences of one kind for one change. One more sentence has the number of the rest.
 const LINES_MAX: usize = 5;
 
 /// Maximum lines shown of a failed replica's last output.
@@ -24,7 +24,7 @@ pub(crate) fn accepted(view: &JobView) -> String {
     format!("job {} accepted: {}", view.name, composition(&view.spec))
 }
 
-/// The sentence about a job that an earlier command submitted with the same arguments and that has not ended.
+/// The sentence about a job that has not ended, and that an earlier command submitted with the same arguments.
 pub(crate) fn submitted_before(view: &JobView) -> String {
     format!("job {} was submitted before and is {}; add --replace to delete it and start again", view.name, view.state)
 }
@@ -35,7 +35,7 @@ pub(crate) fn standing(view: &JobView) -> String {
     if view.state == JobState::Halted { format!("{standing}; {}", waits_for_code(view)) } else { standing }
 }
 
-/// `AllReduce, 4 workers`.
+/// The strategy and the replicas, such as `AllReduce, 4 workers`.
 pub(crate) fn composition(spec: &JobSpec) -> String {
     let counts = Role::ALL.into_iter().filter_map(|role| {
         let (one, many) = match role {
@@ -111,14 +111,14 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences
 }
 
-/// Why start `new` followed start `old`.
+/// Why the start `new` followed the start `old`.
 fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     let failed =
         view.restarts.failed_starts.last().filter(|failed| failed.generation.is_some_and(|start| start >= old));
     match failed {
         Some(failed) => failed.failure.to_string(),
         None if new.epoch > old.epoch => "the previous start was lost with its master".to_owned(),
-        // The master that knew whether this was a push or a resume has been replaced.
+        // A push or a resume began this start. After a takeover, the new master does not have the cause.
         None => "a user's request".to_owned(),
     }
 }
@@ -127,7 +127,7 @@ fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
 fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
     let runs_anew = before.is_some_and(|view| view.state != JobState::Running) && now.state == JobState::Running;
     let had_started = before.is_some_and(|view| view.times.started.is_some());
-    // The sentence about each start of an elastic job says so already.
+    // An elastic job has a sentence for each start already.
     runs_anew && (now.restarts.total() > 0 || had_started) && now.workers.is_none()
 }
 
@@ -159,7 +159,7 @@ fn halted(before: Option<&JobView>, now: &JobView) -> Option<String> {
     (now.state == JobState::Halted && !is_known).then(|| format!("halted: {}", waits_for_code(now)))
 }
 
-/// What a halted job waits for.
+/// The sentence about a halted job, which waits for new code.
 fn waits_for_code(view: &JobView) -> String {
     let minutes = HALT_SECONDS / 60;
     format!("the job waits {minutes} min for new code; when it is ready: client push {}", view.name)
@@ -174,7 +174,7 @@ fn after(words: &'static str) -> impl Fn(Duration) -> String {
     move |took| format!("{words}{}", spelled(took))
 }
 
-/// Pairs each replica of `now` with the same replica of `before`, if `before` has it.
+/// Pairs each replica of `now` with the same replica of `before`, if `before` contains it.
 fn beside<'a>(
     before: Option<&'a JobView>,
     now: &'a JobView,
@@ -240,7 +240,7 @@ fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {
 
 /// The last line about a finished job: its result, its duration, and the time of each step.
 pub(crate) fn closing(view: &JobView) -> String {
-    // The job's time ends with its result. The clean-up of its pods does not count.
+    // The duration ends with the job's result. The clean-up of the pods is not included.
     let total = between(view.times.accepted, view.times.ended.or(view.times.finished));
     let took = |words: &'static str| total.map(after(words)).unwrap_or_default();
     let parts = parts(&view.times);
@@ -259,7 +259,7 @@ pub(crate) fn closing(view: &JobView) -> String {
     }
 }
 
-/// What a TFJob that was applied again changes in its job.
+/// The change of a job whose TFJob was applied again, such as `suspended and scaled to 2 workers`.
 pub(crate) fn changed(change: JobPatch) -> String {
     let suspended = change.suspended.map(|is_suspended| if is_suspended { "suspended" } else { "resumed" }.to_owned());
     let scaled = change.worker_num.map(|workers| match workers {
@@ -289,7 +289,7 @@ pub(crate) fn between(from: Option<UnixMillis>, to: Option<UnixMillis>) -> Optio
 }
 
 /// The last lines on stderr of the replica whose failure ended the job. If these lines lack the exception's first line,
-/// it is put in front.
+/// adds that line in front.
 pub(crate) fn last_words(view: &JobView) -> Option<(ReplicaId, Vec<&str>)> {
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = &view.result else {
         return None;

@@ -57,7 +57,7 @@ fn running(workers: u32) -> JobView {
 }
 
 #[test]
-fn a_halted_job_says_once_in_each_start_what_it_waits_for() {
+fn the_wait_of_a_halted_job_for_new_code_is_reported_once_in_each_start() {
     let sentence = "halted: the job waits 10 min for new code; when it is ready: client push digits";
     let halted = JobView { state: JobState::Halted, ..running(2) };
     assert_eq!(changes(Some(&running(2)), &halted), [sentence]);
@@ -128,7 +128,7 @@ fn each_restart_is_marked_with_its_cause() {
     repeated.generation = Some("2.1".parse().unwrap());
     let told = changes(Some(&again), &repeated);
     assert_eq!(told[0], "--- start 2.1, after the previous start was lost with its master ---");
-    assert!(changes(Some(&repeated), &again).is_empty(), "a late, older view is not a new start");
+    assert!(changes(Some(&repeated), &again).is_empty(), "a late, older view was taken for a new start");
 }
 
 #[test]

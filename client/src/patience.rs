@@ -39,7 +39,7 @@ impl Patience {
     }
 
     /// Call after a failure. Waits before the next attempt. Returns the error if a retry cannot help,
-    /// or after the limit.
+    /// or after [`LIMIT`].
     pub(crate) async fn wait_after(&mut self, error: MasterError) -> Result<(), MasterError> {
         if !error.is_transient() {
             return Err(error);

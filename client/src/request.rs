@@ -1,4 +1,5 @@
-//! Turns the arguments into a valid job before anything starts. Reads only the files and variables that they name.
+//! Turns the arguments into a valid job before anything starts. Reads only the files and variables that the
+//! arguments name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
 use crate::script::NoScript;
 
-/// Characters of the random suffix, which distinguishes jobs of the same folder.
+/// Number of characters of the random suffix, which distinguishes jobs of the same folder.
 const TAIL_LENGTH: usize = 5;
 
 /// Why the arguments do not make a valid job.
@@ -29,7 +30,7 @@ pub(crate) enum RequestError {
     /// The file of variables is invalid.
     #[error(transparent)]
     EnvFile(#[from] EnvFileError),
-    /// A variable to pass on is not text.
+    /// The value of a variable to pass on is not valid UTF-8.
     #[error("--env: {0}")]
     Variable(ConfigError),
     /// A variable to pass on is not set.
@@ -41,7 +42,7 @@ pub(crate) enum RequestError {
     /// The current folder is unknown.
     #[error("find the current folder")]
     NoFolder(#[source] std::io::Error),
-    /// The folder's name is not UTF-8, and JSON can hold only text.
+    /// The folder's name is not UTF-8, and JSON can contain only text.
     #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
     FolderNotUnicode(PathBuf),
     /// The folder has no script.
@@ -49,12 +50,7 @@ pub(crate) enum RequestError {
     NoScript(#[from] NoScript),
     /// The script is not a file.
     #[error("{script} in {} is not a file", folder.display())]
-    ScriptNotAFile {
-        /// The script.
-        script: ScriptPath,
-        /// The folder.
-        folder: PathBuf,
-    },
+    ScriptNotAFile { script: ScriptPath, folder: PathBuf },
 }
 
 impl RequestError {
@@ -125,7 +121,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
 }
 
-/// The job without its folder or image: see [`in_folder`] and [`in_image`].
+/// Makes the job without its folder or image. [`in_folder`] and [`in_image`] add these.
 pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, RequestError> {
     let SubmitArgs {
         strategy,
@@ -179,7 +175,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
     Ok(JobSpec::try_from(request)?)
 }
 
-/// The job with processes as replicas. They run its script in `folder`, which must be absolute.
+/// Completes a job whose replicas are processes. They run the script in `folder`, which must be absolute.
 pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, RequestError> {
     if folder.to_str().is_none() {
         return Err(RequestError::FolderNotUnicode(folder.to_owned()));
@@ -200,12 +196,12 @@ pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), RequestError> {
     }
 }
 
-/// The job with pods as replicas. They run the script of this image or of the job's code.
+/// Completes a job whose replicas are pods. They run the script in this image or in the job's code.
 pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
     JobSpec { image: Some(image), ..spec }
 }
 
-/// The variables of flags and of a file. `variable` looks up one of the client's environment.
+/// The variables of flags and of a file. `variable` looks up a variable of the client's environment.
 pub(crate) fn variables(
     flags: Vec<EnvArg>,
     file: Option<&Path>,
@@ -313,7 +309,11 @@ mod tests {
             "termination_grace_seconds": 90, "allow_root": true,
         });
         assert_eq!(serde_json::to_value(&pod).unwrap(), expected);
-        assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "volume and node-selector are given twice");
+        assert_eq!(
+            pod.asked_for().len(),
+            line.matches("--").count() - 2,
+            "a pod flag is missing; two flags are given twice"
+        );
     }
 
     #[test]
@@ -352,7 +352,10 @@ mod tests {
         assert_eq!((&policy["on_unreachable"], &policy["lease_seconds"]), (&json!("replace"), &json!(2)));
         let fixed = spec(&["--on-unreachable", "replace"]).unwrap_err();
         assert!(fixed.starts_with("on-unreachable replace needs an elastic job"), "{fixed}");
-        assert!(spec(&flags[4..]).unwrap_err().contains("--on-unreachable"), "--lease alone has no effect");
+        assert!(
+            spec(&flags[4..]).unwrap_err().contains("--on-unreachable"),
+            "the error does not name --on-unreachable"
+        );
         assert!(spec(&["--on-unreachable", "wait", "--lease", "0s"]).unwrap_err().starts_with("lease is 0"));
     }
 
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_runs_other_code_is_allowed_by_its_name() {
+    fn a_variable_that_runs_other_code_is_refused_unless_allow_env_names_it() {
         let refused = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_AUDIT"]).unwrap_err();
         assert!(refused.starts_with("LD_PRELOAD makes a program load or run code"), "{refused}");
         let allowed = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_PRELOAD"]).unwrap();

@@ -1,4 +1,4 @@
-//! Reopens a broken log stream at the position reached. Each stream knows its position and what to do with the data.
+//! Reopens a broken log stream at the position that was reached. Each stream stores its position and handles its data.
 
 use protocol::view::JobView;
 
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::master_client::MasterError;
 use crate::patience::Patience;
 
-/// A stream that knows how far it has been read.
+/// A stream that stores how far it has been read.
 pub(crate) trait Resumable {
     /// The open stream.
     type Opened: Send;
@@ -18,7 +18,7 @@ pub(crate) trait Resumable {
     fn read(&mut self, opened: Self::Opened) -> impl Future<Output = Result<JobView, Error>> + Send;
 }
 
-/// Reads a stream until its job has ended. Reopens a broken stream until the master is unreachable for too long.
+/// Reads a stream until its job has ended. Reopens the stream when it breaks. Gives up if the master stays unreachable.
 pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Result<JobView, Error> {
     let mut patience = Patience::new();
     loop {

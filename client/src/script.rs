@@ -7,13 +7,11 @@ use protocol::code::{BadCodePath, ScriptPath};
 
 use crate::args::CodeArgs;
 
-/// A folder does not have the script that is to run.
+/// The folder does not contain the script to run.
 #[derive(Debug, thiserror::Error)]
 #[error("no {script} in {}", folder.display())]
 pub(crate) struct NoScript {
-    /// The script.
     pub(crate) script: ScriptPath,
-    /// The folder.
     pub(crate) folder: PathBuf,
 }
 
@@ -26,7 +24,7 @@ pub(crate) enum ScriptError {
     /// --code names a file.
     #[error("--code {} is not a folder", .0.display())]
     NotAFolder(PathBuf),
-    /// The script is a folder, and --code names another one.
+    /// Instead of a script, a folder is given, and --code names a folder too.
     #[error("{} is a folder, and so is --code: name the script in it", .0.display())]
     TwoFolders(PathBuf),
     /// The script is not in the folder of --code.
@@ -57,11 +55,11 @@ impl ScriptError {
 pub(crate) struct Named {
     /// The folder of the job, an absolute path without links.
     pub(crate) folder: PathBuf,
-    /// The script's path in it.
+    /// The script's path in the folder.
     pub(crate) script: ScriptPath,
 }
 
-/// Finds the script. `None`: the command line names neither a script nor a folder.
+/// Finds the script. `None` if the command line names neither a script nor a folder.
 pub(crate) fn find(args: &CodeArgs, here: &Path) -> Result<Option<Named>, ScriptError> {
     let folder = args.code.as_deref().map(|code| named_folder(&here.join(code))).transpose()?;
     match (args.script.as_ref().map(|script| here.join(script)), folder) {
@@ -92,11 +90,11 @@ fn only_script(folder: PathBuf) -> Result<Named, ScriptError> {
     }
 }
 
-/// The script at this path. Its folder is that of `--code`, else the current one if the script is below it, else the one
-/// that contains it.
+/// The script at this path. Its folder is that of `--code`. Without `--code`, it is the current folder if this folder
+/// contains the script at any depth, else the script's own folder.
 fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Named, ScriptError> {
     path.metadata().map_err(|source| ScriptError::NotFound { path: path.to_owned(), source })?;
-    // The script itself may be a link, and keeps its name.
+    // If the script itself is a link, it keeps its name.
     let parent = real(path.parent().unwrap_or(Path::new("/")))?;
     let place = parent.join(path.file_name().unwrap_or_default());
     let folder = match folder {
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_a_script_is_the_current_one_or_its_own() {
+    fn a_job_brings_the_folder_of_the_flag_else_the_current_folder_else_that_of_the_script() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let here = root.join("here");

@@ -66,7 +66,7 @@ fn a_tag_names_the_job() {
     assert_eq!(tag(&["-d", "-t", "run1"]).unwrap(), is("run1", "run1"));
     let refused = |words: &[&str]| tag(words).unwrap_err().to_string();
     assert!(refused(&["-t", "a b", "a.py"]).starts_with("tag \"a b\" cannot be a label"));
-    assert!(Line::try_parse_from(["tf-spawner", "-d", "run1", "-r"]).is_err(), "-r would name another tag");
+    assert!(Line::try_parse_from(["tf-spawner", "-d", "run1", "-r"]).is_err(), "-r was accepted together with -d TAG");
     assert_eq!(refused(&["-d", "run1", "-t", "run2"]), "-d run1 and -t run2 both name a tag: give one");
 }
 
@@ -92,7 +92,7 @@ fn a_pod_file_gives_the_pod_the_image_and_the_command() {
     let pod = Some(read(POD).unwrap());
     let (spec, _) = spawned(&["-p", "2222", "mnist.py"], Inputs { pod: pod.clone(), ..inputs() }, false);
     let first: ReplicaId = "worker-0".parse().unwrap();
-    assert_eq!(spec.image, None, "the template's image stays");
+    assert_eq!(spec.image, None, "the job has an image, which would replace that of the pod file");
     assert_eq!(spec.command_of(first), ["python", "/script/training-script.py", "--fast"]);
     let template = spec.group_of(first).unwrap().template.clone().unwrap();
     assert_eq!((template.container.as_str(), template.tf_port), ("main", 2222));
@@ -106,7 +106,7 @@ fn a_pod_file_gives_the_pod_the_image_and_the_command() {
 }
 
 #[test]
-fn commands_run_in_bash_and_on_one_machine_name_the_script_beside_them() {
+fn commands_run_in_bash_and_for_a_local_job_the_path_of_the_script_is_replaced() {
     let commands = Some("pip install x\npython /script/training-script.py\n".to_owned());
     let with_commands = Inputs { commands, pod: Some(read(POD).unwrap()), ..inputs() };
     let (spec, files) = spawned(&["-i", "other:1", "mnist.py"], with_commands.clone(), false);
@@ -116,11 +116,11 @@ fn commands_run_in_bash_and_on_one_machine_name_the_script_beside_them() {
     let (spec, files) = spawned(&["-i", "other:1", "mnist.py"], with_commands, true);
     assert_eq!(files[2].1, "pip install x\npython training-script.py\n");
     let group = spec.group_of(first).unwrap();
-    assert_eq!((&spec.image, &group.template), (&None, &None), "one machine has no images");
+    assert_eq!((&spec.image, &group.template), (&None, &None), "the local job has an image or a template");
 }
 
 #[test]
-fn variables_are_raw_and_those_that_run_code_are_allowed() {
+fn values_of_variables_are_not_changed_and_variables_that_run_other_code_are_allowed() {
     let text = "# keys\n  S3_KEY= a=\"b\" \n\nLD_PRELOAD=/lib/tcmalloc.so\n";
     let env = environment(text, Path::new("env")).unwrap();
     let pairs: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -137,14 +137,14 @@ fn variables_are_raw_and_those_that_run_code_are_allowed() {
 }
 
 #[test]
-fn a_pod_file_that_is_no_pod_is_refused() {
+fn an_invalid_pod_file_is_refused() {
     for (text, sentence) in [
         ("kind: Deployment\nspec: {}\n", "its kind is not Pod"),
         ("kind: Pod\n", "spec is missing"),
         ("kind: Pod\nspec: { containers: [] }\n", "spec.containers has no container"),
         ("kind: Pod\nspec: { containers: [{ image: a }] }\n", "spec.containers[0].name is missing"),
         ("kind: Pod\nspec:\n  containers:\n  - name: a\n   image: b\n", "is not valid YAML"),
-        ("kind: Pod\nspec: { containers: [{ name: a, command: [1] }] }\n", "command must be a list of texts"),
+        ("kind: Pod\nspec: { containers: [{ name: a, command: [1] }] }\n", "command must be a list of strings"),
         ("kind: Pod\n---\nkind: Pod\n", "it has 2 documents"),
     ] {
         let error = read(text).unwrap_err();

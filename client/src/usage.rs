@@ -33,7 +33,7 @@ fn where_to_look(error: &clap::Error, verb: Option<&str>) -> String {
     }
 }
 
-/// clap's own hint, except the one about `--`, which is wrong for values.
+/// clap's own hint. Ignores its hint about `--`, which is wrong for values.
 fn tip(text: &str) -> Option<String> {
     let mut tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
     tips.find(|tip| !tip.starts_with("to pass ")).map(str::to_owned)

@@ -1,4 +1,5 @@
-//! Finds the agent to put into an image: `--agent-binary`, else the file `agent` beside this program, else the master's.
+//! Finds the agent to put into an image: the file of `--agent-binary`, else the file `agent` beside this program, else
+//! the master's agent.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,7 @@ pub(super) struct AgentProgram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exchangeable {
     Yes,
-    /// The user chose this agent, or it already is the master's.
+    /// The user chose this agent, or it is already the master's agent.
     No,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct AgentSources {
 }
 
 impl AgentSources {
-    /// The first static agent, for any processor.
+    /// Returns the first static agent. It may be for any processor.
     pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, ImageError> {
         if let Some(path) = &self.named {
             let bytes = std::fs::read(path).map_err(|source| ImageError::AgentFile { path: path.clone(), source })?;
@@ -63,7 +64,7 @@ impl AgentSources {
         image: &str,
         architecture: &str,
     ) -> Result<AgentProgram, ImageError> {
-        // Muster does not know every processor that Docker names, so it cannot check this one.
+        // An agent cannot be checked against a processor whose ELF number Muster does not know.
         let Some(wanted) = Machine::of_architecture(architecture) else { return Ok(found) };
         if found.machine == wanted {
             return Ok(found);

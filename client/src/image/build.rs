@@ -1,5 +1,5 @@
-//! Builds images with Docker's API: from a folder with a Dockerfile, and the image of pods if the engine refuses an
-//! archive. Both builds use the engine's own builder, so neither the docker command nor BuildKit is needed.
+//! Builds images with Docker's API: a training image from a folder, and the image of pods if the engine refuses an
+//! archive. Both builds use the engine's own builder. They work without the docker command and without BuildKit.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -49,8 +49,8 @@ pub(super) async fn from_folder(
     let output = engine.patient.build_image(options, None, Some(body_stream(content)));
     let built = async {
         let mut output = std::pin::pin!(output.peekable());
-        // The engine prints nothing until it has read the folder, so the pieces that it takes show its progress.
-        // Later, a step may print nothing for hours, so there is no limit.
+        // The engine prints nothing until it has read the folder. Until then, the number of pieces read shows the
+        // progress. Later, there is no limit, because a build step may print nothing for hours.
         let first = stall::while_changing(output.as_mut().peek(), || taken.load(Ordering::Relaxed)).await;
         if let Err(stalled) = first.map(|_| ()) {
             let reason = format!("Docker stopped reading the folder: {stalled}");
@@ -71,7 +71,7 @@ fn reader_has_gone(error: &ImageError) -> bool {
     matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Builds the base with the agent on top. The result gets the target's name by content.
+/// Builds the base with the agent on top. The resulting image is named `target.content`.
 pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), ImageError> {
     let Wrap { base, target, .. } = wrap;
     let unwritable =

@@ -1,5 +1,5 @@
-//! Checks whether an image can train. It needs a user that pods may run as, exec.py in its working directory, and
-//! python on its PATH. Also decides what happens to its ENTRYPOINT.
+//! Checks whether pods can train with an image. The image needs a user that pods may run as, exec.py in its working
+//! directory, and python on its PATH. Also decides which part of its ENTRYPOINT pods run.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use protocol::agent::SCRIPT;
 
 /// The PATH of an image that does not set it (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The agent tries them in this order.
+/// Names of the interpreter. The agent tries them in this order.
 const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// Refuses an image that Kubernetes would not run. Kubernetes cannot look up the name of a user, so it refuses
@@ -46,7 +46,7 @@ pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) 
 /// The part of an image's ENTRYPOINT that pods run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// The agent runs these words in front of its command. The list may be empty.
+    /// The agent puts these words in front of its command. The list may be empty.
     Words(Vec<String>),
     /// Pods run without these words.
     Nothing { left_out: Vec<String> },
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_non_zero_number_is_known_not_to_be_root() {
+    fn only_a_user_with_a_non_zero_number_is_accepted_when_root_is_forbidden() {
         let of = |user: &str, users| {
             self::user(&base(serde_json::json!({ "User": user })), "digits", users).map_err(|error| error.to_string())
         };

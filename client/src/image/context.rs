@@ -1,5 +1,6 @@
-//! Sends a folder to Docker as the context of a build, while the folder is read. The tar has everything that
-//! .dockerignore does not exclude, sorted by name and owned by root. Modes and times stay the same.
+//! Writes a folder as a tar, the context of a Docker build. Docker receives the tar while the folder is being read.
+//! The tar contains everything that .dockerignore does not exclude, sorted by name and owned by root. Modes and times
+//! stay the same.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Write};

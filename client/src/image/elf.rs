@@ -34,10 +34,10 @@ impl fmt::Display for Machine {
 /// Why a file cannot be the agent in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ElfFault {
-    /// It has no ELF header, or a broken one.
+    /// The file has no valid ELF header.
     #[error("is not a 64-bit Linux program")]
     NoProgram,
-    /// It needs a loader and a C library, which an image may lack.
+    /// The program needs a loader and a C library, which an image may lack.
     #[error("is dynamically linked: it does not start in an image that lacks its libraries")]
     Dynamic,
 }
@@ -121,7 +121,11 @@ mod tests {
     fn a_program_that_needs_a_loader_is_not_static() {
         let (load, dynamic) = (1, 2);
         assert_eq!(machine_of_static(&program(62, &[load])).unwrap().to_string(), "amd64");
-        assert_eq!(machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(), "arm64", "static-pie");
+        assert_eq!(
+            machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(),
+            "arm64",
+            "a static-pie program needs no loader"
+        );
         assert_eq!(machine_of_static(&program(62, &[load, PT_INTERP, dynamic])), Err(ElfFault::Dynamic));
     }
 

@@ -14,7 +14,7 @@ use super::error::ImageError;
 use crate::config::DockerVariables;
 
 const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
-/// The context that has no files.
+/// The docker command's name for its context without files.
 const DEFAULT_CONTEXT: &str = "default";
 
 /// The address of an engine, and how to connect to it.
@@ -41,6 +41,8 @@ impl Endpoint {
         self.context.as_ref().map_or("DOCKER_HOST".to_owned(), |context| format!("the Docker context {context}"))
     }
 
+    /// Finds the engine that the variables choose.
+    ///
     /// # Errors
     /// The context does not exist, or a file of the docker command cannot be read.
     pub(super) fn of(variables: &DockerVariables) -> Result<Self, ImageError> {
@@ -87,7 +89,8 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Ima
     Ok(chosen.map(|context| (context, folder.clone())))
 }
 
-/// The context chosen by `docker context use`. Ignores an unreadable config.json, as docker does, but not invalid JSON.
+/// The context chosen by `docker context use`. Ignores an unreadable config.json, as docker does. Invalid JSON is an
+/// error.
 fn in_use(folder: &Path) -> Result<Option<String>, ImageError> {
     let path = folder.join("config.json");
     let Ok(text) = fs::read(&path) else { return Ok(None) };

@@ -22,7 +22,7 @@ const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// For builds, pulls and pushes. Their progress is watched instead (see [`super::stall`]).
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
 
-/// The component that only podman has in `GET /version`.
+/// The component that only podman lists in `GET /version`.
 const PODMAN_ENGINE: &str = "Podman Engine";
 /// The `driver-type` in `GET /info` if containerd stores the images (moby, `daemon/containerd`).
 const CONTAINERD_SNAPSHOTTER: &str = "io.containerd.snapshotter";
@@ -46,7 +46,7 @@ pub(super) struct Inspected {
     pub(super) digests: Vec<String>,
 }
 
-/// How an engine that has the base gets the image of pods.
+/// How the engine gets the image of pods. The engine already has the base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// With `docker load` of an archive that contains only the agent's layer.
@@ -67,8 +67,8 @@ impl Way {
 }
 
 impl Engine {
-    /// Connects to the engine that the docker command would use. Does not negotiate the API's version: bollard 0.21
-    /// sends no version in its paths, and the engine then uses its newest version.
+    /// Connects to the engine that the docker command would use. Does not negotiate the API's version, because
+    /// bollard 0.21 sends no version in its paths. The engine then uses its newest version.
     pub(super) async fn connect(variables: &DockerVariables) -> Result<Self, ImageError> {
         let endpoint = Endpoint::of(variables)?;
         let unreachable = |reason: String| ImageError::Unreachable { address: endpoint.to_string(), reason };
@@ -125,7 +125,7 @@ pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> ImageError {
     move |error| ImageError::Engine { doing, reason: reason(&error) }
 }
 
-/// The connection to an engine. Nothing is sent yet.
+/// Creates the connection to an engine. Sends nothing yet.
 fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, ImageError> {
     let address = endpoint.address.as_str();
     let (seconds, version) = (STALL_LIMIT.as_secs(), bollard::API_DEFAULT_VERSION);

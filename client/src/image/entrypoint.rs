@@ -1,5 +1,5 @@
 //! Decides what happens to a training image's ENTRYPOINT, which the agent replaces. If the ENTRYPOINT is a script that
-//! prepares the environment and ends with `exec "$@"`, the agent runs it in front of `python exec.py`.
+//! prepares the environment and ends with `exec "$@"`, the agent runs the script with `python exec.py` as arguments.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ const PYTHONS: [&str; 2] = ["python", "python3"];
 /// The kind of an ENTRYPOINT, from its words alone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entrypoint<'a> {
-    /// Pods do not need it: it is empty, or the agent does the same.
+    /// Pods do not need the ENTRYPOINT: it is empty, or the agent does the same work.
     Unneeded,
-    /// These words run the file `script`. They are kept if the script ends with `exec "$@"`.
+    /// These words run the file `script`. The agent keeps the words if the script ends with `exec "$@"`.
     Script { words: &'a [String], script: &'a str },
-    /// Pods run without it.
+    /// Any other ENTRYPOINT. Pods do not run it.
     Other,
 }
 
@@ -41,7 +41,7 @@ impl<'a> Entrypoint<'a> {
     }
 }
 
-/// Whether a script ends by running the command in its arguments with `exec`.
+/// Whether a line of a script runs the script's arguments as a command, with `exec`.
 pub(super) fn passes_on(script: &str) -> bool {
     let code = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     code.flat_map(|line| line.split(';')).any(|part| {

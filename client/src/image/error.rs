@@ -1,4 +1,4 @@
-//! The errors of making an image for pods, with hints for those that the user can fix.
+//! Errors from making an image for pods. Errors that the user can fix have a hint.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use protocol::agent::SCRIPT;
 const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, \
     then docker context use NAME; docker context ls lists the names";
 
-/// Why there is no image for pods to run. A `reason` is Docker's or the system's error text.
+/// Why no image for pods could be made. A `reason` is Docker's or the system's error text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     /// Neither a flag nor a Dockerfile names the image.
     #[error("no image to run: --image is not given, and there is no Dockerfile in {}", .0.display())]
     NoImage(PathBuf),
-    /// `--push` followed by the image's name is not a valid image name.
+    /// The value of `--push` and the image's name together are not a valid image name.
     #[error("--push {registry}: followed by /{image}, this is not a valid image name")]
     NoName { image: ImageRef, registry: String },
     /// `--agent-binary` cannot be read.
@@ -49,7 +49,7 @@ pub(crate) enum ImageError {
     /// The image's user is a name.
     #[error("the image {image} runs as the user \"{user}\": Kubernetes cannot verify that a named user is not root")]
     UserByName { image: String, user: String },
-    /// `--image-pull-policy Always` without `--push`.
+    /// `--image-pull-policy Always` is given without `--push`.
     #[error("--image-pull-policy Always: nodes cannot pull {0} with the agent, which is not in a registry")]
     NothingToPull(String),
     /// A file or folder of a build cannot be read.
@@ -58,7 +58,7 @@ pub(crate) enum ImageError {
     /// A line of .dockerignore is not a valid pattern.
     #[error(".dockerignore: invalid pattern \"{0}\"")]
     Ignore(String),
-    /// Docker's address is invalid. `named_by` is the variable or the context that has it.
+    /// Docker's address is invalid. `named_by` is the variable or context with the address.
     #[error(
         "{named_by}: invalid address \"{address}\": use unix://PATH, tcp://HOST:PORT, http://HOST:PORT or \
          https://HOST:PORT"
@@ -79,7 +79,7 @@ pub(crate) enum ImageError {
     /// A build failed. `log` is the end of its output, with a line break before each line.
     #[error("build {image}: {reason}{log}")]
     Build { image: String, reason: String, log: String },
-    /// Docker refused a call that has no variant of its own.
+    /// Docker refused a call for which there is no other variant.
     #[error("{doing}: {reason}")]
     Engine { doing: String, reason: String },
     /// A push failed.
@@ -88,7 +88,7 @@ pub(crate) enum ImageError {
     /// The login that `docker login` stored cannot be read.
     #[error("read the login for {server}: {reason}")]
     Login { server: String, reason: String },
-    /// The variable does not name a tool that loads images.
+    /// `MUSTER_LOAD` does not name a tool that loads images.
     #[error("MUSTER_LOAD: invalid tool \"{0}\": use minikube, kind or k3d")]
     Loader(String),
     /// The cluster's tool is not on the PATH.
@@ -109,7 +109,7 @@ impl ImageError {
     /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
-            // A build cannot create a name with a digest.
+            // A build cannot give its image a name with a digest.
             Self::NotFound { image, .. } if image.contains('@') => "check the name",
             Self::NotFound { image, .. } => {
                 return Some(format!("build it here, docker build -t {image} FOLDER, or check the name"));

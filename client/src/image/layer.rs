@@ -1,5 +1,6 @@
-//! Makes the bytes of the image of pods: the layer with the agent, and the archive for an engine that already has the
-//! base's layers. The same base and agent give the same bytes, and so the same image.
+//! Makes the bytes of the image of pods: the layer with the agent, and an archive for `docker load`. The engine must
+//! already have the layers of the base, which is the training image. The same base and agent always give the same
+//! bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,33 +13,34 @@ use sha2::{Digest, Sha256};
 pub(super) const AGENT_FOLDER: &str = "muster";
 /// The program that pods run.
 pub(super) const AGENT_PATH: &str = "/muster/agent";
-/// The agent's flag for a word in front of its command.
+/// The agent's flag for one word that it puts in front of its command.
 const ENTRYPOINT_FLAG: &str = "--entrypoint";
 
 /// Label: the id of the image below the agent's layer.
 const BASE_LABEL: &str = "muster.base";
 /// Label: the SHA-256 of the agent.
 const AGENT_LABEL: &str = "muster.agent";
-/// Label: the version of the image's layout. Increase it when the same base and agent must give a different image.
+/// Label: the version of the image's layout. Increase `WRAP_VERSION` when the same base and agent must
+/// give a different image.
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "2";
 
 /// Length of a content tag, which is a prefix of a digest.
 const CONTENT_TAG_CHARACTERS: usize = 12;
 
-/// Names and labels of an image of pods, which are known before it is made.
+/// Names and labels of an image of pods. They are known before the image is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The name for people. The next wrap moves it to a new image.
+    /// The name for people. The next image of pods takes this name over.
     pub(super) alias: ImageRef,
-    /// The name by content, which never moves. Jobs use it, so that a pod that starts later runs the submitted image.
+    /// The name by content. It always names the same image, so pods that start later still run the submitted image.
     pub(super) content: ImageRef,
-    /// The base, the agent, and the version of the wrap.
+    /// The base, the agent, and the version of the layout.
     pub(super) labels: BTreeMap<&'static str, String>,
 }
 
 impl Target {
-    /// The names and labels of the image of pods for the training image `image`, with the id `base_id`, and an agent.
+    /// Computes the names and labels from the training image's name and id and the agent's digest.
     pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str) -> Self {
         let content = format!("{}:{}", image.repository(), content_tag(base_id, agent_sha256));
         let content: ImageRef = content.parse().expect("a valid repository and hexadecimal digits");
@@ -46,7 +48,7 @@ impl Target {
     }
 }
 
-/// A short digest of the base, the agent and the version of the wrap.
+/// A short digest of the base, the agent and the version of the layout.
 fn content_tag(base_id: &str, agent_sha256: &str) -> String {
     let mut tag = hex::encode(Sha256::digest(format!("{base_id}\n{agent_sha256}\n{WRAP_VERSION}")));
     tag.truncate(CONTENT_TAG_CHARACTERS);
@@ -67,7 +69,7 @@ pub(super) struct Base {
     /// The processor's variant, such as `v8`.
     pub(super) variant: Option<String>,
     pub(super) os: String,
-    /// Its date. The image of pods gets the same date, so that its bytes do not change.
+    /// Its date. The image of pods gets the same date, so its bytes do not depend on the clock.
     pub(super) created: Option<String>,
     /// Its configuration, with the field names of the image specification.
     pub(super) config: Map<String, Value>,
@@ -80,7 +82,7 @@ pub(super) struct Base {
 pub(super) struct Wrap<'a> {
     pub(super) base: &'a Base,
     pub(super) agent: &'a [u8],
-    /// The words that the agent runs in front of its command, from the base's ENTRYPOINT.
+    /// The words that the agent puts in front of its command, from the base's ENTRYPOINT.
     pub(super) entrypoint: &'a [String],
     pub(super) target: &'a Target,
 }
@@ -99,7 +101,7 @@ pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base, agent, entrypoint: _, target: Target { alias, content, labels: _ } } = wrap;
     let layer = layer(agent)?;
     let config = config(wrap, &digest(&layer)).to_string();
-    // An engine first looks for a layer by its digest. It opens the file only if it does not have the layer.
+    // An engine opens a layer's file only if it has no layer with the same digest.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
     let manifest = json!([{ "Config": "config.json", "RepoTags": [content, alias], "Layers": layers }]).to_string();
@@ -122,7 +124,7 @@ fn layer(agent: &[u8]) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// The context of a build that makes the same image as [`archive`], for an engine that refuses such an archive.
+/// The context of a build that makes the same image as [`archive`], for an engine that refuses that archive.
 pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base: _, agent, entrypoint: _, target } = wrap;
     // The values are digests, which need no escaping. The base is a build argument.
@@ -152,7 +154,7 @@ fn config(wrap: &Wrap<'_>, layer: &str) -> Value {
     let Base { id, architecture, variant, os, created, config, layers } = base;
     let mut running = config.clone();
     running.insert("Entrypoint".to_owned(), json!(wrap.command()));
-    // CMD would become the agent's arguments.
+    // Pods would pass CMD to the agent as arguments.
     running.remove("Cmd");
     let mut all_labels = running.get("Labels").and_then(Value::as_object).cloned().unwrap_or_default();
     all_labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
@@ -238,7 +240,11 @@ mod tests {
     fn the_same_base_and_agent_give_the_same_image() {
         assert_eq!(wrapped(b"the agent"), wrapped(b"the agent"));
         let config = |agent| files(&wrapped(agent))["config.json"].1.clone();
-        assert_ne!(config(b"the agent"), config(b"another"), "the digest of the configuration is the image's id");
+        assert_ne!(
+            config(b"the agent"),
+            config(b"another"),
+            "another agent did not change the image's id, which is the digest of the configuration"
+        );
     }
 
     #[test]
@@ -254,7 +260,7 @@ mod tests {
         assert_eq!((&config["architecture"], &config["variant"]), (&json!("arm64"), &json!("v8")));
         let layers = json!(["sha256:one", "sha256:two", digest(&files["layer.tar"].1)]);
         assert_eq!(config["rootfs"]["diff_ids"], layers);
-        assert_eq!(config["history"].as_array().unwrap().len(), 3, "one for each layer");
+        assert_eq!(config["history"].as_array().unwrap().len(), 3, "there is not one history entry for each layer");
     }
 
     #[test]
@@ -268,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_holds_only_the_agent_with_owner_root_and_without_a_date() {
+    fn the_layer_contains_only_the_agent_with_owner_root_and_without_a_date() {
         let files = files(&layer(b"the agent").unwrap());
         assert_eq!(files.keys().collect::<Vec<_>>(), ["muster/", "muster/agent"]);
         for (header, _) in files.values() {
@@ -291,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_takes_the_base_as_an_argument() {
+    fn the_dockerfile_for_a_build_takes_the_base_as_an_argument() {
         let (base, target) = (base(), target("digits:1", "sha256:base", "abc"));
         let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &[], target: &target };
         let files = files(&build_context(&wrap).unwrap());

@@ -1,5 +1,5 @@
 //! Loads images into a local cluster whose nodes do not share this machine's Docker. Runs the cluster's tool at each
-//! submit, because only the tool knows which images the nodes still have.
+//! submit, because only the tool can find out which images the nodes still have.
 
 use std::collections::HashSet;
 use std::fs;
@@ -41,8 +41,8 @@ pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef
     }
 }
 
-/// The bytes that a process and its descendants have read and written (proc(5), `/proc/PID/io`). Ended processes do not
-/// count, so the sum may decrease.
+/// The bytes that a process and its descendants have read and written (proc(5), `/proc/PID/io`). The sum does not
+/// include processes that have ended, so it may decrease.
 fn bytes_moved(process: u32) -> u64 {
     family(process)
         .into_iter()
@@ -62,7 +62,7 @@ fn family(process: u32) -> HashSet<u32> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let mut family = HashSet::from([process]);
-    // Each round adds the children of the last round.
+    // Each round adds the children of the processes found so far.
     loop {
         let known = family.len();
         let children = parents.iter().filter(|(_, parent)| family.contains(parent)).map(|(pid, _)| *pid);
@@ -74,8 +74,8 @@ fn family(process: u32) -> HashSet<u32> {
     }
 }
 
-/// The parent's id (proc(5), `/proc/PID/stat`). The field before it is a name in parentheses, which may contain
-/// parentheses.
+/// The id of a process's parent (proc(5), `/proc/PID/stat`). It is the second field after the process's name. The name
+/// is in parentheses, and may contain parentheses.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -132,7 +132,10 @@ mod tests {
         let mut block = [1; 4096];
         to_tool.write_all(&block).unwrap();
         from_tool.read_exact(&mut block).unwrap();
-        assert!(bytes_moved(tool.id()) >= before + 2 * 4096, "read and written by a child");
+        assert!(
+            bytes_moved(tool.id()) >= before + 2 * 4096,
+            "the bytes that a child of the tool has read and written are not counted"
+        );
         drop(to_tool);
         tool.wait().unwrap();
         assert_eq!(bytes_moved(tool.id()), 0);

@@ -1,5 +1,5 @@
-//! Reads files of an image. Creates a container for this but never starts it. Creating the container takes hundredths
-//! of a second for an image of any size.
+//! Reads files of an image through a container that is created but never started. Creating the container takes
+//! hundredths of a second for an image of any size.
 
 use std::io::Read;
 
@@ -15,7 +15,7 @@ use super::engine::{Engine, refused};
 use super::error::ImageError;
 use super::layer::AGENT_PATH;
 
-/// The bit that marks a folder in a file's mode as Go writes it (io/fs, `ModeDir`).
+/// The bit for folders in Go's file modes (io/fs, `ModeDir`).
 const GO_MODE_DIR: u32 = 1 << 31;
 /// Maximum size of a text file that is read, in bytes.
 const TEXT_MAX: i64 = 64 * 1024;
@@ -27,7 +27,7 @@ pub(super) struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// Creates the container from the image with this id. `image` is the name for people.
+    /// Creates the container from the image with this id. `image` is its name for error messages.
     pub(super) async fn into_image(engine: &'a Engine, id: &str, image: &str) -> Result<Self, ImageError> {
         let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
         let options = CreateContainerOptionsBuilder::default().name(&container).build();
@@ -61,7 +61,7 @@ impl<'a> Look<'a> {
         if found.link_target.is_empty() {
             return self.content(path, &found).await;
         }
-        // The engine has already followed all links to the target.
+        // The engine has followed a chain of links to its end, so the target is not a link.
         match self.stat(&found.link_target).await? {
             Some(target) => self.content(&found.link_target, &target).await,
             None => Ok(None),

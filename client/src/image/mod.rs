@@ -1,5 +1,6 @@
-//! Makes the image that pods run and brings it to the nodes. Builds the training image if needed, and adds the agent.
-//! Pushes or loads the result if the nodes do not share this machine's Docker. Only this folder knows Docker.
+//! Makes the image that pods run, called the image of pods, and brings it to the nodes. Builds the training image if
+//! needed, and adds the agent. Pushes or loads the result if the nodes do not share this machine's Docker. Only this
+//! folder uses Docker.
 
 mod agent;
 mod build;
@@ -42,7 +43,7 @@ use crate::output::{Notes, spelled};
 /// The target under which Docker's library logs its requests.
 pub(crate) const LOG_TARGET: &str = "bollard";
 
-/// The image to make for the pods, and its destination. The flags and variables are valid.
+/// The image to make for the pods, and its destination. The flags and variables have been checked.
 pub(crate) struct ImageOrder {
     source: Source,
     destination: Destination,
@@ -81,7 +82,7 @@ enum Destination {
 }
 
 impl ImageOrder {
-    /// Checks the flags and the folder. Docker is not asked yet.
+    /// Checks the flags and the folder. Sends nothing to Docker yet.
     pub(crate) fn new(
         args: ImageArgs,
         config: &ImageConfig,
@@ -95,7 +96,7 @@ impl ImageOrder {
         Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
     }
 
-    /// Adds what the pods require of the image.
+    /// Adds the users that the pods allow. Checks the pull policy of the pods.
     pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
         let is_in_registry = matches!(self.destination, Destination::Registry(_));
         if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {
@@ -145,7 +146,7 @@ fn destination(
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
 }
 
-/// Whether the engine that the docker command would use answers.
+/// Checks that the engine answers. This is the engine that the docker command would use.
 pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), ImageError> {
     Engine::connect(variables).await.map(drop)
 }
@@ -171,7 +172,7 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
     outcome
 }
 
-/// What each step of making the image uses.
+/// Shared by all steps of making the image.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     engine: &'a Engine,

@@ -4,7 +4,7 @@ use protocol::image::ImageRef;
 
 /// Maximum number of characters taken from a folder's name.
 const FOLDER_CHARACTERS_MAX: usize = 100;
-/// The tag of a name without a tag.
+/// The tag that a name without a tag means.
 const DEFAULT_TAG: &str = "latest";
 /// Hosts of Docker Hub, the registry of a name without a host. Docker omits these hosts in lists.
 const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];

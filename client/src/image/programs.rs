@@ -1,4 +1,4 @@
-//! What images run by themselves: ENTRYPOINT, CMD and USER.
+//! Reads the ENTRYPOINT, CMD and USER of images.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::error::ImageError;
 use crate::config::ImageConfig;
 
-/// What these images run. An image that the engine does not have is left out.
+/// Returns the program of each image. Leaves out images that the engine does not have.
 pub(crate) async fn programs(
     images: &BTreeSet<String>,
     config: &ImageConfig,

@@ -30,8 +30,8 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     Ok(())
 }
 
-/// Pushes an image whose name begins with its registry. Returns its name by digest: the next push may move the tag, and
-/// a node does not pull a tag twice.
+/// Pushes an image whose name begins with its registry. Returns its name by digest, because the next push may move the
+/// tag. A node that already has the tag would not pull the new image.
 pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
     let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
@@ -48,14 +48,15 @@ pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     pushed(image, &digests).ok_or_else(|| refused("Docker does not report the digest in the registry".to_owned()))
 }
 
-/// The image by its digest in its own repository.
+/// The image's name by digest. Ignores digests in other repositories.
 fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
     let repository = familiar(image.repository());
     let digest = digests.iter().find_map(|known| familiar(known).strip_prefix(repository)?.strip_prefix('@'))?;
     image.at(digest)
 }
 
-/// The login for the image's registry, if there is one. The lookup may run a helper program, which blocks.
+/// The login for the image's registry, if there is one. Uses a blocking thread, because the lookup may run a helper
+/// program.
 async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
     let server = login_server(image).to_owned();
     let asked = server.clone();
@@ -67,10 +68,10 @@ async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentia
     credentials(found, server)
 }
 
-/// What is wrong with a helper program. It is not an error if the helper has no login for the registry.
+/// Describes a failure of a credential helper. A helper without a login for the registry has not failed.
 fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
     match error {
-        // From docker-credential-helpers (`credentials/error.go`). Helpers print it to stdout.
+        // The text is from docker-credential-helpers (`credentials/error.go`). Helpers print errors to stdout.
         CredentialRetrievalError::HelperFailure { stdout, .. } if stdout.contains("credentials not found") => None,
         CredentialRetrievalError::HelperFailure { helper, stdout, stderr } => {
             let words = [stdout, stderr].into_iter().flat_map(|text| text.lines()).find(|line| !line.trim().is_empty());
@@ -104,7 +105,7 @@ fn credentials(
         Ok(DockerCredential::IdentityToken(token)) => {
             Ok(Some(DockerCredentials { identitytoken: Some(token), serveraddress, ..DockerCredentials::default() }))
         }
-        // A missing file is also a read error.
+        // `ConfigReadError` may also mean that the file is missing.
         Err(
             CredentialRetrievalError::NoCredentialConfigured
             | CredentialRetrievalError::ConfigNotFound
@@ -126,7 +127,7 @@ struct Layers {
 impl Layers {
     fn note(&mut self, id: Option<String>, detail: Option<&ProgressDetail>) {
         if let Some(&ProgressDetail { current: Some(current), total: Some(total) }) = detail {
-            // The library does not name the layer of a push, so the size identifies it. Most layers differ in size.
+            // For a push, the library does not name the layer, so the size identifies it. Most layers differ in size.
             self.by_id.insert(id.unwrap_or_else(|| total.to_string()), (current, total));
         }
     }

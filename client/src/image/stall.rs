@@ -26,7 +26,7 @@ pub(super) async fn next<S: Stream + Unpin>(stream: &mut S) -> Result<Option<S::
     tokio::time::timeout(STALL_LIMIT, stream.next()).await.map_err(|_| Stalled)
 }
 
-/// Does `work`. Gives up when `measure` has not changed for [`STALL_LIMIT`].
+/// Does `work`. Gives up when the value of `measure` has not changed for [`STALL_LIMIT`].
 pub(super) async fn while_changing<T, M: PartialEq>(
     work: impl Future<Output = T>,
     measure: impl FnMut() -> M,
@@ -64,7 +64,7 @@ mod tests {
     const SLOW: Duration = Duration::from_secs(STALL_LIMIT.as_secs() - 10);
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_stream_is_not_stalled_and_a_silent_one_is() {
+    async fn a_slow_stream_is_not_stalled_and_a_silent_stream_is() {
         let mut slow = pin!(stream::unfold(0, |sent| async move {
             sleep(SLOW).await;
             (sent < 20).then_some((sent, sent + 1))

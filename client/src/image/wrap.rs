@@ -1,5 +1,5 @@
-//! Makes the image that pods run: a training image and a layer with the agent on top. Recognises an existing image by
-//! its labels and keeps it.
+//! Wraps a training image: adds a layer with the agent on top. The result is the image of pods. If an image with
+//! matching labels exists, uses that image instead.
 
 use std::time::Instant;
 
@@ -55,7 +55,7 @@ pub(super) async fn wrap(
     })
 }
 
-/// The training image, pulled if the engine does not have it.
+/// Returns the training image. Pulls the image if the engine does not have it.
 async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, ImageError> {
     let Work { engine, notes, .. } = work;
     if let Some(found) = work.unless_stopped(engine.inspect(image)).await? {
@@ -70,7 +70,7 @@ async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, ImageError> {
     Ok(found.ok_or_else(gone)?.base)
 }
 
-/// Checks the base, and then makes the image. An existing image of pods is not checked again.
+/// Checks the base, and then makes the image.
 async fn put_together(
     work: Work<'_>,
     base: &Base,
@@ -127,7 +127,7 @@ async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Resu
     build::wrap(engine, wrap, notes).await
 }
 
-/// Loads an archive that holds only the agent's layer. The engine already has the other layers of the image.
+/// Loads an archive that contains only the agent's layer. The engine already has the other layers of the image.
 async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     let options = ImportImageOptionsBuilder::default().quiet(true).build();
     let mut answers = std::pin::pin!(engine.docker.import_image(options, body_full(tar.into()), None));
@@ -137,7 +137,7 @@ async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// The image that wrapping would make, if the engine already has it. Adds the alias if it is missing.
+/// Returns the image of pods if the engine already has it. Adds the alias if it is missing.
 async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, ImageError> {
     let found = engine.inspect(&target.content).await?.filter(|found| is_made_of(found, target));
     let Some(found) = found else { return Ok(None) };
@@ -147,7 +147,7 @@ async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, Ima
     Ok(Some(Target { content: as_listed(&found, &target.content), ..target.clone() }))
 }
 
-/// Whether the labels match. The name proves nothing, because anyone can give it to another image.
+/// Whether the labels match. The name proves nothing, because anyone can give the same name to another image.
 fn is_made_of(found: &Inspected, target: &Target) -> bool {
     let labels = found.base.config.get("Labels").and_then(Value::as_object);
     let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Value::as_str);
@@ -159,8 +159,8 @@ fn has_name(found: &Inspected, name: &ImageRef) -> bool {
     found.tags.iter().any(|tag| familiar(tag) == familiar(&name))
 }
 
-/// The name as the engine lists it. podman adds `localhost/` to names without a host. A cluster whose images come from
-/// podman knows the image only by that name.
+/// The name as the engine lists it. podman adds `localhost/` to names without a host. A cluster that takes its
+/// images from podman finds the image only under the listed name.
 fn as_listed(found: &Inspected, name: &ImageRef) -> ImageRef {
     let local = format!("{PODMAN_HOST}/{name}");
     let is_listed = !has_name(found, name) && found.tags.contains(&local);

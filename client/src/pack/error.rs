@@ -17,19 +17,19 @@ pub(crate) enum PackError {
     /// A file or folder cannot be read, or vanished while it was read.
     #[error("read {} for the job", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// The folder is something else.
+    /// The path is not a folder.
     #[error("{} is not a folder", .0.display())]
     NotAFolder(PathBuf),
-    /// A file's name cannot be in a job.
+    /// A job cannot have a file with this name.
     #[error("a file in {} cannot be sent: {wrong}", folder.display())]
     Name { folder: PathBuf, wrong: BadCodePath },
-    /// A file's name is not text.
+    /// A file's name is not valid UTF-8.
     #[error("a file in {} cannot be sent: {name} is not valid UTF-8", folder.display())]
     NotUnicode { folder: PathBuf, name: String },
     /// A link leads out of the folder.
     #[error("{} is a link to {}, outside the folder", link.display(), target.display())]
     LinkOutside { link: PathBuf, target: PathBuf },
-    /// A link leads to itself, or to a folder in which it is.
+    /// A link leads to itself, or to a folder that contains it.
     #[error("{} is a link to itself, or to a folder that contains it", .0.display())]
     LinkLoop(PathBuf),
     /// A file of patterns has an invalid line.
@@ -45,9 +45,9 @@ pub(crate) enum PackError {
     )]
     TooLarge { folder: PathBuf, files: usize, bytes: u64, largest: Vec<String> },
     /// Files grew beyond the limit while they were read.
-    #[error("{} grew while it was read, beyond {}", .0.display(), size(CODE_BYTES_MAX))]
+    #[error("{} grew beyond {} while it was read", .0.display(), size(CODE_BYTES_MAX))]
     Grew(PathBuf),
-    /// The files do not go together.
+    /// The files do not make a valid manifest, for example because of two paths that differ only in case.
     #[error(transparent)]
     Manifest(#[from] BadManifest),
     /// A pattern leaves the script out.
@@ -59,7 +59,7 @@ pub(crate) enum PackError {
 }
 
 impl PackError {
-    /// Whether a file or folder was listed, and removed before it was read.
+    /// Whether a file or folder was removed after it was listed and before it was read.
     pub(crate) fn is_of_vanished_file(&self) -> bool {
         matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
@@ -76,7 +76,7 @@ impl PackError {
             Self::Manifest(_) => format!("rename one of them, or {leave_out}"),
             Self::NoScript(_) | Self::NotAFolder(_) => "give the folder that contains the job's script".to_owned(),
             Self::LeftOut { .. } => {
-                "check .musterignore, or if there is none .dockerignore, or else .gitignore".to_owned()
+                "check .musterignore; without this file, .dockerignore; without both, .gitignore".to_owned()
             }
             Self::DoesNotParse(_) | Self::Read { .. } | Self::Pattern { .. } => return None,
         };

@@ -1,5 +1,5 @@
-//! Packs the files that a job brings: finds them, reads them, and makes their manifest. The client sends the contents that
-//! were read here, even if a file changes later.
+//! Packs the files that a job brings: finds and reads them, and makes their manifest. The client sends the contents
+//! that were read here, even if a file changes later.
 
 mod error;
 mod read;
@@ -62,12 +62,12 @@ impl Packed {
         Ok(Self { manifest, contents })
     }
 
-    /// The id.
+    /// The id of the code.
     pub(crate) fn id(&self) -> CodeId {
         self.manifest.id()
     }
 
-    /// The manifest.
+    /// The manifest of the files.
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -78,7 +78,7 @@ impl Packed {
         sources.map(|file| (file.path.as_str(), self.contents[&file.sha256].as_slice()))
     }
 
-    /// The stream of these blobs, and how many they are. Blobs that are not ours are left out.
+    /// Makes the stream of these blobs, without blobs that are not ours. Returns the number of blobs in the stream too.
     pub(crate) fn stream(&self, blobs: &[Sha256]) -> (usize, Vec<u8>) {
         let ours: Vec<_> = blobs.iter().filter_map(|blob| self.contents.get_key_value(blob)).collect();
         let bytes = ours.iter().map(|(_, content)| Sha256::BYTES + content.len()).sum();
@@ -101,7 +101,7 @@ fn check_limits(folder: &Path, found: &[Found]) -> Result<(), PackError> {
     Err(PackError::TooLarge { folder: folder.to_owned(), files: found.len(), bytes, largest })
 }
 
-/// The files and folders directly in the packed folder that weigh most.
+/// The names of the heaviest files and folders directly in the packed folder.
 fn largest(found: &[Found], weight: impl Fn(u64) -> u64) -> Vec<String> {
     let mut weights: BTreeMap<String, u64> = BTreeMap::new();
     for Found { path, size, .. } in found {

@@ -56,7 +56,7 @@ fn same_stream(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_no_job_needs_is_never_sent() {
+fn files_of_git_virtual_environments_caches_and_muster_are_never_sent() {
     let files =
         [".git/config", "venv/a", "src/.venv/a", "src/__pycache__/a.pyc", ".muster/a", "src/.muster", "venv.py"];
     let folder = folder(&files.map(|path| (path, "")));
@@ -64,7 +64,7 @@ fn what_no_job_needs_is_never_sent() {
 }
 
 #[test]
-fn the_first_file_of_patterns_counts_alone() {
+fn only_the_first_of_musterignore_dockerignore_and_gitignore_is_used() {
     let files = [("a.log", ""), ("b.txt", ""), ("c/d.log", ""), (".gitignore", "*.log\n.gitignore\n")];
     let folder = folder(&files);
     assert_eq!(sent(folder.path()), ["b.txt", "exec.py"]);
@@ -76,7 +76,7 @@ fn the_first_file_of_patterns_counts_alone() {
 }
 
 #[test]
-fn the_deepest_gitignore_decides_and_those_of_the_repository_count() {
+fn the_deepest_gitignore_decides_and_those_above_in_the_repository_apply_too() {
     let root = folder(&[
         (".git/config", ""),
         (".gitignore", "*.ckpt\n.gitignore\n"),
@@ -89,7 +89,11 @@ fn the_deepest_gitignore_decides_and_those_of_the_repository_count() {
     assert_eq!(sent(&root.path().join("train")), ["exec.py", "keep/b.ckpt"]);
     fs::remove_dir_all(root.path().join(".git")).unwrap();
     let sent = sent(&root.path().join("train"));
-    assert_eq!(sent, ["a.ckpt", "exec.py", "keep/.gitignore", "keep/b.ckpt"], "no repository");
+    assert_eq!(
+        sent,
+        ["a.ckpt", "exec.py", "keep/.gitignore", "keep/b.ckpt"],
+        "without a repository, a .gitignore above was used"
+    );
 }
 
 #[test]
@@ -102,7 +106,7 @@ fn a_link_within_the_folder_is_sent_as_its_target() {
 }
 
 #[test]
-fn a_link_out_of_the_folder_or_in_a_circle_is_refused_unless_it_is_left_out() {
+fn a_link_out_of_the_folder_or_in_a_circle_is_refused_unless_a_pattern_excludes_it() {
     for (target, wrong) in [("/etc", "is a link to /etc, outside the folder"), (".", "is a link to itself, or")] {
         let folder = folder(&[("lib/a.py", "")]);
         symlink(target, folder.path().join("lib/link")).unwrap();
@@ -163,7 +167,7 @@ fn a_folder_whose_script_is_left_out_or_missing_is_refused() {
     let folder = folder(&[(".gitignore", "exec.py\n")]);
     let (sentence, hint) = refused(folder.path());
     assert!(sentence.starts_with("exec.py is left out of the files of "), "{sentence}");
-    assert_eq!(hint, "check .musterignore, or if there is none .dockerignore, or else .gitignore");
+    assert_eq!(hint, "check .musterignore; without this file, .dockerignore; without both, .gitignore");
     fs::remove_file(folder.path().join("exec.py")).unwrap();
     let (sentence, hint) = refused(folder.path());
     assert!(sentence.starts_with("no exec.py in "), "{sentence}");

@@ -15,7 +15,7 @@ use super::walk::Found;
 /// Maximum files that are read at a time.
 const THREADS_MAX: usize = 8;
 
-/// The contents of files, each once.
+/// The contents of files by their hash. Files with the same content share an entry.
 pub(super) type Contents = BTreeMap<Sha256, Vec<u8>>;
 
 type Content = (CodeFile, Vec<u8>);
@@ -41,7 +41,7 @@ pub(super) fn all(found: &[Found]) -> Result<(Vec<CodeFile>, Contents), PackErro
     Ok((files, contents))
 }
 
-/// Reads a file. `total` counts the bytes of all files.
+/// Reads a file. `total` is the number of bytes that were read from all files.
 fn one(found: &Found, total: &AtomicU64) -> Result<Content, PackError> {
     let Found { path, real, size: _, executable } = found;
     let path = code_path(path, real)?;

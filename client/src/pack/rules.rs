@@ -1,5 +1,6 @@
-//! The rules that leave files out: .musterignore if the folder has it, else .dockerignore, else .gitignore. The first and
-//! the last follow git's rules: a pattern applies to the folder of its file and below, and the deepest file decides.
+//! The rules that leave files out: .musterignore if the folder has it, else .dockerignore, else .gitignore. For
+//! .musterignore and .gitignore, git's rules apply: a pattern is used in the folder of its file and in all folders
+//! below, and the deepest file with a matching pattern decides.
 
 use std::fs;
 use std::io;
@@ -11,7 +12,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use super::PackError;
 use crate::ignored::Ignored;
 
-/// Names that no job needs.
+/// Names of files and folders that no job needs.
 const NEVER_SENT: [&str; 4] = [".git", "__pycache__", ".venv", "venv"];
 /// A folder that Muster uses, directly in the job's folder.
 const OWN: &str = ".muster";
@@ -27,7 +28,7 @@ pub(super) struct Rules {
 
 enum Kind {
     Docker(Ignored),
-    /// The files of this name, from the outermost folder to the current one.
+    /// The patterns of the files with this name, from the outermost folder to the current folder.
     Git(&'static str, Vec<Option<Gitignore>>),
 }
 
@@ -47,7 +48,7 @@ impl Rules {
         Ok(Self { folder: folder.to_owned(), kind })
     }
 
-    /// Enters a folder: `real` is where its files are, and `path` its path in the job.
+    /// Enters a folder. `real` is its path on this machine, and `path` is its path in the job.
     pub(super) fn enter(&mut self, real: &Path, path: &Path) -> Result<(), PackError> {
         match &mut self.kind {
             Kind::Docker(_) => {}
@@ -84,7 +85,7 @@ impl Rules {
         }
     }
 
-    /// Whether a folder that is left out may contain files that are sent.
+    /// Whether a folder that is left out may still contain files that are sent.
     pub(super) fn take_back(&self) -> bool {
         match &self.kind {
             Kind::Docker(ignored) => ignored.takes_back(),
@@ -93,7 +94,7 @@ impl Rules {
     }
 }
 
-/// The .gitignore files above a folder of a git repository, the outermost first.
+/// The .gitignore files above a folder of a git repository, the outermost first. Empty outside of a repository.
 fn of_repository(folder: &Path) -> Result<Vec<Option<Gitignore>>, PackError> {
     let is_top = |folder: &&Path| folder.join(".git").exists();
     let Some(top) = folder.ancestors().find(is_top) else { return Ok(Vec::new()) };
@@ -102,7 +103,7 @@ fn of_repository(folder: &Path) -> Result<Vec<Option<Gitignore>>, PackError> {
     above.into_iter().map(|folder| patterns_of(&folder.join(GITIGNORE), folder)).collect()
 }
 
-/// Reads a file of patterns, which apply below `root`; `None` if there is no such file.
+/// Reads a file of patterns that apply below `root`. `None` if the file does not exist.
 fn patterns_of(file: &Path, root: &Path) -> Result<Option<Gitignore>, PackError> {
     let Some(text) = text(file)? else { return Ok(None) };
     let wrong = |error: ignore::Error| PackError::Pattern { file: file.to_owned(), wrong: error.to_string() };

@@ -1,5 +1,5 @@
-//! Lists the files of a folder. A link to a file or folder within it stands for its target; sockets, devices and links
-//! that lead nowhere are left out.
+//! Lists the files of a folder. Follows links to files and folders within the folder. Leaves out sockets, devices and
+//! links whose target does not exist.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::rules::Rules;
 
 /// Maximum files and folders to look at. More would take too long.
 const ENTRIES_MAX: usize = 200_000;
-/// The owner may execute the file.
+/// The mode bit of a file that its owner may execute.
 const EXECUTABLE: u32 = 0o100;
 
 /// A file to pack.
@@ -22,14 +22,14 @@ const EXECUTABLE: u32 = 0o100;
 pub(super) struct Found {
     /// Its path in the job.
     pub(super) path: PathBuf,
-    /// Where it is.
+    /// Its path on this machine, without links.
     pub(super) real: PathBuf,
-    /// Its length in bytes, as the walk has seen it.
+    /// Its length in bytes when it was listed.
     pub(super) size: u64,
     pub(super) executable: bool,
 }
 
-/// The files of a folder, as they were listed.
+/// The files of a folder when it was listed.
 #[derive(Debug)]
 pub(crate) struct Listing {
     /// The folder, without links.
@@ -37,16 +37,16 @@ pub(crate) struct Listing {
     pub(super) files: Vec<Found>,
     /// All folders that were listed, without links.
     pub(crate) folders: Vec<PathBuf>,
-    /// When the newest of the files was modified.
+    /// The newest modification time of the files.
     pub(crate) modified: Option<SystemTime>,
 }
 
 /// Which files of a folder are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope<'a> {
-    /// All that a job brings. A link out of the folder is refused.
+    /// All files that a job brings. A link out of the folder is refused.
     Job,
-    /// This script, and Python's source files. A job runs in this folder, so its other files may be the job's own output.
+    /// This script and all Python source files. The job runs in this folder, so other files may be the job's output.
     Sources(&'a ScriptPath),
 }
 
@@ -54,7 +54,7 @@ struct Walk<'a> {
     listing: &'a mut Listing,
     scope: Scope<'a>,
     rules: Rules,
-    /// The folders on the way to the current one, without links.
+    /// The current folder and the folders above it, without links.
     way: Vec<PathBuf>,
     seen: usize,
 }
@@ -99,7 +99,7 @@ impl Walk<'_> {
         let is_link = fs::symlink_metadata(place).is_ok_and(|found| found.is_symlink());
         let metadata = match fs::metadata(place) {
             Ok(metadata) => metadata,
-            // A link that leads nowhere, or a file that vanished after the folder was listed, as editors' files do.
+            // The target of a link does not exist, or the file was removed after the folder was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(_) if self.rules.leave_out(path, false) => return Ok(()),
             Err(_) if is_link => return Err(PackError::LinkLoop(place.to_owned())),

@@ -31,7 +31,6 @@ pub(crate) enum EnvError {
     /// The nodes cannot be listed.
     #[error("the cluster of context {context} does not answer: {reason}")]
     Silent {
-        /// The context.
         context: String,
         /// kubectl's error text.
         reason: String,
@@ -41,7 +40,6 @@ pub(crate) enum EnvError {
     /// The login is missing or has expired.
     #[error("the cluster of context {context} refuses your login: {reason}")]
     Unauthorized {
-        /// The context.
         context: String,
         /// kubectl's error text.
         reason: String,
@@ -115,11 +113,11 @@ async fn name_master(env: &mut Environment, context: &str, node: &Node<'_>, note
     let master = format!("http://{host}:{NODE_PORT}");
     notes.say(&format!("MUSTER_MASTER={master} for context {context}; {how}"));
     set(env, "MUSTER_MASTER", &master);
-    // The token of another master must not be sent to this one.
+    // The token of another master must not be sent to this master.
     env.remove("MUSTER_TOKEN");
 }
 
-/// Chooses how images reach the nodes. Returns a phrase that says how.
+/// Chooses how images reach the nodes. Returns a phrase about the choice, for the user.
 async fn choose_images(env: &mut Environment, context: &str, runtime: &str, notes: &Notes) -> String {
     let is_docker = runtime.starts_with("docker://");
     let loader = [("kind", "kind-"), ("k3d", "k3d-")]
@@ -160,7 +158,7 @@ fn exports(text: &str) -> impl Iterator<Item = (String, String)> {
     assignments.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
 }
 
-/// Keeps requests to the node, and the token in them, away from a proxy. Returns whether a proxy is set.
+/// Makes requests to the node bypass a proxy, because they contain the token. Returns whether a proxy is set.
 fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     let value = |name: &str| env.get(name).filter(|value| !value.is_empty()).cloned();
     if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {
@@ -181,7 +179,7 @@ fn pass_proxy(env: &mut Environment, address: &str) -> bool {
 
 async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), EnvError> {
     match kubectl(&["get", "secret", "muster", &format!("--output={TOKEN}")]).await? {
-        Ok(token) if token.trim().is_empty() => notes.say("the Secret muster holds no token"),
+        Ok(token) if token.trim().is_empty() => notes.say("the Secret muster contains no token"),
         Ok(token) => {
             set(env, "MUSTER_TOKEN", token.trim());
             notes.say("MUSTER_TOKEN is set from the Secret muster");
@@ -245,7 +243,7 @@ mod tests {
             let mut env: Environment = before.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
             let untouched = env.clone();
             assert!(!pass_proxy(&mut env, "n"));
-            assert_eq!(env, untouched, "there is no proxy");
+            assert_eq!(env, untouched, "the variables changed although no proxy is set");
             set(&mut env, "all_proxy", "http://proxy:1");
             assert!(pass_proxy(&mut env, "n"));
             assert_eq!(["no_proxy", "NO_PROXY"].map(|name| env.get(name).map(String::as_str)), after, "{before:?}");

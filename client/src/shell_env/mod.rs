@@ -1,5 +1,5 @@
-//! The statements for `eval` with which `client env` changes a shell's environment, and those that undo the change. All
-//! of this file is pure; `cluster.rs` asks kubectl and minikube.
+//! Makes the shell statements that `client env` prints for `eval`. They change the shell's environment, or undo an
+//! earlier change. This file is pure; `cluster.rs` asks kubectl and minikube.
 
 mod cluster;
 
@@ -12,14 +12,14 @@ pub(crate) use self::cluster::{EnvError, set_up};
 /// Variables by name.
 pub(crate) type Environment = BTreeMap<String, String>;
 
-/// The variable that holds the values from before `client env`, so that they can be restored.
+/// The variable with the values from before `client env`, so that they can be restored.
 const MEMORY: &str = "MUSTER_ENV_BEFORE";
 const PATH: &str = "PATH";
 
 /// The environment before the first `client env`.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Memory {
-    /// The variables that were changed, each with its old value; `null` if it was not set.
+    /// The variables that were changed, each with its old value. `null` if a variable was not set.
     variables: BTreeMap<String, Option<String>>,
     /// The folder added to PATH.
     folder: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) fn restored(now: &Environment) -> Environment {
             None => before.remove(&name),
         };
     }
-    // Keeps the entries that the user has added to PATH after `client env`.
+    // Removes only this folder, because the user may have added other entries to PATH.
     if let (Some(folder), Some(path)) = (folder, before.get_mut(PATH)) {
         *path = without_first(path, &folder);
     }

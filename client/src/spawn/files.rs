@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::SpawnError;
 use crate::tfjob;
 
-/// The volume with which tf-spawner brings the script. Muster brings it itself.
+/// The volume with which tf-spawner brings the script. Muster brings the script without a volume.
 const SCRIPT_VOLUME: &str = "script";
 
-/// The name of the container without a pod file.
+/// The name of the container if there is no pod file.
 const CONTAINER: &str = "tensorflow";
 
 /// A pod file.
@@ -21,14 +21,14 @@ pub(crate) struct PodFile {
     pub(crate) container: String,
     /// The image of that container, if it names one.
     pub(crate) image: Option<String>,
-    /// What that container runs. Empty: the script.
+    /// The command and arguments of that container. If empty, the container runs the script.
     pub(crate) command: Vec<String>,
     /// The pod, without the volume of the script.
     pub(crate) template: Value,
 }
 
 impl PodFile {
-    /// The pod without a pod file: tf-spawner's own file asks for the same resources.
+    /// The pod if the user gives no pod file. The default file of tf-spawner requests the same resources.
     pub(super) fn usual() -> Self {
         let resources = json!({ "requests": { "memory": "1Gi", "cpu": "1000m" } });
         let template = json!({ "spec": { "containers": [{ "name": CONTAINER, "resources": resources }] } });
@@ -59,7 +59,7 @@ pub(crate) fn pod_file(text: &str, path: &Path) -> Result<PodFile, SpawnError> {
         let words = first.get(list).and_then(Value::as_array).into_iter().flatten();
         for word in words {
             let word =
-                word.as_str().ok_or_else(|| bad(&format!("spec.containers[0].{list} must be a list of texts")))?;
+                word.as_str().ok_or_else(|| bad(&format!("spec.containers[0].{list} must be a list of strings")))?;
             command.push(word.to_owned());
         }
     }
@@ -68,7 +68,7 @@ pub(crate) fn pod_file(text: &str, path: &Path) -> Result<PodFile, SpawnError> {
     Ok(PodFile { container, image, command, template })
 }
 
-/// Pods are named after their job.
+/// Removes the name, because pods are named after their job.
 fn without_name(mut metadata: Value) -> Value {
     if let Some(fields) = metadata.as_object_mut() {
         fields.remove("name");
@@ -90,7 +90,7 @@ fn without_script_volume(spec: &mut Value) {
     }
 }
 
-/// Reads an environment file. Each line is stripped, and split at its first `=`; empty lines and comments are skipped.
+/// Reads an environment file. Strips each line, and splits it at the first `=`. Skips empty lines and comments.
 pub(crate) fn environment(text: &str, path: &Path) -> Result<Vec<(EnvName, String)>, SpawnError> {
     let lines = text.lines().map(str::trim).enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

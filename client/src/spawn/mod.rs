@@ -1,4 +1,4 @@
-//! `client spawn`: a command line of tf-spawner, its pod file and its environment file, as a job.
+//! `client spawn`: turns a command line of tf-spawner, with its pod file and its environment file, into a job.
 
 mod files;
 
@@ -29,13 +29,13 @@ const SCRIPT_IN_POD: &str = "/script/training-script.py";
 /// The name of the file with the commands of -c.
 const COMMANDS: &str = ".tf-spawner/command.sh";
 
-/// Why a command line of tf-spawner is no job.
+/// Why a command line of tf-spawner cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpawnError {
-    /// A file cannot be read, or is no text.
+    /// A file cannot be read, or is not valid UTF-8.
     #[error("read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A line of the environment file is no variable.
+    /// A line of the environment file is invalid.
     #[error("{}, line {line}: {why}", path.display())]
     Line { path: PathBuf, line: usize, why: String },
     /// The pod file is not valid.
@@ -55,16 +55,16 @@ pub(crate) enum SpawnError {
     /// The script's name cannot be sent.
     #[error("the script cannot be named like this: {0}")]
     Name(#[from] protocol::code::BadCodePath),
-    /// A namespace and an address are given.
+    /// Both a namespace and the address of a master are given.
     #[error("-n {0} does not go with the address of a master: the master's own namespace is used")]
     NamespaceAndAddress(String),
     /// A training with this tag exists.
     #[error("a training with tag {tag} exists, as job {name}")]
     Taken { tag: String, name: JobName },
-    /// The job with the name of the tag is not the training with this tag.
+    /// A job has the name that belongs to the tag, but it is not the training with this tag.
     #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
     Another { tag: String, name: JobName },
-    /// There is no terminal to ask at.
+    /// `-d` must ask the user, but there is no terminal.
     #[error("-d asks before it deletes, and there is no terminal: give -y")]
     NoConsent,
 }
@@ -93,17 +93,17 @@ impl SpawnError {
     }
 }
 
-/// The tag of a training, which becomes a label of its pods, and the name of its job.
+/// The tag of a training. It becomes a label of the pods and gives the job its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
-    /// As the user typed it.
+    /// The tag as the user typed it.
     pub(crate) text: String,
-    /// In lower case, with `-` for other characters.
+    /// The tag in lower case, with `-` for every character that is not a letter or digit.
     pub(crate) job: JobName,
 }
 
 impl Tag {
-    /// The tag that a command line names. `random` is the id of which a random tag has the first eight characters.
+    /// The tag that a command line names. A random tag is the first eight characters of `random`.
     pub(crate) fn of(args: &SpawnArgs, random: uuid::Uuid) -> Result<Self, SpawnError> {
         let positional = args.script.as_ref().filter(|_| args.delete);
         let text = match (positional, &args.tag) {
@@ -123,7 +123,7 @@ impl Tag {
     }
 }
 
-/// What the files of a command line contain.
+/// The contents of the files that a command line names.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Inputs {
     /// The name of the script.
@@ -141,7 +141,8 @@ pub(crate) struct Inputs {
 /// A job, and the files that it brings.
 pub(crate) type Spawned = (JobRequest, Vec<(CodePath, Vec<u8>)>);
 
-/// The job of a command line. `is_local`: the workers are processes of one machine, without images and without /script.
+/// Makes the job of a command line. If `is_local`, the workers are processes on one machine, without images and without
+/// the folder /script.
 pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) -> Result<Spawned, SpawnError> {
     let Inputs { script, content, commands, pod, env } = inputs;
     let beside = |text: String| if is_local { text.replace(SCRIPT_IN_POD, SCRIPT) } else { text };

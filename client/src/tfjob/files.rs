@@ -10,7 +10,7 @@ use super::{Document, TfJobError};
 
 /// The name of stdin.
 const STDIN: &str = "-";
-/// The files of a folder that are read, as kubectl reads them.
+/// The extensions of the files that are read from a folder. kubectl reads the same files.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// All objects of these files, in their order. `here` is the current folder.
@@ -37,7 +37,7 @@ pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<Document>, TfJo
     Ok(documents)
 }
 
-/// The file at this path or, if it is a folder, the files in it in the order of their names.
+/// The file at this path. If the path is a folder, the files in that folder, in the order of their names.
 fn files_at(path: &Path) -> Result<Vec<PathBuf>, TfJobError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -54,7 +54,7 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, TfJobError> {
     Ok(paths)
 }
 
-/// The objects of a text. The library refuses duplicate keys, and limits what anchors and aliases may become.
+/// The objects of a text. The library refuses duplicate keys, and limits the size of expanded aliases.
 pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, TfJobError> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
@@ -70,12 +70,12 @@ pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Docum
     Ok(objects.into_iter().enumerate().map(document).collect())
 }
 
-/// Why a text is not YAML. The library's advice is for programmers.
+/// The library's error text, without its advice for programmers.
 fn reason(error: &serde_saphyr::Error) -> String {
     error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "")
 }
 
-/// The objects of a list, as `kubectl get -o yaml` writes it; else the object itself.
+/// The items of a list, such as the output of `kubectl get -o yaml`. Any other object is returned unchanged.
 fn items(object: Value) -> Vec<Value> {
     let is_list = object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match object.get("items") {

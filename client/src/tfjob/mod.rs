@@ -1,4 +1,5 @@
-//! The files with TFJobs: finds and splits them, and prepares them for a master without a cluster. The master reads them.
+//! Finds and splits the files with TFJobs. Adapts the TFJobs if there is no cluster, or if the job brings its code. The
+//! master interprets them.
 
 mod files;
 mod scripts;
@@ -23,10 +24,10 @@ pub(crate) enum TfJobError {
     /// The file is not YAML.
     #[error("{origin} is not valid YAML: {reason}")]
     NotYaml { origin: String, reason: String },
-    /// No file has a document.
+    /// No file contains an object.
     #[error("there is no TFJob in {0}")]
     Nothing(String),
-    /// The script is in the image, which this machine does not use.
+    /// The script is a path of the image, and this machine has no file with the same name.
     #[error("{origin}: {script} is a path of the image, and this machine has no {} in {}", file.display(), listed(folders))]
     NoScript { origin: String, script: String, file: PathBuf, folders: Vec<PathBuf> },
     /// No container runs a script that is in the folder of --code.
@@ -35,7 +36,7 @@ pub(crate) enum TfJobError {
     /// --code names no folder.
     #[error("--code {} is not a folder", .0.display())]
     NoFolder(PathBuf),
-    /// Several TFJobs are to be followed.
+    /// Several TFJobs are given, but only one can be followed.
     #[error("only one TFJob can be followed, and there are {0}")]
     Several(usize),
     /// The same TFJob has ended before.
@@ -75,7 +76,6 @@ pub(crate) struct Document {
     pub(crate) origin: String,
     /// The folder of the file.
     pub(crate) folder: PathBuf,
-    /// The object.
     pub(crate) object: Value,
 }
 
@@ -106,7 +106,7 @@ impl Document {
         lists.flatten().filter(|container| container["name"] == TFJOB_CONTAINER)
     }
 
-    /// The images whose own program runs.
+    /// The images of containers without a command. These containers run the program of their image.
     pub(crate) fn images_without_command(&mut self) -> BTreeSet<String> {
         self.containers()
             .filter(|container| lacks(container, "command"))
@@ -114,8 +114,8 @@ impl Document {
             .collect()
     }
 
-    /// Prepares the object for a master whose replicas are processes. Adds the programs of images, and replaces scripts of
-    /// images by the files with the same names in these folders.
+    /// Prepares the object for a master whose replicas are processes. Adds the programs of images. Replaces the path of
+    /// a script in an image by the file with the same name in these folders.
     pub(crate) fn without_images(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
@@ -129,7 +129,8 @@ impl Document {
         Ok(())
     }
 
-    /// Prepares the object for a master that brings the code in this folder to its pods. Returns a script in it.
+    /// Prepares the object for a master that brings the code in this folder to its pods. Returns one of the scripts
+    /// in this folder.
     pub(crate) fn with_code(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
@@ -145,7 +146,7 @@ impl Document {
     }
 }
 
-/// Adds the program of the image to a container that names none.
+/// Adds the program of the image to a container without a command.
 fn complete(container: &mut Value, entrypoints: &BTreeMap<String, Entrypoint>) {
     let known = container["image"].as_str().and_then(|image| entrypoints.get(image));
     if let Some(Entrypoint { command, args, .. }) = known.filter(|_| lacks(container, "command")) {
@@ -156,7 +157,7 @@ fn complete(container: &mut Value, entrypoints: &BTreeMap<String, Entrypoint>) {
     }
 }
 
-/// Whether a list of a container is absent or empty. Kubernetes then takes that of the image.
+/// Whether a list of a container is absent or empty. Kubernetes then uses the image's list.
 fn lacks(container: &Value, list: &str) -> bool {
     container[list].is_null() || container[list].as_array().is_some_and(Vec::is_empty)
 }

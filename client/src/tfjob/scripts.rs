@@ -1,4 +1,5 @@
-//! The script that a container runs: a path of its image, which becomes a file of this machine.
+//! Finds the script that a container runs, and replaces its path in the image by a file of this machine or of the
+//! job's code.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +8,14 @@ use serde_json::Value;
 
 use super::TfJobError;
 
-/// Flags of interpreters after which no script follows.
+/// Flags with which an interpreter runs something else than a script file.
 const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
 
 /// Flags of Python whose value is the next word.
 const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
 
-/// Names the file of this machine, if the script is an absolute path that this machine does not have: the file with the same
-/// name in the first of these folders that has it.
+/// If the script is an absolute path that does not exist on this machine, replaces it by a file with the same name from
+/// the first of these folders that contains one.
 pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), TfJobError> {
     let Some(word) = script(container) else { return Ok(()) };
     let script = word.as_str().unwrap_or_default().to_owned();
@@ -32,8 +33,8 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
     }
 }
 
-/// If the script is in this folder, which the job brings, replaces the script's word by its path in the folder, and returns
-/// this path. A script with an absolute path, which is a path of the image, is in the folder if a file there has its name.
+/// If the script is in this folder, which the job brings, replaces it by its path in the folder, and returns that path.
+/// For an absolute path, which is a path of the image, looks for a file with the same name directly in the folder.
 pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> {
     let word = script(container)?;
     let path = Path::new(word.as_str()?);
@@ -43,7 +44,8 @@ pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> 
     Some(script)
 }
 
-/// The first word after the program that is neither a flag nor the value of one.
+/// The first word after the program that is neither a flag nor a flag's value. `None` if a flag of [`NO_SCRIPT`] comes
+/// before that word.
 fn script(container: &mut Value) -> Option<&mut Value> {
     let [command, args] = ["command", "args"].map(|name| container[name].as_array().map_or(0, Vec::len));
     let place_of = |place: usize| if place < command { ("command", place) } else { ("args", place - command) };

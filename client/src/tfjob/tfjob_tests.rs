@@ -30,7 +30,7 @@ fn a_file_has_one_object_or_several_or_a_list() {
 }
 
 #[test]
-fn a_folder_has_the_files_with_yaml_and_json() {
+fn from_a_folder_only_yaml_and_json_files_are_read() {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("b.yml", "metadata: {name: b}"), ("a.yaml", "metadata: {name: a}"), ("c.py", "x = 1")] {
         fs::write(folder.path().join(name), text).unwrap();
@@ -50,7 +50,7 @@ fn a_generated_name_is_completed_once() {
     assert_eq!(document.name(), "mnist-abcde");
 }
 
-/// A TFJob whose worker has these fields.
+/// A TFJob whose worker has a container with these fields.
 fn with_worker(container: &Value) -> Document {
     let mut container = container.clone();
     container["name"] = TFJOB_CONTAINER.into();
@@ -99,7 +99,7 @@ fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() 
 }
 
 #[test]
-fn scripts_in_the_folder_of_the_code_are_named_by_their_path_in_it() {
+fn scripts_in_the_folder_of_the_code_get_their_path_in_that_folder() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("src")).unwrap();
     for name in ["mnist.py", "src/eval.py"] {
@@ -135,7 +135,7 @@ fn the_program_of_an_image_replaces_a_missing_command() {
 }
 
 #[test]
-fn the_images_of_the_oldest_version_and_of_empty_commands_are_asked_too() {
+fn images_in_v1alpha1_and_of_containers_with_an_empty_command_are_found() {
     let oldest = "spec: {replicaSpecs: [{template: {spec: {containers: [{name: tensorflow, image: a}]}}}]}";
     let empty =
         "spec: {tfReplicaSpecs: {PS: {template: {spec: {containers: [{name: tensorflow, image: b, command: []}]}}}}}";

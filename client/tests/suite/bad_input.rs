@@ -61,7 +61,7 @@ fn bad_durations_are_refused_with_their_flag() {
 }
 
 #[test]
-fn bad_words_are_refused_with_their_flag() {
+fn bad_names_variables_and_verbs_are_refused_with_their_flag() {
     let folder = folder_with_script();
     let [too_long, longest] = [56, 55].map(|length| "a".repeat(length));
     for (arguments, sentence) in [

@@ -1,4 +1,4 @@
-//! A job brings its own code: the client packs a folder, and sends what the master does not have.
+//! Jobs that bring their code: the client packs a folder, and sends the files that the master does not have.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -31,14 +31,14 @@ fn submit(folder: &Path, master: &FakeMaster, more: &[&str]) -> Ended {
     run(folder, &[&["--task", "digits", "-d", "--master", &master.url], more].concat())
 }
 
-/// The requests without the ids in them.
+/// The requests so far, with `ID` in place of the code's id.
 fn asked(master: &FakeMaster) -> Vec<String> {
     let id = master.submitted()["code"].as_str().unwrap().to_owned();
     master.asked().iter().map(|request| request.replace(&id, "ID")).collect()
 }
 
 #[test]
-fn a_script_goes_to_the_pods_of_an_unmodified_image() {
+fn the_code_of_a_script_is_sent_once_and_its_image_is_not_modified() {
     let (folder, master) = (project(), at(BackendKind::Kubernetes));
     let ended = submit(folder.path(), &master, &[&["src/train.py"], &IMAGE[..]].concat()).expect_code(0);
     ended.expect_stderr("code of 2 files: sent 2 of them, 78 bytes, in ");
@@ -50,7 +50,7 @@ fn a_script_goes_to_the_pods_of_an_unmodified_image() {
     let files = [("src/helper.py", ""), ("src/train.py", "import helper\n")];
     assert_eq!(master.files(), files.map(|(path, text)| (path.to_owned(), text.to_owned())));
     submit(folder.path(), &master, &[&["./src/train.py"], &IMAGE[..]].concat()).expect_code(0);
-    assert_eq!(asked(&master)[5..], ["GET /v1/master", "POST /v1/jobs"], "the master has the code now");
+    assert_eq!(asked(&master)[5..], ["GET /v1/master", "POST /v1/jobs"], "the code was sent twice");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn code_that_cannot_be_sent_or_run_is_refused() {
         let master = at(BackendKind::Kubernetes);
         let ended = submit(folder.path(), &master, arguments).expect_code(2);
         ended.expect_stderr(&format!("error: {sentence}")).expect_stderr(hint);
-        assert!(master.asked().iter().all(|request| request == "GET /v1/master"), "nothing is sent: {arguments:?}");
+        assert!(master.asked().iter().all(|request| request == "GET /v1/master"), "something was sent: {arguments:?}");
     }
     symlink("/etc", folder.path().join("src/link")).unwrap();
     let ended = submit(folder.path(), &at(BackendKind::Process), &["src/train.py"]).expect_code(2);

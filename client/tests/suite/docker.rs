@@ -1,4 +1,4 @@
-//! Wraps images with a real engine. Needs `docker` and the image python:3.11-slim:
+//! Makes images of pods with a real engine. Needs `docker` and the image python:3.11-slim:
 //! `cargo test -p client --test suite docker -- --ignored`.
 
 #![expect(clippy::disallowed_methods, reason = "a test extends the PATH")]
@@ -37,7 +37,7 @@ fn kubernetes() -> FakeMaster {
 #[track_caller]
 fn nothing_is_left_of(image: &Image) {
     let containers = docker(&["ps", "--all", "--quiet", "--filter", &format!("ancestor={}", image.name)]);
-    assert_eq!(containers, "", "containers of {}", image.name);
+    assert_eq!(containers, "", "containers of {} are left", image.name);
 }
 
 #[test]
@@ -71,14 +71,14 @@ fn an_entrypoint_script_stays_in_front_of_the_agents_command() {
     let folder = tempfile::tempdir().unwrap();
     let ended = wrap(&image, &agent_file(folder.path(), "one"), Some(&engine)).expect_code(0);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(engine.asked().contains(&"POST /images/load".to_owned()), "this engine loads the agent's layer alone");
+    assert!(engine.asked().contains(&"POST /images/load".to_owned()), "the engine did not load the agent's layer");
     assert_eq!(image.inspect_wrapped()["Config"]["Entrypoint"], json!(["/muster/agent", "--entrypoint=/e.sh"]));
     nothing_is_left_of(&image);
 }
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_layer_holds_only_the_agent_as_an_executable_owned_by_root() {
+fn the_layer_contains_only_the_agent_as_an_executable_owned_by_root() {
     let image = Image::built("layer", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -140,18 +140,25 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
     wrap(&image, &agent, Some(&engine)).expect_code(0).expect_stderr("up to date");
     assert_eq!(image.inspect_wrapped()["Id"], first);
     let asked = engine.asked();
-    assert!(asked.len() == 4 && asked[3].starts_with("POST /images/sha256:"), "one name was missing: {asked:?}");
+    assert!(
+        asked.len() == 4 && asked[3].starts_with("POST /images/sha256:"),
+        "not only the missing name was added: {asked:?}"
+    );
     docker(&["rmi", &submitted]);
     let named = wrap(&image, &agent, Some(&engine)).expect_code(0).expect_stderr("wrapped in");
     assert_eq!((named.stdout, image.inspect_wrapped()["Id"].take()), (format!("{submitted}\n"), first.clone()));
 
     wrap(&image, &agent_file(folder.path(), "two"), None).expect_code(0).expect_stderr("wrapped in");
-    assert_eq!(docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]), first, "the submitted image stays");
+    assert_eq!(
+        docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]),
+        first,
+        "the name of the submitted image has moved"
+    );
     let second = image.inspect_wrapped()["Id"].take();
-    assert_ne!(first, second, "another agent");
+    assert_ne!(first, second, "another agent did not change the image");
     image.build(&format!("{SCRIPT_IN_WORK}\nENV NEW=1"));
     wrap(&image, &agent, None).expect_code(0).expect_stderr("wrapped in");
-    assert_ne!(second, image.inspect_wrapped()["Id"].take(), "another base");
+    assert_ne!(second, image.inspect_wrapped()["Id"].take(), "another base did not change the image");
 }
 
 #[test]
@@ -324,7 +331,7 @@ fn an_image_that_may_run_as_root_is_refused_unless_root_is_allowed() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_dockerfile_is_built_with_the_files_that_dockerignore_keeps() {
+fn a_dockerfile_is_built_with_the_files_that_dockerignore_does_not_exclude() {
     let (image, master) = (Image::unnamed("folder"), kubernetes());
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join(image.name.trim_start_matches("muster-"));

@@ -1,4 +1,4 @@
-//! `client env` and env.sh in bash and, if installed, zsh, with scripts in place of kubectl and minikube.
+//! `client env` and env.sh, in bash and, if installed, in zsh. Scripts replace kubectl and minikube.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Ended, finish};
 
-/// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. NODES_FAIL and TOKEN_FAIL are
-/// errors to print instead. In these two, and once in NODES, `_` stands for a space.
+/// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. If NODES_FAIL or
+/// TOKEN_FAIL is set, kubectl prints this error instead. A space is written as `_` in errors, and once in NODES.
 const KUBECTL: &str = r#"#!/bin/bash
 echo "Warning: this is no reason" >&2
 fail() {
@@ -25,7 +25,7 @@ case "$*" in
     *) fail "kubectl $*: not expected" ;;
 esac
 "#;
-/// A minikube. The variable MINIKUBE is the running profile.
+/// A minikube. The variable MINIKUBE names the running profile.
 const MINIKUBE: &str = r#"#!/bin/bash
 case "$*" in
     "--profile=${MINIKUBE-}"*) [ -n "${MINIKUBE-}" ] || exit 85 ;;
@@ -43,7 +43,7 @@ case "$*" in
     *) echo "minikube $*: not expected" >&2; exit 1 ;;
 esac
 "#;
-/// Functions for the scripts of the tests.
+/// A function for the scripts of the tests: checks a variable's value.
 const CHECKS: &str = r#"
 is() {
     eval "came=\${$1-<unset>}"
@@ -63,7 +63,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        // In the target folder, so that programs can be hard-linked instead of copied.
+        // The folder is below the target folder, so that programs can be hard-linked instead of copied.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let at = |path: &str| folder.path().join(path);
         for name in ["dist", "bin", "few"] {
@@ -84,7 +84,7 @@ impl Scene {
         self.folder.path().join(name)
     }
 
-    /// Runs a script with an environment of these variables, the path of env.sh in `$E`, and of the client in `$C`.
+    /// Runs a script with these variables. `$E` is the path of env.sh, and `$C` is the path of the client.
     fn run(&self, shell: &[&str], variables: &[&str], script: &str) -> Ended {
         let mut command = Command::new(shell[0]);
         command.args(&shell[1..]).args(["-c", &format!("{CHECKS}{script}")]).env_clear().current_dir("/");
@@ -100,7 +100,7 @@ fn shells() -> impl Iterator<Item = &'static [&'static str]> {
     [&["bash"][..], &["zsh", "-f"]].into_iter().filter(installed)
 }
 
-/// Checks in each shell that the script reaches its end and that stderr has these texts.
+/// Checks in each shell that the script reaches its end and that stderr contains these texts.
 #[track_caller]
 fn it(variables: &[&str], script: &str, says: &[&str]) {
     let scene = Scene::new();
@@ -135,7 +135,7 @@ fn any_shell_can_evaluate_the_statements_without_env_sh() {
 }
 
 #[test]
-fn down_restores_the_environment() {
+fn env_sh_down_restores_the_environment() {
     it(
         &[
             "CONTEXT=minikube",

@@ -1,4 +1,4 @@
-//! Follows submitted jobs to their end: lines, changes, the closing line, the exit code.
+//! Following submitted jobs to their end: their lines and changes, the closing line, and the exit code.
 
 use std::os::unix::process::CommandExt;
 
@@ -24,7 +24,10 @@ fn every_step_of_a_job_that_succeeds_is_printed() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &[]).expect_code(0);
-    assert_eq!(ended.stdout, "worker-0 │ hello\nworker-1 │ \u{1b}[1mwelt\u{1b}[0m\n", "a pipe gets the text unchanged");
+    assert_eq!(
+        ended.stdout, "worker-0 │ hello\nworker-1 │ \u{1b}[1mwelt\u{1b}[0m\n",
+        "the text was changed for a pipe"
+    );
     let told: Vec<&str> = ended.stderr.lines().collect();
     assert_eq!(
         told,
@@ -85,7 +88,7 @@ fn a_command_ends_when_the_result_is_decided_even_if_pods_remain() {
     for (result, code, state) in
         [(JobResult::Succeeded, 0, JobState::Succeeded), (JobResult::Cancelled, 1, JobState::Cancelled)]
     {
-        // The job is never shown as finished.
+        // The views never show the job as finished.
         let views = vec![running("digits"), decided("digits", result)];
         let master = || FakeMaster::start(Script { views: views.clone(), logs: [lines()].into(), ..Script::default() });
         assert_eq!(submit_at(&master().url, &[]).expect_code(code).stdout.lines().count(), 2);
@@ -100,7 +103,7 @@ fn a_command_ends_when_the_result_is_decided_even_if_pods_remain() {
 }
 
 #[test]
-fn a_start_by_a_new_master_is_marked() {
+fn the_first_start_under_a_new_master_is_marked_with_its_cause() {
     let mut taken_over = pending("digits");
     taken_over.seq = 3;
     let mut again = running("digits");

@@ -13,7 +13,7 @@ use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{line, running};
 use crate::support::{client_beside, command, finish, folder_with_script, signal, until};
 
-/// Serialises the tests: a program cannot start while the child of another test still has it open for writing.
+/// Lets one test run at a time. A program cannot start while a child of another test has its file open for writing.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,7 +33,7 @@ fn missing_programs_are_named() {
 }
 
 #[test]
-fn a_master_that_dies_or_prints_no_address_is_an_error_and_leaves_nothing() {
+fn a_master_that_dies_or_prints_no_address_is_an_error_and_leaves_nothing_behind() {
     let _alone = alone();
     let script = folder_with_script();
     for (master, sentence) in [
@@ -88,8 +88,8 @@ fn a_local_master_does_not_get_the_variables_of_another_master() {
     assert!(!ended.stderr.contains("MUSTER_"), "{}", ended.stderr);
 }
 
-/// Starts a client whose local master is a script that runs `says` and then waits. The first folder has the pid file of
-/// the script.
+/// Starts a client whose local master is a script that runs `says` and then waits. The first folder contains the
+/// pid file of the script.
 fn started(says: &str) -> (TempDir, TempDir, Child) {
     let master = format!("echo $$ > \"$TMPDIR/pid\"\n{says}\nexec cat >/dev/null");
     let (folder, client) = client_beside(&[("master", &master), ("agent", "")]);
@@ -106,7 +106,8 @@ fn pid(folder: &TempDir) -> Option<Pid> {
     Pid::from_raw(text.trim().parse().ok()?)
 }
 
-/// Starts a local job, interrupts it, calls `then`, and returns what the client prints from then on.
+/// Starts a local job, interrupts the client, and calls `then` when the client stops the job. Returns the rest of the
+/// client's stderr.
 fn interrupted(then: impl FnOnce(&TempDir, &Child)) -> String {
     let logs = [Logs::Lines(vec![line("worker-0", 6, "hello")]), Logs::Lines(Vec::new())].into();
     let views = vec![running("digits")];
@@ -173,5 +174,5 @@ fn assert_nothing_is_left(temporary: &Path) {
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "the master {pid} still runs");
     std::fs::remove_file(temporary.join("pid")).unwrap();
     let left: Vec<_> = std::fs::read_dir(temporary).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(left, Vec::<std::path::PathBuf>::new());
+    assert_eq!(left, Vec::<std::path::PathBuf>::new(), "files are left");
 }

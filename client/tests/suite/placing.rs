@@ -1,4 +1,5 @@
-//! The master decides where replicas run. Flags that do not work there are refused before the submit.
+//! The master decides whether replicas run in Kubernetes or as processes. Flags that do not work there are refused
+//! before the submit.
 
 use std::path::Path;
 
@@ -56,7 +57,7 @@ fn flags_for_kubernetes_are_refused_by_a_master_with_processes() {
         let master = at(BackendKind::Process);
         let ended = submit(folder.path(), &master, flags).expect_code(2);
         ended.expect_stderr(&format!("error: {} works only in Kubernetes: the master at {}", flags[0], master.url));
-        assert_eq!(master.asked(), ["GET /v1/master"], "nothing is submitted");
+        assert_eq!(master.asked(), ["GET /v1/master"], "something was submitted");
     }
 }
 
@@ -100,7 +101,7 @@ fn kubernetes_needs_an_image_but_no_script_in_the_folder() {
     let ended = submit(empty.path(), &master, &[]).expect_code(4);
     let ended = ended.expect_stderr("error: cannot reach Docker at unix:///nowhere: there is no socket /nowhere");
     ended.expect_stderr("hint: is Docker running");
-    assert_eq!(master.asked(), ["GET /v1/master", "GET /v1/master", "GET /v1/master"], "nothing is submitted");
+    assert_eq!(master.asked(), ["GET /v1/master", "GET /v1/master", "GET /v1/master"], "something was submitted");
 }
 
 #[test]

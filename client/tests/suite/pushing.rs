@@ -1,4 +1,4 @@
-//! `push`: what the client says about a push that is refused, takes long, or is replaced.
+//! `push`: the messages about a push that is refused, takes long, or is replaced by another push.
 
 use protocol::code::CodeId;
 use protocol::error::{ErrorCode, Problem};
@@ -13,7 +13,8 @@ fn code(digit: &str) -> Option<CodeId> {
     Some(digit.repeat(64).parse().unwrap())
 }
 
-/// A job that brought its code, in this start, with this many pushes, of which this start has `started`.
+/// A job that brings its code, in start 1.`sequence`, after this many pushes. The start has the code of
+/// push number `started`.
 fn job(seq: u64, sequence: u32, pushes: u32, started: u32) -> JobView {
     let mut view = running("digits");
     (view.spec.work_dir, view.spec.code, view.code) = (None, code("0"), code("1"));
@@ -26,7 +27,7 @@ fn refused(status: u16, code: ErrorCode, detail: &str) -> Changed {
     Changed::Refused(Problem { status, code, detail: detail.to_owned() })
 }
 
-/// Pushes to a job that runs, with these answers to each request for the change.
+/// Pushes to a running job. The master answers each request for the change with the next of these answers.
 #[track_caller]
 fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) {
     let changes = changes.into().into();
@@ -37,7 +38,7 @@ fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) 
 }
 
 #[test]
-fn a_push_that_another_push_has_replaced_says_so_and_has_not_succeeded() {
+fn a_push_that_another_push_has_replaced_names_this_cause_and_exits_with_1() {
     let other = JobView { code: code("2"), ..job(3, 2, 2, 2) };
     let (ended, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![other])], &[]);
     ended.expect_code(1).expect_stderr("another push to job digits came after this one, and has replaced its code");
@@ -51,7 +52,7 @@ fn a_push_during_a_start_waits_for_the_start_with_its_own_code() {
 }
 
 #[test]
-fn a_job_that_ends_before_its_new_code_has_run_is_no_success() {
+fn a_push_fails_if_the_job_ends_before_its_new_code_has_run() {
     let ended = JobView { seq: 3, pushes: 1, ..succeeded("digits") };
     let (pushed, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![ended.clone()])], &[]);
     pushed.expect_code(1).expect_stderr("job digits has ended without the new code (succeeded)");
@@ -71,7 +72,7 @@ fn a_push_is_repeated_while_agents_receive_the_code() {
 }
 
 #[test]
-fn watched_files_that_an_agent_did_not_take_are_pushed_again_without_a_save() {
+fn watched_files_that_an_agent_refused_are_pushed_again_without_another_save() {
     let full = || refused(409, ErrorCode::CodeNotTaken, "the disk of worker-1 is full");
     let end = JobView { seq: 3, pushes: 1, started_pushes: 1, ..succeeded("digits") };
     let accepted = Changed::Accepted(job(2, 1, 1, 0).into(), vec![end]);
@@ -82,7 +83,7 @@ fn watched_files_that_an_agent_did_not_take_are_pushed_again_without_a_save() {
 }
 
 #[test]
-fn a_watch_pushes_at_once_what_was_saved_in_a_jobs_folder_since_its_scripts_began() {
+fn a_watch_pushes_at_once_if_files_were_saved_after_the_scripts_began() {
     let folder = folder_with_script();
     let mut halted = JobView { state: JobState::Halted, ..running("digits") };
     halted.spec.work_dir = Some(folder.path().into());
@@ -95,10 +96,10 @@ fn a_watch_pushes_at_once_what_was_saved_in_a_jobs_folder_since_its_scripts_bega
 }
 
 #[test]
-fn a_folder_that_is_not_used_or_is_none_is_named() {
+fn a_path_that_is_not_a_folder_is_refused_and_a_folder_that_is_not_used_is_named() {
     let (refused, master) = push([], &["exec.py"]);
     refused.expect_code(2).expect_stderr("/exec.py is not a folder").expect_stderr("hint: give the folder");
-    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "nothing is sent");
+    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was sent");
 
     let folder = folder_with_script();
     let mut own = job(2, 1, 0, 0);
@@ -121,11 +122,11 @@ fn a_job_without_a_folder_cannot_be_watched() {
     let master = FakeMaster::start(Script { views: vec![on_machines], ..Script::default() });
     let refused = run(folder_with_script().path(), &["push", "digits", "--watch", "--master", &master.url]);
     refused.expect_code(2).expect_stderr("error: --watch does not go with job digits: it names no folder");
-    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "nothing is pushed");
+    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was pushed");
 }
 
 #[test]
-fn a_refusal_for_good_is_bad_input() {
+fn a_push_that_can_never_work_exits_with_2_and_a_full_disk_exits_with_3() {
     let (ended, _) = push([refused(409, ErrorCode::CannotPush, "its script is in its image")], &[]);
     ended.expect_code(2).expect_stderr("error: its script is in its image");
     let (ended, _) = push([refused(409, ErrorCode::CodeNotTaken, "its disk is full")], &[]);

@@ -1,4 +1,4 @@
-//! Wraps images with recorded answers of Docker 20.10, Docker 29 and podman, which this machine need not have.
+//! Makes images of pods with recorded answers of Docker 20.10, Docker 29 and podman. No engine is needed.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn an_entrypoint_script_is_kept_in_front_of_the_agents_command() {
 }
 
 #[test]
-fn a_script_behind_a_link_is_read() {
+fn an_entrypoint_script_behind_a_link_is_read() {
     let engine = docker_with(&json!(["/e.sh"]), &[("/e.sh", "-> /opt/e.sh"), ("/opt/e.sh", PREPARES)]);
     wrap(&engine).expect_code(0);
     assert_eq!(engine.entrypoint(), json!(["/muster/agent", "--entrypoint=/e.sh"]));
@@ -120,7 +120,7 @@ fn docker_29_and_podman_build_the_image_without_trying_to_load_it() {
 }
 
 #[test]
-fn docker_that_unexpectedly_refuses_the_archive_builds_instead_and_says_why() {
+fn if_docker_unexpectedly_refuses_the_archive_the_image_is_built_and_the_reason_shown() {
     let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
     let ended = wrap(&engine).expect_code(0);
     ended.expect_stderr("image digits_pod: Docker cannot load the agent's layer by itself (not me); building instead");

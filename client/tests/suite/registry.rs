@@ -11,7 +11,7 @@ use crate::support::fake_master::{FakeMaster, Script};
 use crate::support::views::succeeded;
 use crate::support::{client, finish, until};
 
-/// A registry. Drop stops it.
+/// A running registry. Dropping the value stops it.
 struct Registry {
     process: Child,
     address: String,

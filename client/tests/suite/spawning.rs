@@ -1,4 +1,4 @@
-//! Command lines of tf-spawner: which master is asked, what it gets, and what `-d` asks.
+//! Command lines of tf-spawner: the choice of the master, the submitted job, and the question of `-d`.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn master() -> FakeMaster {
 }
 
 #[test]
-fn without_a_master_the_one_in_the_namespace_of_the_context_is_asked() {
+fn without_an_address_the_master_in_the_namespace_of_the_context_is_asked() {
     let folder = folder(&[("train.py", "")]);
     let refused_in = |context: &serde_json::Value, more: &[&str], namespace: &str| {
         let kubeconfig = json!({

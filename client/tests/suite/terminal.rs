@@ -72,7 +72,7 @@ fn a_finished_line_is_shown_once() {
 }
 
 #[test]
-fn ctrl_c_ends_the_shells_loop_too() {
+fn ctrl_c_at_a_terminal_also_ends_the_loop_of_a_shell() {
     let master = serving(running("digits"), vec![line("worker-0", 6, "hello")]);
     let folder = folder_with_script();
     let twice = "for n in 1 2; do \"$0\" logs digits -f --master \"$1\"; done";

@@ -23,7 +23,7 @@ fn list_shows_a_line_for_each_job() {
     let ended = at(&master, &["list"]).expect_code(0);
     let rows: Vec<Vec<&str>> = ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
-    // The time ends with the result. A restarted master may record the end of the pods again.
+    // TIME ends with the result, because a restarted master may record the end of the pods again.
     assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.8", "s", "succeeded"]);
     assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
 
@@ -34,7 +34,7 @@ fn list_shows_a_line_for_each_job() {
 
 #[test]
 fn a_closed_stdout_ends_a_list_without_an_error() {
-    // The list is longer than a pipe holds, so the client is still writing when the reader closes the pipe.
+    // The list does not fit into a pipe, so the client is still writing when the reader closes the pipe.
     let master = serving((0..500).map(|_| succeeded("digits")).collect());
     let folder = folder_with_script();
     let mut command = client(folder.path());
@@ -86,7 +86,7 @@ fn logs_prints_the_merged_output_or_one_replica() {
     let ended = at(&master, &["logs", "digits", "--replica", "worker-1"]).expect_code(0);
     assert_eq!(ended.stdout, String::from_utf8_lossy(b"raw \x1b[2J\xffbytes\nno end"));
     let asked = "GET /v1/jobs/digits/logs?follow=false&replica=worker-1";
-    // The second request asks for kept output after a gap.
+    // The second request asks for more output, which could follow a gap.
     assert_eq!(master.asked()[1..], [asked.to_owned(), format!("{asked}&offset=21")]);
 }
 

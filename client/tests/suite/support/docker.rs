@@ -1,5 +1,5 @@
-//! The engine of this machine, for tests that need one: images that are removed after the test, and a socket that
-//! forwards requests to the engine and records them.
+//! For tests with the engine of this machine: images that are removed after the test, and a socket that forwards
+//! requests to the engine and records them.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -19,13 +19,13 @@ pub(crate) fn docker(arguments: &[&str]) -> String {
     String::from_utf8(ended.stdout).unwrap().trim().to_owned()
 }
 
-/// An image of a test. Drop removes it and the images made from it.
+/// An image of a test. Dropping the value removes the image and the images made from it.
 pub(crate) struct Image {
     pub(crate) name: String,
 }
 
 impl Image {
-    /// An unused name.
+    /// An unused name, without an image.
     pub(crate) fn unnamed(purpose: &str) -> Self {
         Self { name: format!("muster-test-{purpose}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]) }
     }
@@ -48,7 +48,7 @@ impl Image {
         docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
     }
 
-    /// An instruction that labels the images. The label finds them even after other images have taken their names.
+    /// The instruction that labels this test's images. Drop finds them by the label, even without a name.
     pub(crate) fn label(&self) -> String {
         format!("LABEL muster.test={}", self.name)
     }
@@ -109,7 +109,7 @@ pub(crate) fn program_file(folder: &Path, text: &str, machine: u8) -> PathBuf {
     path
 }
 
-/// A socket that forwards all requests to the engine, except those with the refused path.
+/// A socket that forwards all requests to the engine, except requests for the refused path.
 pub(crate) struct Listener {
     folder: tempfile::TempDir,
     asked: Arc<Mutex<Vec<String>>>,

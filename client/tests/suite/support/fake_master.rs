@@ -1,4 +1,4 @@
-//! A master that serves a script and records requests.
+//! A master with prepared answers. Records all requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,22 +20,23 @@ use protocol::view::{BackendKind, JobView, LogLine, MasterView};
 /// How often a long poll looks for a new view.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What a fake master serves.
+/// The answers of a fake master.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// Long polls get these in turn. A submit gets the first one. Plain requests get the current one.
+    /// The views of the job. Long polls return them in turn. A submit returns the first view. A plain request returns
+    /// the newest view that was returned so far.
     pub(crate) views: Vec<JobView>,
-    /// One answer for each log request. The last one is repeated.
+    /// One answer for each log request. The last answer is repeated.
     pub(crate) logs: VecDeque<Logs>,
     /// The answer to a submit instead of a view.
     pub(crate) refusal: Option<Problem>,
-    /// An earlier command submitted the job.
+    /// Whether an earlier command submitted the job.
     pub(crate) before: bool,
-    /// A submit is recorded but never answered.
+    /// Whether submits are recorded but never answered.
     pub(crate) mute: bool,
-    /// The job is unknown, because it was deleted.
+    /// Whether the job is unknown, because it was deleted.
     pub(crate) deleted: bool,
-    /// After a delete, the job still exists.
+    /// Whether the job still exists after a delete.
     pub(crate) lingers: bool,
     /// The name of an unreadable record. It is not shown as a job, but can be deleted.
     pub(crate) unreadable: Option<&'static str>,
@@ -55,7 +56,7 @@ pub(crate) struct Script {
 pub(crate) enum Changed {
     /// The change is refused.
     Refused(Problem),
-    /// The job with the change. The other views are the next ones.
+    /// The change is accepted. The answer is the first view. The other views are the next views of the job.
     Accepted(Box<JobView>, Vec<JobView>),
 }
 
@@ -66,7 +67,7 @@ pub(crate) enum Logs {
     Lines(Vec<LogLine>),
     /// The bytes of one replica.
     Raw(Vec<u8>),
-    /// The bytes of one replica without their offset. Real masters always send it.
+    /// The bytes of one replica without their offset. Real masters always send the offset.
     RawNowhere(Vec<u8>),
 }
 
@@ -123,7 +124,7 @@ impl FakeMaster {
     }
 }
 
-/// A server that answers every request with the same text.
+/// Starts a server that answers every request with this text. Returns its address.
 pub(crate) fn something_else(status: u16, body: &'static str) -> String {
     let status = StatusCode::from_u16(status).unwrap();
     let router = Router::new().fallback(move || async move { (status, body) });
@@ -180,7 +181,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             if let Some(answer) = shared.view(path, query) {
                 break answer;
             }
-            // Unless the job is changed, the client's deadline ends this wait.
+            // If no change adds a view, the client's deadline ends this wait.
             tokio::time::sleep(CHANGE_INTERVAL).await;
         },
         ("PUT", path) => {
@@ -213,7 +214,7 @@ impl Code {
         MissingBlobs { missing: named.map(|(blob, _)| blob).filter(|blob| !self.blobs.contains_key(blob)).collect() }
     }
 
-    /// Whether the job of this submit brings code that is not here.
+    /// Whether the job of this submit brings code that this master does not have.
     fn lacks(&self, submitted: &serde_json::Value) -> bool {
         let here = self.manifest.as_ref().map(|manifest| manifest.id().to_string());
         submitted["code"].as_str().is_some_and(|code| here.as_deref() != Some(code))
@@ -240,7 +241,7 @@ impl Shared {
 
     fn change(&self) -> Response {
         let mut script = self.script.lock().unwrap();
-        match script.changes.pop_front().expect("no more changes") {
+        match script.changes.pop_front().expect("the test prepared an answer for each change") {
             Changed::Refused(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
             Changed::Accepted(answer, next) => {
                 script.views.extend(next);
@@ -312,7 +313,7 @@ impl Shared {
     }
 }
 
-/// The offset that `from` names for a replica.
+/// The replica's offset in the query parameter `from`.
 fn offset_of(replica: ReplicaId, query: &str) -> u64 {
     let from = query.split('&').find_map(|part| part.strip_prefix("from=")).unwrap_or_default();
     let from = from.replace("%3A", ":").replace("%2C", ",");

@@ -35,7 +35,7 @@ impl Ended {
         self
     }
 
-    /// Checks that it ended by a signal.
+    /// Checks that the command ended by a signal.
     #[track_caller]
     pub(crate) fn expect_signal(self, signal: rustix::process::Signal) -> Self {
         let ended = (self.code, self.signal);
@@ -129,12 +129,12 @@ pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
 }
 
-/// A folder that holds this client beside other programs, for tests of the local master.
+/// A folder that contains this client and other programs, for tests of the local master.
 pub(crate) fn client_beside(programs: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let client = folder.path().join("client");
-    // Another process copies: a program cannot start while this process or one of its children has it open for writing.
+    // `cp` makes the copy, because a program cannot start while this process or its children have it open for writing.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_client")).arg(&client).status().unwrap();
     assert!(copied.success());
     for (name, script) in programs {

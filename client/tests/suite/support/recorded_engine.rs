@@ -1,5 +1,5 @@
-//! An engine with recorded answers, for cases that the engine of this machine lacks: Docker 29, podman, an image with a
-//! certain file. Records requests.
+//! An engine with recorded answers, for cases that this machine's engine may not have: Docker 29, podman, an image with
+//! a certain file. Records all requests.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// The answers of an engine. After a load or a build, it has the image of pods.
+/// The answers of an engine. After a load or a build, the engine has the image of pods.
 #[derive(Default)]
 pub(crate) struct Recording {
     /// `GET /version`.
@@ -22,11 +22,11 @@ pub(crate) struct Recording {
     pub(crate) info: Value,
     /// Images by name.
     pub(crate) images: HashMap<String, Value>,
-    /// Files of the training image.
+    /// The text of files of the training image, by path. The text `-> PATH` makes a link.
     pub(crate) files: HashMap<&'static str, &'static str>,
     /// The prefix that the engine adds to names in lists.
     pub(crate) lists_below: &'static str,
-    /// The answer to a load, if it is an error.
+    /// The error that answers a load, if any.
     pub(crate) refuses_load: Option<&'static str>,
 }
 
@@ -164,7 +164,7 @@ impl Recording {
         }
     }
 
-    /// Adds an image of pods. An engine also finds it by its name without the prefix.
+    /// Adds an image of pods. An engine also finds an image by its name without the prefix.
     fn add(&mut self, name: &str, labels: &Value) {
         let mut made = self.images["digits:latest"].clone();
         made["Id"] = json!(BASE.replace("sha256:0", "sha256:f"));
@@ -182,7 +182,7 @@ impl Recording {
         self.images.insert(name.to_owned(), tagged);
     }
 
-    /// A file, with its size and kind in a header, as the answer to HEAD and GET of an archive.
+    /// The answer to HEAD and GET of an archive: a tar with the file. A header has its size and kind.
     fn file(&self, path: &str) -> Response {
         let Some(text) = self.files.get(path) else {
             return (StatusCode::NOT_FOUND, answer(&json!({"message": "no such file"}))).into_response();

@@ -71,7 +71,7 @@ impl Terminal {
         rows.join("\n").trim_end().to_owned()
     }
 
-    /// How often a text was written to the terminal. The screen need not show the text any more.
+    /// How often a text was written to the terminal, even if the screen does not show it any more.
     pub(crate) fn written(&self, text: &str) -> usize {
         String::from_utf8_lossy(&self.seen.lock().unwrap().bytes).matches(text).count()
     }
