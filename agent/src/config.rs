@@ -52,7 +52,7 @@ command line or a port that is taken. With --join: 0 if the job succeeded; if no
 agent could not join.
 ";
 
-/// The file of a container's termination message, unless its pod names another (`terminationMessagePath`).
+/// The file of a container's termination message, if the pod has no `terminationMessagePath`.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Who starts and ends the agent.
@@ -192,8 +192,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     Ok(Invocation::Agent(Box::new(config)))
 }
 
-/// Removes [`KUBERNETES_SERVICE_HOST`], and Muster's variables, including those of a master that started this agent.
-/// exec.py gets its variables from `/config`, and those with [`MUSTER_SCRIPT_PREFIX`].
+/// Removes [`KUBERNETES_SERVICE_HOST`] and all of Muster's variables: exec.py gets its own from `/config`. A variable
+/// with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
 fn for_scripts(mut environment: Environment) -> Environment {
     let of_script = |(name, value): (&OsString, &OsString)| {
         let name = name.as_bytes().strip_prefix(MUSTER_SCRIPT_PREFIX.as_bytes())?;

@@ -1,7 +1,7 @@
 //! The output of the runs: three bounded logs with one writer and any number of readers.
 //!
-//! Each stream has its own offsets, which count over the agent's whole life. The files have no names and vanish with the
-//! agent.
+//! Each stream has its own offsets, which count over the agent's whole life. The files have no names and vanish with
+//! the agent.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -125,8 +125,8 @@ pub fn stderr_tail(stderr: &[u8]) -> String {
     text[begin..].to_owned()
 }
 
-/// One log, and a watch channel that holds its end offset. The mutex is held during one read or write, and never across an
-/// await.
+/// One log, and a watch channel that holds its end offset. The mutex is held during one read or write, and never across
+/// an await.
 #[derive(Debug)]
 pub struct StreamLog {
     log: Mutex<BoundedLog>,

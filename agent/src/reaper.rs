@@ -60,8 +60,8 @@ impl Reaper {
         }
     }
 
-    /// Reaps every child that has ended. If a watched child has ended, kills its process group first: no other group can
-    /// have this id before the child is reaped.
+    /// Reaps every child that has ended. If a watched child has ended, kills its process group first: no other group
+    /// can have this id before the child is reaped.
     pub fn reap(&self, Watched { main, warm }: Watched) -> Reaped {
         for leader in [main, warm].into_iter().flatten().filter(|leader| has_ended(*leader)) {
             kill_group(leader);
@@ -92,9 +92,10 @@ impl Reaper {
         self.has_children_besides(None)
     }
 
-    /// Sends SIGKILL to every child of the agent except `warm`. The children of a killed child become the agent's children, so repeat
-    /// this until [`Reaper::has_children_besides`] finds none. Grandchildren are not killed directly: a child keeps its process id
-    /// until it is reaped here, but a grandchild's id may already belong to another process.
+    /// Sends SIGKILL to every child of the agent except `warm`. The children of a killed child become the agent's
+    /// children, so repeat this until [`Reaper::has_children_besides`] finds none. Grandchildren are not killed
+    /// directly: a child keeps its process id until it is reaped here, but a grandchild's id may already belong to
+    /// another process.
     pub fn kill_children_besides(&self, warm: Option<Pid>) {
         for child in children_of(getpid()).into_iter().filter(|child| Some(*child) != warm) {
             // The child may have ended meanwhile.

@@ -1,6 +1,6 @@
-//! The step between the agent and the script. The kernel kills a process when its parent dies, if the process itself has
-//! asked for it. Rust needs `unsafe` to run code between fork and exec, so the agent starts its own program again. The
-//! new process asks the kernel, checks that the agent is still alive, and becomes the command.
+//! The step between the agent and the script. The kernel kills a process when its parent dies, if the process itself
+//! has asked for it. Rust needs `unsafe` to run code between fork and exec, so the agent starts its own program again.
+//! The new process asks the kernel, checks that the agent is still alive, and becomes the command.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

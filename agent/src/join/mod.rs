@@ -1,5 +1,6 @@
 //! Joins a job from a bare machine. When no master has asked for the status for the length of one lease, the agent
-//! sends its one message: "I am here". So it joins, comes back after its machine was cut off, and reports to a new master.
+//! sends its one message: "I am here". So it joins, comes back after its machine was cut off, and reports to a new
+//! master.
 
 mod call;
 mod port;

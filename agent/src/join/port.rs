@@ -1,6 +1,6 @@
-//! Reserves a port for TensorFlow, as the master's process back end does: the socket is bound without SO_REUSEADDR, which
-//! fails if the port is in use, and then gets this option. From then on, only a server that sets the option itself, as
-//! gRPC does, can listen on the port (Linux, `inet_csk_get_port`).
+//! Reserves a port for TensorFlow, as the master's process back end does: the socket is bound without SO_REUSEADDR,
+//! which fails if the port is in use, and then gets this option. From then on, only a server that sets the option
+//! itself, as gRPC does, can listen on the port (Linux, `inet_csk_get_port`).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -9,7 +9,8 @@ use protocol::env::ENTRY_LIMIT;
 
 use super::environment::Environment;
 
-/// Linux's maximum bytes of all arguments and variables together: three quarters of 8 MiB (`bprm_stack_limits`, fs/exec.c).
+/// Linux's maximum bytes of all arguments and variables together: three quarters of 8 MiB (`bprm_stack_limits`,
+/// fs/exec.c).
 const TOTAL_LIMIT: usize = 6 * 1024 * 1024;
 
 /// Replaces `$(NAME)` by the variable's value, and `$$` by `$`. A reference to an unknown variable stays as it is.

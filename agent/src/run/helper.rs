@@ -77,8 +77,8 @@ impl Helper {
     pub(super) fn ask_to_leave(&mut self) {
         let Some(stream) = self.stream.as_ref().filter(|_| self.status.is_some() && !self.has_asked) else { return };
         self.has_asked = true;
-        // The agent writes nothing else, so there is room for the whole line. An error means that the script has closed its
-        // end.
+        // The agent writes nothing else, so there is room for the whole line. An error means that the script has closed
+        // its end.
         let _ = stream.try_write(LEAVE);
     }
 

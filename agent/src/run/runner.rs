@@ -179,8 +179,8 @@ impl Runner {
         }
     }
 
-    /// Kills the run, or prevents its start, if no master has polled this agent for too long. A master may then start the
-    /// job again without it.
+    /// Kills the run, or prevents its start, if no master has polled this agent for too long. A master may then start
+    /// the job again without it.
     fn keep_fence(&mut self) {
         if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
             warn!("no master has polled this agent for too long: its run is killed");

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// The reserve is one fifth of the grace. In it, the agent kills and reaps processes, and the master reads the report and
-/// the output.
+/// The reserve is one fifth of the grace. In it, the agent kills and reaps processes, and the master reads the report
+/// and the output.
 const RESERVE_PART: u32 = 5;
 /// The agent itself ends one fifth of the reserve before the kubelet's SIGKILL.
 const SPARE_PART: u32 = 5;

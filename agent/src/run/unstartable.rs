@@ -1,5 +1,5 @@
-//! Whether a run failed before any line of its script ran. Then another start would fail too. To a parent this looks like
-//! any other exit. Stderr tells the difference: it holds only one error of Python or of the shim.
+//! Whether a run failed before any line of its script ran. Then another start would fail too. To a parent this looks
+//! like any other exit. Stderr tells the difference: it holds only one error of Python or of the shim.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -71,8 +71,8 @@ fn no_script(script: &str, stderr: &str) -> Option<String> {
     is_script(script, file).then(|| format!("python {failure}"))
 }
 
-/// Reads `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If the script was already running, for example
-/// when an import raised the error, `Traceback (most recent call last):` comes first.
+/// Reads `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If the script was already running, for
+/// example when an import raised the error, `Traceback (most recent call last):` comes first.
 fn syntax_error(script: &str, stderr: &str) -> Option<String> {
     let error = stderr.lines().next_back().filter(|line| SYNTAX_ERRORS.iter().any(|kind| line.starts_with(kind)))?;
     // For a file that is not text, Python shows no line.

@@ -1,5 +1,5 @@
-//! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each run,
-//! so that a restart need not import them again. Where it cannot be used, a run starts in a new interpreter.
+//! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each
+//! run, so that a restart need not import them again. Where it cannot be used, a run starts in a new interpreter.
 //!
 //! This module owns the interpreter and the run that waits for it. The runner starts, stops and reaps all processes.
 
