@@ -86,7 +86,7 @@ impl Reaper {
         }
     }
 
-    /// Reaps every child that has ended, and returns whether others are left.
+    /// Reaps every child that has ended, and returns whether other children remain.
     pub fn has_children_after_reaping(&self) -> bool {
         self.reap(Watched::default());
         self.has_children_besides(None)
@@ -108,16 +108,16 @@ impl Reaper {
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
 
 /// Sends SIGTERM to a main process that has not been reaped. The process's children get no signal: a handler that was
-/// set before a fork would run in each of them, and several would save the same state. If the process is a shell, its
-/// whole process group gets SIGTERM.
+/// set before a fork would run in each child, and several processes would save the same state. If the process is a
+/// shell, its whole process group gets SIGTERM.
 pub fn terminate(main: Pid) {
     let send = if is_shell(main) { kill_process_group } else { kill_process };
     // The process may have ended.
     let _ = send(main, Signal::TERM);
 }
 
-/// Whether a process runs a shell. This looks at the process's program, which is the interpreter of a script. For
-/// busybox it looks at the name under which busybox was started.
+/// Whether a process runs a shell. Looks at the process's program, which for a script is its interpreter. For busybox,
+/// looks at the name under which busybox was started.
 fn is_shell(process: Pid) -> bool {
     let folder = PathBuf::from(format!("/proc/{}", process.as_raw_nonzero()));
     let program = fs::read_link(folder.join("exe")).unwrap_or_default();

@@ -42,7 +42,7 @@ fn expanded_word(word: &[u8], environment: &Environment) -> io::Result<Vec<u8>> 
     Ok(text)
 }
 
-/// What replaces the beginning of `text`, which is a `$`, and the text after that.
+/// Expands the `$` or the reference at the beginning of `text`. Returns its replacement, and the rest of `text`.
 fn expanded_dollar<'a>(text: &'a [u8], environment: &'a Environment) -> (&'a [u8], &'a [u8]) {
     if let Some(after) = text.strip_prefix(b"$$") {
         return (b"$", after);

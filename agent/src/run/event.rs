@@ -18,7 +18,7 @@ pub enum Event {
     Run(Option<Generation>),
     /// `POST /stop`.
     Stop {
-        /// The generation to stop; any if absent.
+        /// The generation to stop. `None` means any generation.
         generation: Option<Generation>,
         /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,

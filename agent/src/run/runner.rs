@@ -179,8 +179,8 @@ impl Runner {
         }
     }
 
-    /// Kills the run, or prevents its start, if no master has polled this agent for too long. A master may then start
-    /// the job again without it.
+    /// If no master has polled this agent for too long, kills the run or prevents its start. A master may then restart
+    /// the job without this agent.
     fn keep_fence(&mut self) {
         if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
             warn!("no master has polled this agent for too long: its run is killed");
@@ -202,7 +202,8 @@ impl Runner {
         self.apply(Event::AllEnded { exception, stderr_tail: tail, not_started });
     }
 
-    /// Changes the state, carries out the resulting action, and publishes the status. No other method does any of this.
+    /// Changes the state, carries out the resulting action, and publishes the status. No other method changes the
+    /// state.
     fn apply(&mut self, event: Event) -> Reply {
         let Step { state, reply, action } = step(mem::take(&mut self.state), event, now());
         self.state = state;
@@ -265,13 +266,13 @@ impl Runner {
         self.apply(Event::StartFailed(describe_failure(&self.template, error)));
     }
 
-    /// Publishes the status. Wakes those who wait if it has news.
+    /// Publishes the status. If it has news, wakes the waiting requests.
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
             let (warm, helper, boot_id) = (self.warm.state(), self.helper.status(), status.boot_id.clone());
             let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, helper, boot_id) };
-            // Long polls get a new step with their next answer.
+            // A new step alone is no news. Long polls get the step with their next answer.
             let is_news = new.is_news_after(status);
             if is_news || new.state != status.state {
                 log_change(&new);
