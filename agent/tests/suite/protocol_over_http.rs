@@ -36,7 +36,7 @@ fn each_generation_accepts_one_config() {
     assert_eq!(config("1.x", "{}"), 400);
     assert_eq!(agent.get("/run?generation=1.1").problem().code, ErrorCode::StaleGeneration);
     assert_eq!(agent.get("/run?generation=1.3").problem().code, ErrorCode::Conflict);
-    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.3 has been seen");
+    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.3 was already named");
     assert_eq!(config("1.3", "{}"), 200);
     assert_eq!(agent.get("/run?generation=1.3").status, 200);
     agent.wait_for_exit();
@@ -268,7 +268,7 @@ fn a_long_poll_answers_at_the_change_and_not_before() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "an earlier agent's number is answered at once");
+    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "a number of another agent is answered at once");
 }
 
 #[test]
