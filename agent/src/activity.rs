@@ -1,4 +1,4 @@
-//! Counts open requests. If no master sends requests any more, the agent can so end by itself.
+//! Counts open requests, so that the agent can end by itself when no master sends requests any more.
 
 use std::time::Duration;
 

@@ -116,7 +116,7 @@ pub enum Invocation {
 /// An invalid command line or environment.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// An unknown flag, or one with a missing or unexpected value.
+    /// An unknown flag, or a flag with a missing or unexpected value.
     #[error(transparent)]
     Flags(#[from] lexopt::Error),
     /// A value that does not parse.
@@ -129,7 +129,7 @@ pub enum UsageError {
         /// The kind of value that is expected.
         expected: &'static str,
     },
-    /// Flags that do not go together.
+    /// Flags that cannot be combined.
     #[error("{0}")]
     Combination(String),
     /// `--` without a command.
@@ -229,7 +229,7 @@ fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Inv
 }
 
 impl Config {
-    /// The addresses to listen on. The agent uses the first one that this machine supports. A caller can run any
+    /// The addresses to listen on. The agent uses the first address that this machine supports. A caller can run any
     /// program, so an agent without a token listens on loopback. Process 1 of a container listens on all addresses even
     /// without a token, because a container has its own network.
     pub fn addresses(&self, is_first_process: bool) -> Vec<SocketAddr> {

@@ -1,9 +1,8 @@
 //! Reaps every child of the agent, and kills what a run leaves behind.
 //!
 //! The agent is a child subreaper: a descendant whose parent has ended becomes the agent's child, even if it has
-//! detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also
-//! starts the children: when `Command::spawn` fails, it waits for its child, and a reaper in another task could take
-//! that child first.
+//! detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also starts the children. When
+//! `Command::spawn` fails, it waits for its child, and a reaper in another task could reap that child first.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -60,8 +59,8 @@ impl Reaper {
         }
     }
 
-    /// Reaps every child that has ended. If a watched child has ended, kills its process group first: no other group
-    /// can have this id before the child is reaped.
+    /// Reaps every child that has ended. If a watched child has ended, first kills the process group with the child's
+    /// id. No other group can have this id before the child is reaped.
     pub fn reap(&self, Watched { main, warm }: Watched) -> Reaped {
         for leader in [main, warm].into_iter().flatten().filter(|leader| has_ended(*leader)) {
             kill_group(leader);

@@ -53,7 +53,7 @@ struct Code {
     manifest: Manifest,
 }
 
-/// The code in one working directory, and code on its way there.
+/// The code in one working directory, and code that is still arriving.
 #[derive(Debug)]
 pub struct CodeFolder {
     work_dir: PathBuf,
@@ -71,7 +71,7 @@ impl CodeFolder {
         Self { work_dir, incoming: None, staged: None, placed: None }
     }
 
-    /// The code for the agent's status.
+    /// The ids of the code, for the agent's status.
     pub fn status(&self) -> CodeStatus {
         let id = |code: &Option<Code>| code.as_ref().map(|code| code.id);
         CodeStatus { staged: id(&self.staged).or(id(&self.placed)), running: id(&self.placed) }
@@ -102,7 +102,7 @@ impl CodeFolder {
     /// Accepts blobs, in the form that [`BlobReader`] describes, and returns the blobs that are still missing.
     ///
     /// # Errors
-    /// [`CodeError`]. Complete blobs are kept.
+    /// All of [`CodeError`]. Complete blobs are kept even after an error.
     pub fn receive(&mut self, id: CodeId, mut parts: impl Iterator<Item = Bytes>) -> Result<MissingBlobs, CodeError> {
         let Some(code) = self.incoming.as_ref().filter(|code| code.id == id) else {
             let is_here = self.status().staged == Some(id);
@@ -115,7 +115,7 @@ impl CodeFolder {
         self.complete()
     }
 
-    /// Puts this code into the working directory, if it is not there. No run may be active.
+    /// Puts this code into the working directory, if it is not yet there. No run may be active.
     ///
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::InTheWay`] and [`CodeError::File`].
@@ -132,8 +132,8 @@ impl CodeFolder {
             return Err(CodeError::InTheWay(path));
         }
         let moved = change.apply(&self.folder("staged"));
-        // If a move has failed, the folder may contain files of the old and the new code. The next delivery sends all
-        // again.
+        // If a move has failed, the working directory may contain files of old and new code. So no code counts as
+        // placed, and the next delivery sends all blobs.
         self.placed = self.staged.take().filter(|_| moved.is_ok());
         Ok(moved?)
     }
@@ -198,7 +198,7 @@ fn is(code: &Option<Code>, id: CodeId) -> bool {
     code.as_ref().is_some_and(|code| code.id == id)
 }
 
-/// Creates one file for each file of the manifest, with the same mode. Its name is the index in the manifest.
+/// Creates one file for each file of the manifest, with its mode. The name of each file is its index in the manifest.
 fn stage(manifest: &Manifest, blobs: &Path, staged: &Path) -> io::Result<()> {
     match fs::remove_dir_all(staged) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

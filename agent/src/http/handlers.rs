@@ -38,8 +38,8 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 pub(super) type Result = std::result::Result<Answer, Failure>;
 
-/// Confirms that an agent listens here. With `boot_id`, also confirms that the agent has this id: so a master checks
-/// the address of a machine that joins.
+/// Confirms that an agent listens here. With `boot_id`, also confirms that the agent has this id. A master checks the
+/// address of a joining machine with this route.
 pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
     match Query::of(request).boot_id() {
         Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
@@ -47,7 +47,8 @@ pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
     }
 }
 
-/// Tries to connect to the agent of another machine: before a machine joins, the job's members must reach it.
+/// Tries to connect to another agent. A master asks a member for this when a machine joins, because the members must
+/// reach each other.
 pub(super) async fn reach(request: &Request<Incoming>) -> Result {
     let address = Query::of(request).address()?.ok_or_else(|| Failure::Query("address is missing".to_owned()))?;
     match timeout(REACH_LIMIT, TcpStream::connect(address)).await {
@@ -78,13 +79,13 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     .await
 }
 
-/// Does the work in a separate task, which continues if the caller disconnects. The work holds the lock of `next` until
-/// all files are moved.
+/// Does the work in a separate task, which continues if the caller disconnects. During the work, no other request can
+/// lock `JobCode::next`.
 async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Result {
     tokio::spawn(work).await.map_err(|_| Failure::Ending)?
 }
 
-/// Answers before the modules are imported.
+/// Starts the warm interpreter. Answers before the modules are imported.
 pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     let body = read_body(request.into_body(), BODY_LIMIT).await?;
     let request = parse_warm(&body)?;

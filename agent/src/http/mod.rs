@@ -115,7 +115,7 @@ pub struct ListenError {
 /// Listens on the first address whose kind (IPv4 or IPv6) this machine supports.
 ///
 /// # Errors
-/// The kernel's error for that address, or for the last one.
+/// The kernel's error for this address. If the machine supports no kind, the error for the last address.
 pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, ListenError> {
     let (last, others) = addresses.split_last().expect("there is an address");
     for address in others {
@@ -174,7 +174,7 @@ async fn serve_connection(connection: TcpStream, agent: Agent, slot: Slot, watch
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(connection), service);
     tokio::select! {
-        // After an error, only this client's connection is broken.
+        // An error breaks only this client's connection.
         result = watcher.watch(connection) => result.unwrap_or_else(|error| debug!(%error, "a connection ended early")),
         _ = evicted => debug!("a connection is closed to make room for another"),
         () = anonymous_limit(&authenticated) => debug!("a connection without an authenticated request is closed"),

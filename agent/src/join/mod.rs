@@ -55,7 +55,7 @@ impl Machine {
         Ok(Self { join, address, tensorflow, token: watch::Sender::new(None) })
     }
 
-    /// The address at which the master and the other members reach this machine. Port 0 means the agent's own port.
+    /// The address at which the master and the other members reach this machine. Port 0 means any free port.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

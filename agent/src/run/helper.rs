@@ -17,7 +17,7 @@ use tracing::warn;
 /// Maximum bytes of a line, newline included.
 const LINE_BYTES: usize = 64 * 1024;
 
-/// Bytes that one read takes.
+/// Maximum bytes of one read.
 const PIECE_BYTES: usize = 8 * 1024;
 
 /// Pause after each read. So a script that writes without end costs the agent at most 400 KiB of parsing a second.

@@ -18,8 +18,8 @@ const LAYOUTS: [Layout; 2] = [
     Layout { events: "memory/memory.oom_control", limit: "memory/memory.limit_in_bytes" },
 ];
 
-/// A limit of at least this many bytes means no limit. In this case, version 1 writes the largest multiple of the page
-/// size, which differs between machines.
+/// A limit of at least this many bytes means no limit. Without a limit, version 1 writes the largest multiple of the
+/// page size, which differs between machines.
 const UNLIMITED: u64 = 1 << 62;
 
 /// The signal that the kernel sends, and the exit code of a shell whose child was ended by this signal.

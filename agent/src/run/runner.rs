@@ -219,7 +219,7 @@ impl Runner {
         reply
     }
 
-    /// Starts the main process, or asks the warm interpreter for it.
+    /// Starts the main process, or asks the warm interpreter to start it.
     fn start(&mut self, changes: &EnvChanges) {
         if let Some(warm) = self.warm.pid() {
             // A start that was abandoned may have left a process, which is about to exit.

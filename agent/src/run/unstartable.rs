@@ -1,5 +1,5 @@
-//! Whether a run failed before any line of its script ran. In this case, another start would fail too. The exit code
-//! does not show this case, but stderr does: it contains only one error of Python or of the shim.
+//! Whether a run failed before any line of its script ran. Another start would then fail too. The exit code does not
+//! show whether a line ran, but stderr does. If no line ran, it contains only one error of Python or of the shim.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -28,7 +28,7 @@ use wire::{Answer, RunRequest, exchange, request_run};
 /// The interpreter's program.
 const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include_str!("../../python/warm.py"));
 
-/// Maximum time of the imports. A run that is to start waits for them.
+/// Maximum time of the imports. A requested run waits for the imports.
 const IMPORT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Maximum time until a forked process answers. The answer usually takes 30 ms.
