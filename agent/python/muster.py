@@ -1,7 +1,7 @@
 """Helper for elastic training scripts: all ranks leave at the same step, and no sample is used twice in an epoch.
 
-docs/guides/elastic-scripts.md shows how to use this module. `sampler()` needs numpy. The rest needs only the standard
-library. Outside Muster, a script runs as without this module: `step` returns False, and `done` does not exit.
+docs/guides/elastic-scripts.md shows how to use this module. It needs only the standard library, but `sampler()` also
+needs numpy, and `KerasCallback` needs tf_keras. Outside Muster, `step` returns False, and `done` does not exit.
 
 MUSTER_FD is the number of an inherited socket (AF_UNIX, SOCK_STREAM) to the agent. Each message is a JSON object on
 one line of at most 64 KiB. Both sides ignore unknown keys. From the helper:
@@ -338,7 +338,7 @@ def KerasCallback(job, folder):
                 checkpoint.restore(latest)
             add = lambda numbers: strategy.reduce("sum", strategy.run(tf.identity, args=(numbers,)), axis=None)
             self._add = tf.function(add, input_signature=[tf.TensorSpec([3])])
-            self._add(tf.zeros(3))  # traces
+            self._add(tf.zeros(3))  # traces the function
             began = time.perf_counter()
             self._add(tf.zeros(3))
             self._checked = time.perf_counter()

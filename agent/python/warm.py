@@ -229,7 +229,8 @@ def show(error):
 
 
 def status_of(error):
-    """Returns Python's exit code after this uncaught exception, or 0 for None. For KeyboardInterrupt: minus SIGINT."""
+    """Returns Python's exit code after this uncaught exception, or 0 for None. For KeyboardInterrupt, returns the
+    negative number of SIGINT."""
     if error is None:
         return 0
     if not isinstance(error, SystemExit):
@@ -242,7 +243,7 @@ def status_of(error):
 
 
 def attempt(call, subject):
-    """Whether a call succeeds. Prints an exception in the way in which Python prints exceptions during its exit."""
+    """Whether a call succeeds. Prints an exception in the same way as Python prints exceptions during its exit."""
     try:
         call(subject)
         return True

@@ -38,18 +38,27 @@ On a bare machine, without a cluster:
 ";
 
 /// What `--help` prints after all settings.
-const HELP_TAIL: &str = "MUSTER_TOKEN is the master's token, if it needs one. torchrun's --rdzv_endpoint, --rdzv_id, --nnodes and other flags with
-underscores are accepted too.
+const HELP_TAIL: &str = "\
+MUSTER_TOKEN is the master's token, if the master needs one. The spellings of torchrun are also accepted, such as
+--rdzv_endpoint, --rdzv_id and --nnodes.
 
 Examples:
   agent --work-dir examples/hello
   agent --listen 0.0.0.0:7896 -- python train.py --epochs 3
   agent --join http://10.0.0.1:7897 --task digits --worker-num 1:2 -- python train.py
 
-Exit status: that of the last run; 128 plus the signal's number if a signal ended it; 126 if it could not be started; 143
-if it was stopped before it was started; 0 if there was no run; 2 if the agent could not start, because of a bad
-command line or a port that is taken. With --join: 0 if the job succeeded; if not, that of the last run, or 1; 2 if the
-agent could not join.
+Exit status: that of the last run, or
+  128 plus the number of the signal that ended the run
+  143  the run was stopped before it was started
+  126  the run could not be started
+  0    there was no run
+  2    the agent could not start, because of a bad command line or a port that is taken
+
+Exit status with --join:
+  0    the job succeeded
+  1    the job did not succeed, and the last run succeeded or there was no run
+  2    the agent could not join
+  In all other cases, the exit status of the last run, as above
 ";
 
 /// The file of a container's termination message, if the pod has no `terminationMessagePath`.
