@@ -47,7 +47,7 @@ fn an_agent_does_not_finish_while_something_runs() {
 }
 
 #[test]
-fn open_answers_end_when_the_agent_does() {
+fn open_answers_end_when_the_agent_ends() {
     let mut agent = Agent::of_shell("true");
     let mut follower = agent.send("GET", "/logs?follow=true", "");
     let mut poll = agent.send("GET", "/status?after=1&wait=60", "");

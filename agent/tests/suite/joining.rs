@@ -50,7 +50,7 @@ fn a_lease_is_a_duration_as_in_the_client_or_a_number_of_seconds() {
 }
 
 #[test]
-fn the_spellings_of_torchrun_mean_the_same() {
+fn flags_in_the_spelling_of_torchrun_have_the_same_effect() {
     let ours = join("--join 10.0.0.1:29400 --task digits --worker-num 2 --max-restarts 3");
     let theirs = "--rdzv_endpoint=10.0.0.1:29400 --rdzv_id=digits --nnodes=2:2 --max_restarts=3 --monitor_interval=0.5";
     assert_eq!(join(theirs), ours);
@@ -74,7 +74,7 @@ fn a_host_may_be_a_name_or_an_address_with_or_without_a_port() {
 }
 
 #[test]
-fn flags_that_do_not_go_together_are_refused() {
+fn flags_that_cannot_be_combined_are_refused() {
     let joins = "--join http://10.0.0.1:7897 --task digits";
     let hash = "0".repeat(64);
     let refused = [

@@ -195,7 +195,7 @@ fn exit_codes_and_signals_are_distinguished() {
 }
 
 #[test]
-fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
+fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_code_126() {
     for (command, why) in [
         ("no-such-python", "cannot start \"no-such-python\": not found on PATH"),
         ("/etc/passwd", "cannot start \"/etc/passwd\": Permission denied (os error 13)"),

@@ -231,7 +231,7 @@ fn each_warm_run_has_the_arguments_of_its_own_start() {
 }
 
 #[test]
-fn errors_before_the_first_line_are_those_of_python() {
+fn a_warm_script_that_python_cannot_parse_or_open_is_reported_as_not_started() {
     let folders = Folders::new();
     let (agent, env) = (warm(&folders, "import standin"), folders.env(&json!({})));
     let not_started = |expected: &str| match agent.ran(&env).outcome {

@@ -77,7 +77,7 @@ fn tracebacks_have_only_the_frames_of_the_script() {
 }
 
 #[test]
-fn exit_codes_are_those_of_python() {
+fn a_warm_run_has_the_exit_codes_of_python() {
     let pair = Pair::new();
     for (argument, code) in
         [("", 0), ("None", 0), ("3", 3), ("-1", 255), ("256", 0), ("True", 1), ("'why'", 1), ("[2]", 1)]
