@@ -29,7 +29,7 @@ READING = ("get", "copy", "items", "keys", "values")
 CHANGING = ("putenv", "unsetenv", "environb", "addsitedir")
 
 # MODULES: the modules that the user named. An empty list: the user asked for a warm interpreter, but named no modules.
-# None: the user did not ask.
+# None: the user did not ask for a warm interpreter.
 MODULES, SCRIPT = json.loads(sys.argv[1]), sys.argv[2]
 SCRIPT_PATH = os.path.abspath(SCRIPT)
 FOLDER = os.path.dirname(os.path.realpath(SCRIPT))

@@ -37,7 +37,7 @@ pub(super) struct Setting {
 pub(super) enum Flag {
     /// Takes a value. The second text is the value's name in the help.
     Valued(&'static str, &'static str),
-    /// Takes no value. The setting's value is then `1`.
+    /// Takes no value. If the flag is given, the setting's value is `1`.
     Switch(&'static str),
     /// The command after `--`.
     Command,
