@@ -125,8 +125,8 @@ fn is_shell(process: Pid) -> bool {
     name.is_ok_and(|name| SHELLS.contains(&name.trim_end()))
 }
 
-/// Sends SIGKILL to the process group of a main process that has not been reaped, and to the process itself, in case it
-/// has left its group.
+/// Sends SIGKILL to the process group of a main process that has not been reaped. Also sends SIGKILL to the process
+/// itself, because it may have left its group.
 pub fn kill_group(main: Pid) {
     let _ = kill_process_group(main, Signal::KILL);
     let _ = kill_process(main, Signal::KILL);

@@ -1,6 +1,6 @@
 //! The step between the agent and the script. A process can ask the kernel to kill it when its parent dies. Rust needs
-//! `unsafe` to run code between fork and exec, so the agent starts its own program again. The new process asks the
-//! kernel to kill it with the agent, checks that the agent is still alive, and becomes the command.
+//! `unsafe` to run code between fork and exec, so the agent starts its own program again. The new process makes this
+//! request, checks that the agent is still alive, and becomes the command.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

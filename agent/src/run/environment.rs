@@ -36,8 +36,8 @@ pub enum ConfigError {
     Env(#[from] EnvError),
 }
 
-/// Reads the body of `/config`. The value of a variable is a string, the text of a number or boolean, or the compact
-/// JSON of an object or array, with keys and numbers as they were sent. `null` removes the variable.
+/// Reads the body of `/config`. The value of a variable is a string, or the text of a number or boolean. For an object
+/// or array, it is the compact JSON, with keys and numbers as they were sent. `null` removes the variable.
 ///
 /// # Errors
 /// All of [`ConfigError`].

@@ -35,8 +35,8 @@ use crate::warm::{News, Warm};
 /// at once. The search finds processes that were started while others were being killed.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long an ending agent waits for processes that SIGKILL does not end at once, such as a process that reads from a
-/// dead disk.
+/// How long an ending agent waits for processes after SIGKILL. For example, a process that reads from a dead disk does
+/// not end at once.
 const LEFTOVERS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Exit code of an agent that ends before its run has a report: 128 plus SIGKILL's number.
