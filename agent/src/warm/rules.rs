@@ -21,7 +21,7 @@ pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
 /// The changes from the interpreter's environment to that of a run; `None` removes a variable.
 pub type Changes<'a> = BTreeMap<&'a str, Option<&'a str>>;
 
-/// The changes that a run needs. Modules read many variables while they are imported. So only [`READ_LATE`] and the
+/// The changes that a run needs. Modules read many variables while they are imported. So only `READ_LATE` and the
 /// variables that Muster computes for each start may differ.
 ///
 /// # Errors
