@@ -1,7 +1,7 @@
 """Helper for elastic training scripts: all ranks leave at the same step, and no sample is used twice in an epoch.
 
-docs/guides/elastic-scripts.md shows how to use it. It needs only the standard library, and `sampler()` also needs numpy.
-Outside Muster it changes nothing: `step` returns False, and `done` returns.
+docs/guides/elastic-scripts.md shows how to use this module. It needs only the standard library, but `sampler()` also
+needs numpy, and `KerasCallback` needs tf_keras. Outside Muster, `step` returns False, and `done` does not exit.
 
 MUSTER_FD is the number of an inherited socket (AF_UNIX, SOCK_STREAM) to the agent. Each message is a JSON object on
 one line of at most 64 KiB. Both sides ignore unknown keys. From the helper:
@@ -9,17 +9,18 @@ one line of at most 64 KiB. Both sides ignore unknown keys. From the helper:
     {"hello": 1}    the first message, with the version of this protocol
     {"progress": {"generation": "1.2", "step": 61, "split": 0, "steps": 59, "samples": 1888, "compute_us": 90000,
                   "wall_us": 180000, "values": {"loss": 0.31}}}
-                    at most about four a second; only the newest is sent. `step` is null before the first step. The numbers
-                    after `split` count since the second step of this split, without short last batches; `compute_us` is
-                    the time inside `measure`. `values` are the newest ones of `log`.
+                    the newest progress, at most about four times a second. `step` is null before the first step. The
+                    numbers after `split` are totals of this split, without its first step and short last batches.
+                    `compute_us` is the time inside `measure`. `values` are the newest values that `log` got.
     {"leaving": {"step": 61, "agreed": true}}
-                    the script saves, and exits with code 75. Without `agreed`, it lost a peer, and does not save.
+                    the script saves, and exits with code 75. If `agreed` is false, the script has lost a peer. It then
+                    exits without saving.
 
 To the helper, after `hello`:
 
     {"notice": {"leave": true, "reason": "worker-2 joins", "split": {"version": 1, "sizes": [64, 32]}}}
-                    all that the master wants now. It replaces the previous notice, and each key is optional. `sizes` are
-                    batch sizes by rank. `version` increases from 1 within a start.
+                    all present wishes of the master. A notice replaces the previous notice. Each key is optional.
+                    `sizes` are batch sizes by rank. `version` increases from 1 within a start.
 """
 
 import contextlib
@@ -36,17 +37,17 @@ import time
 
 RESTART_CODE = 75  # EX_TEMPFAIL in sysexits.h
 LINGER_SECONDS = 0.3  # a slower rank may still fetch its part of the last all-reduce from this process
-CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the other ranks needs the service in it
+CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the other ranks needs the chief's service
 PROGRESS_SECONDS = 0.25
 LINE_BYTES = 64 * 1024
-VALUES_MAX = 8  # in one report
+VALUES_MAX = 8  # names in one report
 CHIEF_SECONDS = 1.0  # after a refused connection, gRPC waits this long before it tries again
 CHIEF_PAUSE_SECONDS = 0.005
-EXACT = 2**24  # up to here, a float32 holds every integer, so that a sum of versions is exact
+EXACT = 2**24  # a float32 represents every integer up to this number, so smaller sums of versions are exact
 
 
 class Job:
-    """This process as a rank of the job. Create it before the strategy, once in a process."""
+    """This process as a rank of the job. Create one Job in each process, before the strategy."""
 
     def __init__(self, global_batch, environ=os.environ):
         self.rank = int(environ.get("RANK") or 0)
@@ -63,11 +64,11 @@ class Job:
         self._got_sigterm = False
         self._leave_reason = None  # None unless the newest notice says to leave
         self._noticed = None  # version and sizes of the split in the newest notice
-        self._offered = None  # the same, if the last `signal` offered it to the other ranks
+        self._offered = None  # version and sizes of the split that the last `signal` offered to the other ranks
         self._is_leaving = False
         self._step = None
-        self._is_counted = False  # not in a split's first step, which traces, nor in a short last batch
-        self._compute_ns, self._began_ns = 0, 0  # of this step: `measure`, and the clock at its begin
+        self._is_counted = False  # False in a split's first step, which traces, and in a short last batch
+        self._compute_ns, self._began_ns = 0, 0  # time in `measure` during this step; clock when this step began
         self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
         self._values = {}  # the newest values of `log`
         if self._channel is not None and self.rank > 0 and "tensorflow" in sys.modules:
@@ -79,7 +80,7 @@ class Job:
         return self.sizes[self.rank]
 
     def started(self):
-        """Call it after creating the strategy, because TensorFlow then replaces the handler of SIGTERM."""
+        """Call this after you create the strategy: its creation replaces the handler of SIGTERM."""
         self._began_ns = time.perf_counter_ns()
         if self._channel is None:
             return
@@ -88,7 +89,7 @@ class Job:
         def on_sigterm(number, _frame):
             if os.getpid() == owner:
                 self._got_sigterm = True
-            else:  # A forked data loader must still end by SIGTERM.
+            else:  # SIGTERM must still end a forked data loader.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 
@@ -99,13 +100,13 @@ class Job:
 
     def signal(self):
         """Two numbers for this step's all-reduce: whether this rank must leave, and the version of its new split."""
-        noticed = self._noticed  # the channel's thread may replace it
+        noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
         self._offered = noticed if noticed and noticed[0] > self._split else None
         must_leave = self._got_sigterm or self._leave_reason is not None
         return (float(must_leave), float(self._offered[0] if self._offered else 0))
 
     def step(self, step, summed):
-        """Call it after each step, with the sum of all ranks' signals. True: save, and call `leave`."""
+        """Call this after each step, with the sum of all ranks' signals. If it returns True, save and call `leave`."""
         if self._step is not None and step < self._step:
             raise ValueError(f"step {step} came after step {self._step}: steps must not go backwards in one start")
         leave, versions = float(summed[0]), float(summed[1])
@@ -115,7 +116,7 @@ class Job:
             wall_ns += now - self._began_ns
             self._totals = (steps + 1, samples + self.batch, compute_ns + self._compute_ns, wall_ns)
         self._step, self._is_counted, self._compute_ns, self._began_ns = step, True, 0, now
-        # While two versions are on their way, the sum is not this multiple on any rank.
+        # While the ranks offer two different numbers, this sum differs from the product on every rank.
         if self._offered and versions == self.world * self._offered[0]:
             self._split, self.sizes = self._offered
             self._offered, self._is_counted, self._totals = None, False, (0, 0, 0, 0)
@@ -127,7 +128,7 @@ class Job:
 
     @contextlib.contextmanager
     def measure(self):
-        """Wraps computation that waits for no other rank. Its time shows this rank's own speed."""
+        """Measures computation that does not wait for other ranks. The time shows this rank's own speed."""
         began_ns = time.perf_counter_ns()
         try:
             yield
@@ -135,7 +136,7 @@ class Job:
             self._compute_ns += time.perf_counter_ns() - began_ns
 
     def log(self, **values):
-        """Reports values, such as `loss=0.31`, with the next step; at most 8 names. NaN and infinity are left out."""
+        """Reports values, such as `loss=0.31`, with the next step; at most 8 names. Leaves out NaN and infinity."""
         newest = self._values | {name: float(value) for name, value in values.items()}
         if len(newest) > VALUES_MAX:
             raise ValueError(f"cannot log {sorted(newest)}: a job has at most {VALUES_MAX} values")
@@ -146,7 +147,7 @@ class Job:
         return Sampler(self, count, seed)
 
     def leave(self):
-        """Exits with code 75, and Muster starts the script again."""
+        """Exits with code 75. Muster then starts the script again."""
         self._announce_leaving(agreed=False)
         self._linger(self._began_ns)
         self._exit(RESTART_CODE)
@@ -197,7 +198,8 @@ class Job:
 
 
 class Sampler:
-    """The samples of each step: one permutation per epoch, cut into global batches, and each batch into the ranks' parts.
+    """Chooses the samples of each step. An epoch is one permutation of all samples, cut into global batches. Each batch
+    is divided among the ranks.
 
     The state does not depend on the number of ranks, so an epoch continues after a resize with its unused samples.
     """
@@ -209,7 +211,7 @@ class Sampler:
         self.restore((0, 0))
 
     def state(self):
-        """The epoch, and the position in it where the next batch begins. Save them with the model."""
+        """The epoch, and the position of the next batch in the epoch. Save both numbers with the model."""
         return (self._epoch, self._position)
 
     def restore(self, state):
@@ -222,11 +224,12 @@ class Sampler:
     def take(self):
         """This rank's part of the next batch: indexes, and weights with a sum of 1 over all ranks.
 
-        The last batch of an epoch is shorter, in proportion on all ranks. An empty part is one sample with weight 0.
+        The last batch of an epoch may be shorter. Its parts shrink in proportion. Instead of an empty part, a rank gets
+        one sample with weight 0.
         """
         if self._order is None:
             digest = hashlib.sha256(f"{self._seed} {self._epoch}".encode()).digest()
-            # All versions of numpy have the same RandomState.
+            # RandomState gives the same permutation in all versions of numpy.
             random = self._numpy.random.RandomState(int.from_bytes(digest[:4], "big"))
             self._order = random.permutation(self._count)
         batch, sizes, rank = self._job.global_batch, self._job.sizes, self._job.rank
@@ -245,7 +248,7 @@ class Sampler:
 
 
 class Channel:
-    """The socket to the agent. Training continues if it breaks, or if the agent does not read."""
+    """The socket to the agent. If the socket breaks, or if the agent does not read, training continues."""
 
     @classmethod
     def inherited(cls, descriptor):
@@ -260,16 +263,16 @@ class Channel:
         connection.set_inheritable(False)
         connection.settimeout(PROGRESS_SECONDS)
         self._connection, self._unsent, self._lock = connection, bytearray(), threading.Lock()
-        self.progress, self._sent = None, None  # the newest progress, and the newest one in `_unsent` or sent
+        self.progress, self._sent = None, None  # the newest progress; the last progress that was put into `_unsent`
 
     def write(self, message):
-        """Sends a message. If the agent does not read, a later call sends it."""
+        """Sends a message. If the agent does not read, a later call sends the rest of the message."""
         with self._lock:
             self._unsent += json.dumps(message).encode() + b"\n"
             self._flush()
 
     def send_progress(self):
-        """Sends unsent bytes, and then the newest progress unless it was sent."""
+        """Sends the unsent bytes. Then sends the newest progress, if it was not sent before."""
         with self._lock:
             self._flush()
             newest = self.progress
@@ -309,9 +312,10 @@ class Channel:
 
 
 def KerasCallback(job, folder):
-    """A callback for `fit` of tf_keras, which restores from `folder`, saves there after each epoch, and leaves.
+    """A callback for `fit` of tf_keras. It restores from `folder`, saves there after each epoch, and leaves if asked.
 
-    Pass `initial_epoch=callback.epoch` to `fit`. A restart repeats the epoch, with the weights of the last step.
+    Pass `initial_epoch=callback.epoch` to `fit`. A restart repeats the interrupted epoch, with the weights of the last
+    step.
     """
     import tensorflow as tf
     import tf_keras
@@ -326,7 +330,7 @@ def KerasCallback(job, folder):
 
         def on_train_begin(self, logs=None):
             strategy = self.model.distribute_strategy
-            # All ranks must save, because some variables are summed for it. Only the chief's files are kept.
+            # All ranks must save, because saving sums some variables over all ranks. Only the chief's files are kept.
             kept = folder if job.is_chief else tempfile.mkdtemp(prefix="muster-")
             checkpoint = tf.train.Checkpoint(model=self.model, step=saved_step, epoch=saved_epoch)
             self._manager = tf.train.CheckpointManager(checkpoint, kept, max_to_keep=3)
@@ -334,7 +338,7 @@ def KerasCallback(job, folder):
                 checkpoint.restore(latest)
             add = lambda numbers: strategy.reduce("sum", strategy.run(tf.identity, args=(numbers,)), axis=None)
             self._add = tf.function(add, input_signature=[tf.TensorSpec([3])])
-            self._add(tf.zeros(3))  # traces
+            self._add(tf.zeros(3))  # traces the function
             began = time.perf_counter()
             self._add(tf.zeros(3))
             self._checked = time.perf_counter()
@@ -351,8 +355,8 @@ def KerasCallback(job, folder):
             self._save()
 
         def _check(self):
-            """Sums the ranks' wishes to leave. From two more sums, all choose the same next step to check, so that
-            the checks take at most 1 % of the time."""
+            """Sums the ranks' wishes to leave, the costs of a check and the times of a step. From these sums, all ranks
+            compute the same next step to check. The checks take at most 1 % of the time."""
             step_seconds = (time.perf_counter() - self._checked) / self._every
             leave, cost, step_seconds = self._add(tf.constant([job.signal()[0], self._cost, step_seconds])).numpy()
             self._checked = time.perf_counter()
@@ -369,14 +373,14 @@ def KerasCallback(job, folder):
 
 
 def await_chief(tf_config):
-    """Waits until worker 0 listens, so that the strategy of this process connects to it at the first attempt."""
+    """Waits until the chief listens, so that this process's strategy connects to the chief at the first attempt."""
     try:
         cluster = json.loads(tf_config)["cluster"]
-        if "ps" in cluster:  # the strategy of such a cluster does not connect to the chief
+        if "ps" in cluster:  # with parameter servers, the strategy does not connect to the chief
             return
         host, port = [*cluster.get("chief", ()), *cluster["worker"]][0].rsplit(":", 1)
         address = host.strip("[]"), int(port)
-    except (TypeError, ValueError, LookupError, AttributeError):  # TensorFlow does not use such a value
+    except (TypeError, ValueError, LookupError, AttributeError):  # no TF_CONFIG, or TensorFlow does not use it
         return
     deadline = time.monotonic() + CHIEF_SECONDS
     while (left := deadline - time.monotonic()) > 0:
@@ -387,7 +391,7 @@ def await_chief(tf_config):
 
 
 def shares(total, weights):
-    """Splits `total` in proportion to `weights`, as whole numbers: the largest remainders are rounded up."""
+    """Splits `total` into whole numbers in proportion to `weights`. The largest remainders are rounded up."""
     parts = [divmod(total * weight, sum(weights)) for weight in weights]
     sizes = [whole for whole, _ in parts]
     for rank in sorted(range(len(parts)), key=lambda rank: -parts[rank][1])[: total - sum(sizes)]:

@@ -1,4 +1,4 @@
-"""What a script does before its heavy imports, which may depend on it. Part of the program in warm.py."""
+"""Finds a script's heavy imports, and what the script does before them. First part of the program in warm.py."""
 import sys
 
 # With `-c`, Python searches the working directory first. No file there may replace a module that this program imports.
@@ -8,7 +8,7 @@ if not IS_SAFE_PATH:
 
 import os
 
-# An older Python has no `sys.orig_argv`. One that cannot even parse this program ends without an answer.
+# Python before 3.10 has no `sys.orig_argv`. A Python that cannot parse this program ends without an answer.
 if sys.version_info < (3, 10):
     os.write(0, b'{"cold": "a warm interpreter needs Python 3.10, and this is %d.%d"}\n' % sys.version_info[:2])
     sys.exit()
@@ -25,17 +25,18 @@ HEAVY = ("tensorflow", "numpy", "keras", "tf_keras", "pandas", "scipy", "h5py", 
 SITE_FOLDERS = ("site-packages", "dist-packages")
 # Methods of os.environ that change nothing.
 READING = ("get", "copy", "items", "keys", "values")
-# Other names by which a script changes its environment or its search for modules.
+# Other names with which a script changes its environment or its search path for modules.
 CHANGING = ("putenv", "unsetenv", "environb", "addsitedir")
 
-# The names of the modules; an empty list for the script's own imports; None if the user has not asked for any.
+# MODULES: the modules that the user named. An empty list: the user asked for a warm interpreter, but named no modules.
+# None: the user did not ask for a warm interpreter.
 MODULES, SCRIPT = json.loads(sys.argv[1]), sys.argv[2]
 SCRIPT_PATH = os.path.abspath(SCRIPT)
 FOLDER = os.path.dirname(os.path.realpath(SCRIPT))
 
 
 class Cold(Exception):
-    """Why a new interpreter must run the script."""
+    """The reason why a new interpreter must run the script."""
 
 
 def is_sys_path(node):
@@ -78,13 +79,13 @@ def refuse_changes(statement):
 
 
 def text_pairs(pairs):
-    """Pairs of expressions as pairs of texts; None if one is not a literal text."""
+    """Converts pairs of expressions to pairs of texts. Returns None if an expression is not a literal text."""
     texts = [[getattr(node, "value", None) for node in pair] for pair in pairs]
     return texts if all(isinstance(text, str) for pair in texts for text in pair) else None
 
 
 def literal_changes(statement):
-    """The pairs that `os.environ["A"] = "1"`, `setdefault` or `update` sets, and whether only as defaults."""
+    """The variables that `os.environ["A"] = "1"`, `setdefault` or `update` sets, and whether they are only defaults."""
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(target, ast.Subscript) and len(statement.targets) == 1 and is_environ(target.value):
@@ -110,7 +111,7 @@ def top(module):
 
 
 def imports_of(statement):
-    """The top-level modules that a statement imports, apart from imports in functions."""
+    """The top-level modules that a statement imports, except inside functions."""
     if isinstance(statement, ast.Import):
         return [top(alias.name) for alias in statement.names]
     if isinstance(statement, ast.ImportFrom):
@@ -137,14 +138,14 @@ def own_modules():
 
 
 def refuse_shadows():
-    """Raises Cold if the script's folder has a module of the same name as an imported one."""
+    """Raises Cold if the script's folder has a module with the name of an imported module."""
     shadows = own_modules() & {name for name in sys.modules if "." not in name and name != "__main__"}
     if shadows:
         raise Cold("the module %s beside %s would replace an imported one" % (min(shadows), SCRIPT))
 
 
 class Plan:
-    """The imports of the script's heavy modules, and its changes to the environment before them, in their order."""
+    """The script's imports of heavy modules, and its changes to the environment before these imports, in order."""
 
     def __init__(self):
         with open(SCRIPT, "rb") as file, warnings.catch_warnings():
@@ -156,17 +157,17 @@ class Plan:
         modules = MODULES or [name for name in imported if name in HEAVY and is_installed(name)]
         if not modules:
             raise Cold("%s imports none of %s" % (SCRIPT, ", ".join(HEAVY)))
-        # Names of modules, and changes (name, value, whether it is only a default).
+        # Names of modules, and changes as (name, value, whether the value is only a default).
         self.steps = []
         try:
             self.follow(statements, modules, {module for module in modules if top(module) in imported})
         except Cold:
-            # The imports up to this statement can still be made.
+            # The modules before this statement can still be imported.
             if MODULES or not self.modules():
                 raise
 
     def follow(self, statements, modules, expected):
-        """Collects the steps up to the last expected module. Raises Cold at a statement that may change anything else."""
+        """Collects the steps up to the last expected module. Raises Cold at a change that this program cannot repeat."""
         for statement in statements:
             names = set(imports_of(statement))
             if names & own_modules():
@@ -186,7 +187,7 @@ class Plan:
         return [step for step in self.steps if isinstance(step, str)]
 
     def checked_against(self, imported):
-        """The script's text, if its imports are those that were made."""
+        """Returns the script's text. Raises Cold if the steps differ from those of the plan `imported`."""
         refuse_shadows()
         if self.steps != imported.steps:
             raise Cold("%s now has other imports, or sets other variables before them" % SCRIPT)

@@ -1,10 +1,10 @@
 """A warm interpreter: imports the heavy modules of a script once, and then forks a process for each run of the script.
 
 The agent starts it as `python -c SOURCE MODULES SCRIPT [ARGS]`, with a socket as stdin. This program writes one JSON
-line there: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run. The byte carries
-four descriptors: stdout, stderr, a socket for the run alone, and the socket of MUSTER_FD. On the socket for the run, the
-forked process receives the command line and the changes to the environment, and answers with its process id, or with
-`cold` and the reason. It executes the script when the agent has sent one more byte.
+line to the socket: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run. The byte
+carries four descriptors: stdout, stderr, a socket for this run, and the socket of MUSTER_FD. On the socket for the run,
+the forked process receives the command line and the changes to the environment. It answers with its process id, or with
+`cold` and the reason. When the agent sends one more byte, the forked process executes the script.
 """
 # Python has executed plan.py, which comes first in SOURCE.
 import _io
@@ -35,7 +35,7 @@ AGENT = os.getppid()
 
 
 def open_stdin():
-    """Makes /dev/null the stdin, as a run has it, and returns the socket that was the stdin."""
+    """Replaces stdin by /dev/null, the stdin of every run. Returns the socket that was stdin."""
     requests = socket.socket(fileno=fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -47,7 +47,7 @@ def open_stdin():
 
 
 def receive(agent):
-    """The next line. Ends the process when the agent has closed the socket."""
+    """Returns the next message. Ends the process if the agent has closed the socket."""
     line = b""
     while not line.endswith(b"\n"):
         part = agent.recv(65536)
@@ -71,7 +71,7 @@ def resident_bytes():
 
 
 def load():
-    """Imports the modules. Keeps their own changes to the environment, but not those of the script."""
+    """Imports the modules. Keeps the modules' changes to the environment, and undoes the script's changes."""
     plan = Plan()
     if MODULES is None and any(name.startswith("nvidia") for name in os.listdir("/dev")):
         raise Cold("this machine has NVIDIA devices, which a forked process may be unable to use")
@@ -95,15 +95,15 @@ def set_oom_score(score):
 
 
 def settle(score):
-    """Prepares for forks. A fork copies only one thread, and a lock that another thread holds stays locked for ever."""
+    """Prepares for forks. A fork copies only one thread. A lock of another thread stays locked for ever in the copy."""
     gc.collect()
     gc.freeze()
-    # The libraries end the threads of their pools before a fork. They start new ones when they need them.
+    # The libraries end the threads of their pools before a fork, and start new threads later.
     child = os.fork()
     if child == 0:
         os._exit(0 if all([attempt(set_oom_score, each) for each in (OOM_SCORE_MAX, score)]) else 1)
     _, status = os.waitpid(child, 0)
-    # Not every container lets a run take the score back.
+    # In some containers, a process cannot lower its score again. The child has tried this.
     if status == 0:
         set_oom_score(OOM_SCORE_MAX)
     if threads() > 1:
@@ -111,7 +111,7 @@ def settle(score):
 
 
 def set_title(title):
-    """Replaces the command line that `ps` shows, which has this whole program (proc_pid_cmdline(5))."""
+    """Replaces the command line that `ps` shows: it contains this whole program (proc_pid_cmdline(5))."""
     with open("/proc/self/stat") as file:
         start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
     text = os.fsencode(title)[: end - start - 2] + b"\0"
@@ -125,7 +125,7 @@ def reason(error):
 
 
 def serve():
-    """Answers the agent. Returns only in a forked process whose script may begin, and returns the script's text."""
+    """Answers the agent's requests. Returns only in a forked process whose script may begin: the script's text."""
     requests = open_stdin()
     with open(OOM_SCORE) as file:
         score = file.read()
@@ -145,7 +145,7 @@ def serve():
         message, descriptors, _, _ = socket.recv_fds(requests, 1, 4, socket.MSG_CMSG_CLOEXEC)
         if not message:
             os._exit(0)
-        # The kernel gives the run to the agent when its parent, the first child, has ended.
+        # The first child forks the run and ends. The kernel then makes the agent the run's parent.
         child = os.fork()
         if child == 0:
             if os.fork():
@@ -157,11 +157,11 @@ def serve():
             os.close(descriptor)
 
 
-# A run.
+# The functions of a forked process.
 
 
 def begin(descriptors, score, imported):
-    """Makes this process look like a new interpreter, and waits for the start. Returns the script's text."""
+    """Makes this process look like a new interpreter. Returns the script's text when the script may begin."""
     agent = socket.socket(fileno=descriptors[2])
     try:
         end_with_the_agent()
@@ -193,11 +193,11 @@ def begin(descriptors, score, imported):
 
 
 def end_with_the_agent():
-    """Leads a process group, and asks the kernel to kill this process when its parent changes or ends."""
+    """Makes this process the leader of a process group. Asks the kernel to kill this process when its parent ends."""
     limit = time.monotonic() + PARENT_LIMIT
     while os.getppid() != AGENT and time.monotonic() < limit:
         time.sleep(0.001)
-    # This also waits until the kernel has completed the change of the parent: both need the same lock of the kernel.
+    # setpgid also waits until the kernel has completed the change of the parent: both need the same lock of the kernel.
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != AGENT:
@@ -229,7 +229,8 @@ def show(error):
 
 
 def status_of(error):
-    """Python's exit code after an uncaught exception or none; for KeyboardInterrupt, the negative number of a signal."""
+    """Returns Python's exit code after this uncaught exception, or 0 for None. For KeyboardInterrupt, returns the
+    negative number of SIGINT."""
     if error is None:
         return 0
     if not isinstance(error, SystemExit):
@@ -242,7 +243,7 @@ def status_of(error):
 
 
 def attempt(call, subject):
-    """Whether a call succeeds. Prints an exception as Python does at its end."""
+    """Whether a call succeeds. Prints an exception in the same way as Python prints exceptions during its exit."""
     try:
         call(subject)
         return True
@@ -259,11 +260,11 @@ def flush(stream):
 
 
 def end(status):
-    """Ends the process as Python does, but does not destroy modules: for TensorFlow, this takes seconds."""
+    """Ends the process as Python does, but does not destroy modules: TensorFlow's modules would take seconds."""
     attempt(lambda module: module._shutdown(), threading)
     attempt(lambda module: module._run_exitfuncs(), atexit)
     is_flushed = all([attempt(flush, stream) for stream in (sys.stdout, sys.stderr) if stream is not None])
-    # Destructors may write. Threads that still run may fail from here on; Python would have stopped them.
+    # Destructors may write output. Threads that still run may fail from here on. Python would have stopped them.
     threading.excepthook = lambda _: None
     main = vars(sys.modules["__main__"])
     main.update((name, None) for name in list(main) if name != "__builtins__")
@@ -279,7 +280,7 @@ def end(status):
     os._exit(status if is_flushed else FLUSH_FAILED)
 
 
-# The script runs from here, so that only one frame is below its own.
+# The script runs from the module's top level, so that only one frame of this program is below the script's frames.
 source, failure = serve(), None
 try:
     exec(compile(source, SCRIPT_PATH, "exec", dont_inherit=True), vars(sys.modules["__main__"]))

@@ -1,4 +1,4 @@
-//! Counts open requests, so that an agent whose master is gone for good can end by itself.
+//! Counts open requests, so that the agent can end by itself when no master sends requests any more.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 /// The open requests.
 #[derive(Debug, Clone)]
 pub struct Activity {
-    /// Their number. Every begin and end notifies the receivers, even if the number is the same afterwards.
+    /// Their number. Each beginning and each end of a request notifies the receivers.
     open: watch::Sender<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Activity {
         }
     }
 
-    /// Returns when the run has ended and no request was open for `linger`. Otherwise it does not return.
+    /// Returns when the run has ended and no request was open for `linger`.
     pub async fn abandoned(&self, mut status: watch::Receiver<RunStatus>, linger: Duration) {
         let mut requests = self.open.subscribe();
         loop {
@@ -58,7 +58,7 @@ impl Activity {
             let limit = if open == 0 && state == RunState::Exited { linger } else { Duration::MAX };
             match timeout(limit, change).await {
                 Ok(Ok(())) => {}
-                // The runner has ended, so the agent is ending already.
+                // The runner has ended, so the agent is already ending.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_elapsed) => return,
             }

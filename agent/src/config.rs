@@ -38,21 +38,30 @@ On a bare machine, without a cluster:
 ";
 
 /// What `--help` prints after all settings.
-const HELP_TAIL: &str = "MUSTER_TOKEN is the master's token, if it needs one. torchrun's --rdzv_endpoint, --rdzv_id, --nnodes and other flags with
-underscores are accepted too.
+const HELP_TAIL: &str = "\
+MUSTER_TOKEN is the master's token, if the master needs one. The spellings of torchrun are also accepted, such as
+--rdzv_endpoint, --rdzv_id and --nnodes.
 
 Examples:
   agent --work-dir examples/hello
   agent --listen 0.0.0.0:7896 -- python train.py --epochs 3
   agent --join http://10.0.0.1:7897 --task digits --worker-num 1:2 -- python train.py
 
-Exit status: that of the last run; 128 plus the signal's number if a signal ended it; 126 if it could not be started; 143
-if it was stopped before it was started; 0 if there was no run; 2 if the agent could not start, because of a bad
-command line or a port that is taken. With --join: 0 if the job succeeded; if not, that of the last run, or 1; 2 if the
-agent could not join.
+Exit status: that of the last run, or
+  128 plus the number of the signal that ended the run
+  143  the run was stopped before it was started
+  126  the run could not be started
+  0    there was no run
+  2    the agent could not start, because of a bad command line or a port that is taken
+
+Exit status with --join:
+  0    the job succeeded
+  1    the job did not succeed, and the last run succeeded or there was no run
+  2    the agent could not join
+  In all other cases, the exit status of the last run, as above
 ";
 
-/// The file of a container's termination message, unless its pod names another (`terminationMessagePath`).
+/// The file of a container's termination message, if the pod has no `terminationMessagePath`.
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Who starts and ends the agent.
@@ -116,7 +125,7 @@ pub enum Invocation {
 /// An invalid command line or environment.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// An unknown flag, or one with a missing or unexpected value.
+    /// An unknown flag, or a flag with a missing or unexpected value.
     #[error(transparent)]
     Flags(#[from] lexopt::Error),
     /// A value that does not parse.
@@ -129,7 +138,7 @@ pub enum UsageError {
         /// The kind of value that is expected.
         expected: &'static str,
     },
-    /// Flags that do not go together.
+    /// Flags that cannot be combined.
     #[error("{0}")]
     Combination(String),
     /// `--` without a command.
@@ -192,8 +201,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     Ok(Invocation::Agent(Box::new(config)))
 }
 
-/// Removes [`KUBERNETES_SERVICE_HOST`], and Muster's variables, including those of a master that started this agent.
-/// exec.py gets its variables from `/config`, and those with [`MUSTER_SCRIPT_PREFIX`].
+/// Removes [`KUBERNETES_SERVICE_HOST`] and all of Muster's variables: exec.py gets its own from `/config`. A variable
+/// with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
 fn for_scripts(mut environment: Environment) -> Environment {
     let of_script = |(name, value): (&OsString, &OsString)| {
         let name = name.as_bytes().strip_prefix(MUSTER_SCRIPT_PREFIX.as_bytes())?;
@@ -229,7 +238,7 @@ fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Inv
 }
 
 impl Config {
-    /// The addresses to listen on. The agent uses the first one that this machine supports. A caller can run any
+    /// The addresses to listen on. The agent uses the first address that this machine supports. A caller can run any
     /// program, so an agent without a token listens on loopback. Process 1 of a container listens on all addresses even
     /// without a token, because a container has its own network.
     pub fn addresses(&self, is_first_process: bool) -> Vec<SocketAddr> {

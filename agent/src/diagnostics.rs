@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Maximum number of waiting lines. Further ones are lost.
+/// Maximum number of waiting lines. Further lines are lost.
 const LINES_MAX: usize = 256;
 
 /// How long writing the last lines may take when the agent ends.
@@ -48,7 +48,7 @@ pub fn start() -> io::Result<Diagnostics> {
 fn write_all(messages: &Receiver<Message>) {
     for message in messages {
         match message {
-            // If stderr is closed, there is no place to report it.
+            // If stderr is closed, the error cannot be reported.
             Message::Line(line) => drop(io::stderr().write_all(&line)),
             Message::Flush(done) => drop(done.send(())),
         }

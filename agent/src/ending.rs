@@ -1,4 +1,4 @@
-//! Ends the agent on a signal, at the end of its parent, or after a long time without requests.
+//! Ends the agent on a signal, when its parent ends, or after a long time without requests.
 
 use std::io;
 use std::pin::pin;
@@ -45,7 +45,7 @@ impl Stops {
             // Sending fails if the agent is already ending.
             let _ = commands.send(command).await;
         }
-        // End without a grace: the master is dead, and its successor needs the ports.
+        // End without a grace: the master is dead, and the next master needs the ports.
         let _ = commands.send(Command::EndNow("the parent process is gone")).await;
     }
 }
@@ -62,7 +62,7 @@ async fn parent_gone(supervision: Supervision) {
     }
 }
 
-/// Ends the agent when its run has ended and no request was open for `linger`, if there is such a limit.
+/// Ends the agent when its run has ended and no request was open for `linger`. Does nothing without a `linger`.
 pub(crate) async fn retire(agent: Agent, linger: Option<Duration>) {
     let Some(linger) = linger else { return };
     loop {
@@ -70,7 +70,7 @@ pub(crate) async fn retire(agent: Agent, linger: Option<Duration>) {
         info!(linger_seconds = linger.as_secs(), "no request within the linger");
         let (reply, answer) = oneshot::channel();
         let finish = Command::Request { event: Event::Finish, reply };
-        // The runner refuses this if a run was started at the last moment. Then wait again.
+        // If a run was started meanwhile, the runner refuses to finish. Then wait again.
         if agent.commands.send(finish).await.is_err() || answer.await.is_err() {
             return;
         }

@@ -40,8 +40,8 @@ pub struct Follower {
 pub enum Piece {
     /// The next bytes.
     Bytes(Bytes),
-    /// This many bytes are missing: they were dropped before they were read, or never kept. The next piece begins after
-    /// them.
+    /// This many bytes are missing: they were dropped before they were read, or were never stored. The next piece
+    /// begins after the missing bytes.
     Dropped(u64),
     /// No more pieces follow.
     End,
@@ -50,7 +50,7 @@ pub enum Piece {
 }
 
 impl Follower {
-    /// A reader from `offset`, or from the first kept byte after it.
+    /// Creates a reader that begins at `offset`, or at the first kept byte after this offset.
     pub fn new(
         output: Arc<Output>,
         status: watch::Receiver<RunStatus>,
@@ -75,7 +75,7 @@ impl Follower {
     /// The file system's error.
     pub async fn next(&mut self) -> io::Result<Piece> {
         loop {
-            // Check this before reading: when the run has exited, all of its output is in the log.
+            // Look for the end before reading: when the run has exited, all of its output is in the log.
             let end = self.end();
             if let Some(piece) = self.read()?.or(end) {
                 return Ok(piece);
@@ -89,7 +89,7 @@ impl Follower {
         }
     }
 
-    /// The last piece, if the log holds everything that the reader wants.
+    /// The last piece, if the log already contains everything that the reader wants.
     fn end(&mut self) -> Option<Piece> {
         let agent_ends = self.status.has_changed().is_err();
         let (state, generation) = {

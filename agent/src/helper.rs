@@ -1,4 +1,4 @@
-//! The folder with `muster.py`, from which the runs import the helper.
+//! The folder from which scripts import the helper `muster.py`.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -14,12 +14,12 @@ const SOURCE: &str = include_str!("../python/muster.py");
 /// Separates the folders of `PYTHONPATH`.
 const SEPARATOR: u8 = b':';
 
-/// A folder that only the agent's user can read. It is removed when this is dropped.
+/// A folder that only the agent's user can read. Dropping this value removes the folder.
 #[derive(Debug)]
 pub struct HelperFolder(PathBuf);
 
 impl HelperFolder {
-    /// Creates it in the first writable folder of `folders`. A container's root may be read-only.
+    /// Creates the folder in the first writable folder of `folders`. A container's root may be read-only.
     ///
     /// # Errors
     /// The error of the last folder.
@@ -41,7 +41,7 @@ impl HelperFolder {
         }
         let path = folder.join(format!("muster-{}", Uuid::new_v4()));
         DirBuilder::new().mode(0o700).create(&path)?;
-        // From here on, the folder is also removed if writing fails.
+        // From here on, `created` removes the folder if writing fails.
         let created = Self(path);
         fs::write(created.0.join("muster.py"), SOURCE)?;
         Ok(created)

@@ -10,7 +10,7 @@ use std::path::Path;
 /// Everybody may execute the copy, because the job's image may run as another user.
 const MODE: u32 = 0o755;
 
-/// Copies this program to `target`, and creates its folder. The file appears whole or not at all.
+/// Copies this program to `target`, and creates the folder of `target`. The file appears whole or not at all.
 ///
 /// # Errors
 /// The error of the first step that fails.

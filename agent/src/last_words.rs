@@ -1,4 +1,4 @@
-//! Writes how the run ended to the container's termination message, for a master that asks after the agent has ended.
+//! Writes how the run ended to the container's termination message. A master can read it after the agent has ended.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -20,8 +20,8 @@ pub fn leave(status: &RunStatus, file: &Path) {
     }
 }
 
-/// The message as JSON of at most [`LAST_WORDS_BYTES`]. If needed, it has only the end of stderr and the beginning of a
-/// reason.
+/// The message as JSON of at most [`LAST_WORDS_BYTES`]. If the message would be longer, it contains only the end of
+/// stderr and the beginning of a reason.
 pub fn message(mut words: LastWords) -> Vec<u8> {
     let tail = &words.exit.stderr_tail;
     words.exit.stderr_tail = text::end(tail, room(&words, tail)).to_owned();
@@ -32,8 +32,7 @@ pub fn message(mut words: LastWords) -> Vec<u8> {
     json(&words)
 }
 
-/// The maximum length of `text`, encoded as JSON, at which `words` still fits into the limit. `text` is one of the
-/// texts in `words`.
+/// The maximum length of `text`, encoded as JSON, with which `words` fits into the limit. `text` is a part of `words`.
 fn room(words: &LastWords, text: &str) -> usize {
     let surplus = json(words).len().saturating_sub(LAST_WORDS_BYTES);
     text::json_length(text).saturating_sub(surplus)

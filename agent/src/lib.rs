@@ -1,6 +1,7 @@
 //! Muster's agent: process 1 of every pod. The agent receives an environment by HTTP and starts `python exec.py` with
-//! it, once for each generation. It keeps the output, stops the script with all its descendants, and reports how the
-//! script ended. It knows nothing of Kubernetes, ranks or worker counts. This file connects the modules.
+//! this environment, once for each generation. The agent keeps the output, stops the script with all its descendants,
+//! and reports how the script ended. The agent does not use the Kubernetes API, and does not interpret ranks or worker
+//! counts. This file connects the modules.
 
 pub mod activity;
 pub mod code;
@@ -49,7 +50,7 @@ use run::memory::{CGROUP, Memory};
 use run::runner::Runner;
 use wind_down::{HttpTask, wind_down};
 
-/// Disk space that an agent on a machine shared with others reserves for each log.
+/// Disk space that an agent reserves for each log if it shares the machine with other agents.
 const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
 
 /// Maximum number of requests in the runner's queue. Further requests wait in their connections.
@@ -88,9 +89,8 @@ fn complain(error: &str) -> u8 {
 
 fn run_agent(config: Config) -> u8 {
     if config.supervision == Supervision::Parent {
-        // Leave the master's terminal. Its Ctrl-C is meant for the master, and a run that asks there for a password
-        // would wait for ever. The call fails only for the leader of a process group, and a master's child is not a
-        // leader.
+        // Leave the master's terminal: Ctrl-C is meant for the master, and a run that asked for a password would wait
+        // for ever. The call fails only for the leader of a process group. A master's child is not a leader.
         let _ = setsid();
     }
     // One thread is enough. It also starts the runs, so it must live as long as the agent: see `run::child::spawn`.
@@ -107,8 +107,10 @@ fn run_agent(config: Config) -> u8 {
     result.unwrap_or_else(|error| complain(&format!("{error:#}")))
 }
 
-/// Runs the agent until it ends, and returns the exit code. All steps that can fail come before the agent answers
-/// requests, so an error means that the agent did not start.
+/// Runs the agent until it ends, and returns the exit code.
+///
+/// # Errors
+/// Fails if the agent could not start, or could not join a job.
 async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let machine = config.join.take().map(Machine::prepare).transpose()?;
     config.listen = config.listen.or(machine.as_ref().map(Machine::address));
@@ -174,7 +176,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// Begins to copy the output to stdout or, for the master that has started this agent, prints the address there.
+/// In a pod, begins to copy the output to stdout. For a master that has started this agent, prints the address instead.
 fn use_stdout(supervision: Supervision, agent: &Agent, address: SocketAddr) -> anyhow::Result<Option<JoinHandle<()>>> {
     match supervision {
         Supervision::Pod => Ok(Some(tokio::spawn(mirror::mirror(Arc::clone(&agent.output), agent.status.clone())))),

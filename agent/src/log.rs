@@ -1,7 +1,7 @@
 //! The output of the runs: three bounded logs with one writer and any number of readers.
 //!
-//! Each stream has its own offsets, which count over the agent's whole life. The files have no names and vanish with the
-//! agent.
+//! Each stream has its own offsets, which continue from run to run. The files have no names, so they vanish when the
+//! agent ends.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -35,8 +35,8 @@ pub enum Stream {
 pub struct LogSize {
     /// Number of newest bytes to keep.
     pub capacity: NonZeroU64,
-    /// Disk space to reserve when the log is created, at most the capacity. It keeps room for the traceback of a script
-    /// that fails because the disk is full.
+    /// Disk space to reserve when the log is created, at most the capacity. The reserve keeps room for the traceback of
+    /// a script that fails because the disk is full.
     pub reserved: u64,
 }
 
@@ -106,7 +106,7 @@ impl Output {
     }
 }
 
-/// Reserves the disk space of the logs. If that fails, they work until the disk is full.
+/// Reserves the disk space of the logs. If this fails, the logs work until the disk is full.
 fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
     if let Err(error) = logs.into_iter().try_for_each(|log| log.reserve(bytes)) {
         warn!(%error, bytes, "cannot reserve disk space for the output; a full disk may lose some of it");
@@ -125,8 +125,8 @@ pub fn stderr_tail(stderr: &[u8]) -> String {
     text[begin..].to_owned()
 }
 
-/// One log, and a watch channel that holds its end offset. The mutex is held during one read or write, and never across an
-/// await.
+/// One log, and a watch channel that holds its end offset. The mutex is held during one read or write, and never across
+/// an await.
 #[derive(Debug)]
 pub struct StreamLog {
     log: Mutex<BoundedLog>,
@@ -139,8 +139,8 @@ impl StreamLog {
         Self { log: Mutex::new(log), end }
     }
 
-    /// Appends bytes. If the disk refuses them, they become a gap: exec.py must not wait for its output, and later
-    /// offsets must stay correct.
+    /// Appends bytes. If the disk refuses the bytes, the log gets a gap: exec.py must not wait for its output, and
+    /// later offsets must stay correct.
     fn append(&self, bytes: &[u8]) {
         let mut log = self.lock();
         let end = log.end() + bytes.len() as u64;
@@ -177,7 +177,7 @@ impl StreamLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, BoundedLog> {
-        // After a panic elsewhere the log is valid up to its last append.
+        // After a panic in another thread, the log is valid up to its last append.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -31,10 +31,10 @@ pub async fn pump(stdout: pipe::Receiver, stderr: pipe::Receiver, output: Arc<Ou
 
 async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) -> io::Result<()> {
     let mut buffer = vec![0; LINE_BYTES];
-    // buffer[..held] is the beginning of a line. At the deadline it goes to the log as it is.
+    // buffer[..held] is the beginning of a line. At the deadline, the pump appends it to the log.
     let (mut held, mut deadline) = (0, Instant::now());
     loop {
-        // Check this before every read: `timeout_at` prefers available bytes to a deadline that has passed.
+        // Check the deadline before every read: `timeout_at` prefers available bytes to a deadline that has passed.
         if held > 0 && deadline <= Instant::now() {
             output.append(stream, &buffer[..held]);
             held = 0;
@@ -63,8 +63,8 @@ async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) 
     }
 }
 
-/// How much of the buffer goes to the log: whole lines, or all of it when the buffer is full or the pipe has ended. The
-/// first `held` bytes are the beginning of a line.
+/// The number of bytes to append to the log: whole lines, or all bytes if the buffer is full or the pipe has ended. The
+/// first `held` bytes contain no newline.
 fn ready_length(filled: &[u8], held: usize, read: usize) -> usize {
     match last_newline(&filled[held..]) {
         Some(newline) => held + newline + 1,

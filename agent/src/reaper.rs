@@ -1,9 +1,8 @@
 //! Reaps every child of the agent, and kills what a run leaves behind.
 //!
 //! The agent is a child subreaper: a descendant whose parent has ended becomes the agent's child, even if it has
-//! detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also
-//! starts the children: when `Command::spawn` fails, it waits for its child, and a reaper in another task could take
-//! that child first.
+//! detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also starts the children. When
+//! `Command::spawn` fails, it waits for its child, and a reaper in another task could reap that child first.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -60,8 +59,8 @@ impl Reaper {
         }
     }
 
-    /// Reaps every child that has ended. If a watched child has ended, kills its process group first: no other group can
-    /// have this id before the child is reaped.
+    /// Reaps every child that has ended. If a watched child has ended, first kills the process group with the child's
+    /// id. No other group can have this id before the child is reaped.
     pub fn reap(&self, Watched { main, warm }: Watched) -> Reaped {
         for leader in [main, warm].into_iter().flatten().filter(|leader| has_ended(*leader)) {
             kill_group(leader);
@@ -86,15 +85,16 @@ impl Reaper {
         }
     }
 
-    /// Reaps every child that has ended, and returns whether others are left.
+    /// Reaps every child that has ended, and returns whether other children remain.
     pub fn has_children_after_reaping(&self) -> bool {
         self.reap(Watched::default());
         self.has_children_besides(None)
     }
 
-    /// Sends SIGKILL to every child of the agent except `warm`. The children of a killed child become the agent's children, so repeat
-    /// this until [`Reaper::has_children_besides`] finds none. Grandchildren are not killed directly: a child keeps its process id
-    /// until it is reaped here, but a grandchild's id may already belong to another process.
+    /// Sends SIGKILL to every child of the agent except `warm`. The children of a killed child become the agent's
+    /// children, so repeat this until [`Reaper::has_children_besides`] finds none. Grandchildren are not killed
+    /// directly: a child keeps its process id until it is reaped here, but a grandchild's id may already belong to
+    /// another process.
     pub fn kill_children_besides(&self, warm: Option<Pid>) {
         for child in children_of(getpid()).into_iter().filter(|child| Some(*child) != warm) {
             // The child may have ended meanwhile.
@@ -107,16 +107,16 @@ impl Reaper {
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
 
 /// Sends SIGTERM to a main process that has not been reaped. The process's children get no signal: a handler that was
-/// set before a fork would run in each of them, and several would save the same state. If the process is a shell, its
-/// whole process group gets SIGTERM.
+/// set before a fork would run in each child, and several processes would save the same state. If the process is a
+/// shell, its whole process group gets SIGTERM.
 pub fn terminate(main: Pid) {
     let send = if is_shell(main) { kill_process_group } else { kill_process };
     // The process may have ended.
     let _ = send(main, Signal::TERM);
 }
 
-/// Whether a process runs a shell. This looks at the process's program, which is the interpreter of a script. For
-/// busybox it looks at the name under which busybox was started.
+/// Whether a process runs a shell. Looks at the process's program, which for a script is its interpreter. For busybox,
+/// looks at the name under which busybox was started.
 fn is_shell(process: Pid) -> bool {
     let folder = PathBuf::from(format!("/proc/{}", process.as_raw_nonzero()));
     let program = fs::read_link(folder.join("exe")).unwrap_or_default();
@@ -125,8 +125,8 @@ fn is_shell(process: Pid) -> bool {
     name.is_ok_and(|name| SHELLS.contains(&name.trim_end()))
 }
 
-/// Sends SIGKILL to the process group of a main process that has not been reaped, and to the process itself, in case it
-/// has left its group.
+/// Sends SIGKILL to the process group of a main process that has not been reaped. Also sends SIGKILL to the process
+/// itself, because it may have left its group.
 pub fn kill_group(main: Pid) {
     let _ = kill_process_group(main, Signal::KILL);
     let _ = kill_process(main, Signal::KILL);

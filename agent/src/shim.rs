@@ -1,6 +1,6 @@
-//! The step between the agent and the script. The kernel kills a process when its parent dies, if the process itself has
-//! asked for it. Rust needs `unsafe` to run code between fork and exec, so the agent starts its own program again. The
-//! new process asks the kernel, checks that the agent is still alive, and becomes the command.
+//! The step between the agent and the script. A process can ask the kernel to kill it when its parent dies. Rust needs
+//! `unsafe` to run code between fork and exec, so the agent starts its own program again. The new process makes this
+//! request, checks that the agent is still alive, and becomes the command.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -36,7 +36,7 @@ pub struct Shim {
     pub path: Option<OsString>,
 }
 
-/// Becomes the command. Returns only if that fails: prints the reason on stderr and returns the exit code.
+/// Becomes the command. If this fails, prints the reason on stderr and returns the exit code.
 pub fn become_command(shim: Shim) -> u8 {
     let Shim { agent, command, path } = shim;
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
@@ -93,7 +93,7 @@ fn is_on_path(program: &str, path: Option<&OsStr>) -> bool {
     env::split_paths(path.unwrap_or(OsStr::new("/bin:/usr/bin"))).any(can_execute)
 }
 
-/// The beginning of the error for a program that cannot be started. `run::unstartable` recognises the error by it.
+/// The beginning of the error for a program that cannot be started. `run::unstartable` searches for this beginning.
 pub(crate) fn cannot_start(program: &OsStr) -> String {
     format!("cannot start {program:?}: ")
 }

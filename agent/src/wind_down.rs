@@ -1,4 +1,4 @@
-//! The last seconds of an agent whose processes have ended: readers get the rest of the output, as far as time allows.
+//! The last seconds of an agent whose processes have ended. Readers get the rest of the output if time allows.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(crate) async fn wind_down(end: AgentEnd, activity: &Activity, http: HttpTask
     let mut cut_off = end.at_most(HTTP_LIMIT);
     if end.signal_deadline.is_some() {
         cut_off = end.at_most(READERS_LIMIT);
-        // Readers that are still connected after that are cut off below.
+        // Readers that are still connected after this time are cut off below.
         let _ = timeout_at(cut_off, activity.quiet(READERS_PAUSE)).await;
     }
     drop(http.end);

@@ -1,4 +1,4 @@
-"""Tests of muster.py. `scripts/test` runs them; alone: python -m unittest discover agent/python/tests"""
+"""Tests of muster.py. `scripts/test` runs them. To run only these: python -m unittest discover agent/python/tests"""
 
 import hashlib
 import json
@@ -159,7 +159,7 @@ class Sampling(unittest.TestCase):
     def consumed(self, seen):
         return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
-    def test_an_epoch_has_every_sample_once_over_resizes(self):
+    def test_an_epoch_uses_every_sample_once_across_resizes(self):
         count, state, epochs = 1500, (0, 0), {}
         for world, steps in ((2, 7), (4, 5), (3, 30)):
             samplers = [job.sampler(count, seed=1) for job in ranks(world)]
@@ -199,7 +199,7 @@ class Sampling(unittest.TestCase):
         self.assertEqual({float(weight) for _, weights in last for weight in weights}, {1 / 8})
         self.assertEqual([sampler.state() for sampler in samplers], [(1, 0)] * 3)
 
-    def test_a_rank_without_samples_gets_one_of_weight_0(self):
+    def test_a_rank_whose_part_is_empty_gets_one_sample_of_weight_0(self):
         samplers = [job.sampler(97, seed=1) for job in ranks(2)]
         for sampler in samplers:
             sampler.take()
@@ -222,7 +222,7 @@ class Sampling(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "position 960 is outside the data set of 500 samples"):
             ranks(1)[0].sampler(500, seed=1).restore((0, 960))
 
-    def test_shares_add_up(self):
+    def test_shares_are_proportional_and_add_up_to_the_total(self):
         self.assertEqual(muster.shares(96, [1] * 5), [20, 19, 19, 19, 19])
         self.assertEqual(muster.shares(2, [1] * 3), [1, 1, 0])
         self.assertEqual(muster.shares(7, [48, 36, 12]), [3, 3, 1])
@@ -245,7 +245,7 @@ class Counting(unittest.TestCase):
             counts.append(self.counts(job))
         self.assertEqual(counts, [(0, 0, 0), (0, 1, 96), (0, 2, 192), (0, 2, 192), (1, 0, 0), (1, 0, 0)])
 
-    def test_measure_counts_the_time_inside(self):
+    def test_the_compute_time_is_the_time_inside_measure(self):
         (job,) = ranks(1)
         boundary([job], 0)
         with job.measure():
@@ -256,7 +256,7 @@ class Counting(unittest.TestCase):
 
 
 class Wire(unittest.TestCase):
-    def test_a_notice_ends_the_script_with_75(self):
+    def test_after_a_notice_the_script_exits_with_code_75(self):
         script = Script(self, TRAIN_UNTIL_LEAVING, RANK="0", WORLD_SIZE="1", MUSTER_GENERATION="1.2")
         self.assertEqual(script.receive(), {"hello": 1})
         self.assertEqual(script.receive()["progress"]["generation"], "1.2")
@@ -270,21 +270,21 @@ class Wire(unittest.TestCase):
         self.assertEqual(err, f"muster: leaving at step {step}: worker-2 joins\n")
         self.assertEqual(progress["progress"]["step"], step)
 
-    def test_sigterm_ends_the_script_with_75(self):
+    def test_after_sigterm_the_script_exits_with_code_75(self):
         script = Script(self, TRAIN_UNTIL_LEAVING)
         script.receive()
         script.process.send_signal(signal.SIGTERM)
         code, out, err = script.end()
         self.assertEqual((code, out[:9]), (75, "saves at "), err)
 
-    def test_done_sends_the_last_step_and_ends_with_0(self):
+    def test_done_sends_the_last_step_and_exits_with_code_0(self):
         script = Script(self, "job = muster.Job(96); job.started(); job.step(300, job.signal()); job.done(); print('no')")
         messages = script.rest()
         self.assertEqual(script.end(), (0, "", ""))
         self.assertEqual(messages[0], {"hello": 1})
         self.assertEqual(messages[-1]["progress"]["step"], 300)
 
-    def test_a_lost_peer_ends_the_script_with_75_without_agreement(self):
+    def test_a_script_that_lost_a_peer_exits_with_code_75_without_agreement(self):
         script = Script(self, "job = muster.Job(96); job.started(); job.step(7, job.signal()); job.leave()")
         self.assertEqual(script.rest()[-1], {"leaving": {"step": 7, "agreed": False}})
         self.assertEqual(script.end()[0], 75)
@@ -323,7 +323,7 @@ class Wire(unittest.TestCase):
         self.assertEqual(code, 75)
         self.assertEqual(err.count("muster: ignored a message of the agent"), 4, err)
 
-    def test_children_neither_get_the_socket_nor_the_handler_of_sigterm(self):
+    def test_children_inherit_neither_the_socket_nor_the_handler_of_sigterm(self):
         code = """
             import signal, subprocess
             job = muster.Job(96)
@@ -386,7 +386,7 @@ class Chief(unittest.TestCase):
                 script = self.script(closed.getsockname()[1], rank)
                 self.assertEqual(script.process.communicate(timeout=DEADLINE_SECONDS)[0], "begins\nwaited\n")
 
-    def test_a_cluster_without_a_chief_to_connect_to_is_not_awaited(self):
+    def test_a_rank_does_not_wait_if_tf_config_has_no_chief_to_connect_to(self):
         for config in (None, "", "no JSON", "[]", "{}", '{"cluster": {"worker": []}}', '{"cluster": {"worker": ["host"]}}',
                        '{"cluster": {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:1"]}}'):
             self.assertIsNone(muster.await_chief(config))
@@ -398,7 +398,7 @@ class Outside(unittest.TestCase):
         ran = subprocess.run([sys.executable, "-c", "import muster\n" + code], env=environment, capture_output=True, text=True)
         return ran.returncode, ran.stdout, ran.stderr
 
-    def test_without_muster_it_is_one_rank_that_never_leaves(self):
+    def test_outside_muster_a_job_is_one_rank_that_never_leaves(self):
         code = """
 job = muster.Job(global_batch=96)
 job.started()
@@ -420,7 +420,7 @@ print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
         with self.assertRaisesRegex(ValueError, "RANK 5 is not less than WORLD_SIZE 5"):
             muster.Job(96, {"RANK": "5", "WORLD_SIZE": "5"})
 
-    def test_an_unusable_descriptor_is_said_once_and_changes_nothing(self):
+    def test_an_unusable_descriptor_is_reported_once_and_training_continues(self):
         code, out, err = self.run_alone("job = muster.Job(96); job.started(); print(job.step(1, job.signal()))", MUSTER_FD="77")
         self.assertEqual((code, out), (0, "False\n"))
         self.assertRegex(err, r"^muster: cannot leave or report progress, because MUSTER_FD=77 is no socket: .*\n$")

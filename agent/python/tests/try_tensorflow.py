@@ -1,6 +1,7 @@
 """Resizes examples/elastic from 2 to 4 to 3 workers with real TensorFlow, and compares its losses with one process.
 
-Run by hand, with TensorFlow's python: python agent/python/tests/try_tensorflow.py. This script acts as agents and master.
+Run by hand, with a Python that has TensorFlow: python agent/python/tests/try_tensorflow.py. This script acts as the
+agents and the master.
 """
 
 import json
@@ -20,7 +21,7 @@ DEADLINE_SECONDS = 60
 
 
 def free_ports(count):
-    """Ports that nothing uses now, below those that Linux gives to outgoing connections. TensorFlow listens on all addresses."""
+    """Ports that are free on all addresses, because TensorFlow listens on all. Linux uses higher ports for clients."""
     ports = []
     while len(ports) < count:
         port = random.randrange(20000, 32768)
@@ -56,7 +57,8 @@ def start(folder, rank, ports, generation):
 
 
 def last_step(worker, leave_after):
-    """Reads a worker's messages to the end. Asks this worker to leave after a step: by a notice, and then by SIGTERM."""
+    """Reads a worker's messages to the end. After step `leave_after`, asks the worker to leave: by a notice if the step
+    is below 50, otherwise by SIGTERM."""
     (process, agent), step = worker, None
     for line in agent.makefile("r"):
         message = json.loads(line)
@@ -74,7 +76,7 @@ def run(folder, world, generation, leave_after):
     """One start. Returns the exit codes, the output of rank 0, and each rank's last step."""
     ports = free_ports(world)
     workers = [start(folder, rank, ports, generation) for rank in range(world)]
-    # Only the last rank is asked. The others learn it from the all-reduce.
+    # Only the last rank is asked to leave. The other ranks learn about this from the all-reduce.
     asked = [None] * (world - 1) + [leave_after]
     try:
         with ThreadPoolExecutor(world) as pool:

@@ -1,5 +1,5 @@
-//! The code that a job brings. A manifest says which files it has, and their contents follow as blobs. Blobs wait in a
-//! folder of the agent until all have arrived and are verified. Only then are the files moved to the working directory.
+//! The code that a job brings. A manifest lists the files, and their contents follow as blobs. Blobs wait in a folder
+//! of the agent until all blobs have arrived and are verified. Only then are the files moved to the working directory.
 
 mod place;
 
@@ -15,13 +15,13 @@ use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Hasher, 
 
 /// The agent's own folder in the working directory. No path of a manifest is in it.
 const FOLDER: &str = ".muster";
-/// A blob on its way. It gets its name when it is complete and verified.
+/// The file of an arriving blob. The file gets the blob's name when the blob is complete and verified.
 const UNFINISHED: &str = "unfinished";
 /// Modes of files in the working directory.
 const MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
-/// Why code cannot be taken.
+/// Why code is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
     /// The manifest has another id.
@@ -38,7 +38,7 @@ pub enum CodeError {
     /// The stream of blobs is wrong.
     #[error(transparent)]
     Blobs(#[from] BlobError),
-    /// A file or folder of the script has the path of a file of the code, or of its folder.
+    /// A file or folder of the script has a path that the code needs.
     #[error("{0:?} is in the way of the job's code: remove it, or rename the file of the code")]
     InTheWay(PathBuf),
     /// A file cannot be read or written.
@@ -53,7 +53,7 @@ struct Code {
     manifest: Manifest,
 }
 
-/// The code in one working directory, and code on its way there.
+/// The code in one working directory, and code that is still arriving.
 #[derive(Debug)]
 pub struct CodeFolder {
     work_dir: PathBuf,
@@ -71,13 +71,13 @@ impl CodeFolder {
         Self { work_dir, incoming: None, staged: None, placed: None }
     }
 
-    /// The code for the agent's status.
+    /// The ids of the code, for the agent's status.
     pub fn status(&self) -> CodeStatus {
         let id = |code: &Option<Code>| code.as_ref().map(|code| code.id);
         CodeStatus { staged: id(&self.staged).or(id(&self.placed)), running: id(&self.placed) }
     }
 
-    /// Takes a manifest, and returns the blobs that are missing. Files of the code in place are used again.
+    /// Accepts a manifest, and returns the missing blobs. Reuses files of the code that is in place.
     ///
     /// # Errors
     /// [`CodeError::WrongId`], [`CodeError::InTheWay`] and [`CodeError::File`].
@@ -99,10 +99,10 @@ impl CodeFolder {
         self.complete()
     }
 
-    /// Takes blobs, in the form that [`BlobReader`] describes, and returns those that are still missing.
+    /// Accepts blobs, in the form that [`BlobReader`] describes, and returns the blobs that are still missing.
     ///
     /// # Errors
-    /// [`CodeError`]. Complete blobs are kept.
+    /// All of [`CodeError`]. Complete blobs are kept even after an error.
     pub fn receive(&mut self, id: CodeId, mut parts: impl Iterator<Item = Bytes>) -> Result<MissingBlobs, CodeError> {
         let Some(code) = self.incoming.as_ref().filter(|code| code.id == id) else {
             let is_here = self.status().staged == Some(id);
@@ -115,7 +115,7 @@ impl CodeFolder {
         self.complete()
     }
 
-    /// Puts this code into the working directory, if it is not there. No run may be active.
+    /// Puts this code into the working directory, if it is not yet there. No run may be active.
     ///
     /// # Errors
     /// [`CodeError::Missing`], [`CodeError::InTheWay`] and [`CodeError::File`].
@@ -132,12 +132,13 @@ impl CodeFolder {
             return Err(CodeError::InTheWay(path));
         }
         let moved = change.apply(&self.folder("staged"));
-        // If a step has failed, files of both may be there. Then all must be sent again.
+        // If a move has failed, the working directory may contain files of old and new code. So no code counts as
+        // placed, and the next delivery sends all blobs.
         self.placed = self.staged.take().filter(|_| moved.is_ok());
         Ok(moved?)
     }
 
-    /// Keeps the blobs of an interrupted delivery that are in `blobs`, and copies others from the files in place.
+    /// Keeps blobs of an interrupted delivery if `blobs` contains them. Copies further blobs from the files in place.
     fn reuse(&self, blobs: &BTreeMap<Sha256, u64>) -> io::Result<()> {
         let folder = self.folder("incoming");
         fs::create_dir_all(&folder)?;
@@ -161,13 +162,13 @@ impl CodeFolder {
         Ok(())
     }
 
-    /// Stages the incoming code if it is complete. The first code is put in place at once, so that a warm interpreter can
-    /// read it.
+    /// Stages the incoming code if it is complete. The first code is put in place at once, so that a warm interpreter
+    /// can read it.
     fn complete(&mut self) -> Result<MissingBlobs, CodeError> {
         let Some(code) = &self.incoming else { return Ok(MissingBlobs::default()) };
         let (id, folder) = (code.id, self.folder("incoming"));
         let blobs = code.manifest.blobs().into_iter();
-        // A crash or a broken disk may have damaged what was received. A file that cannot be read counts as damaged.
+        // A crash or a broken disk may have damaged a received blob. A file that cannot be read counts as damaged.
         let has = |blob: Sha256, size: u64| has_content(&folder.join(blob.to_string()), blob, size).unwrap_or(false);
         let missing: Vec<Sha256> = blobs.filter(|(blob, size)| !has(*blob, *size)).map(|(blob, _)| blob).collect();
         if !missing.is_empty() {
@@ -176,7 +177,7 @@ impl CodeFolder {
         let staged = stage(&code.manifest, &folder, &self.folder("staged"));
         self.staged = self.incoming.take().filter(|_| staged.is_ok());
         if let Err(error) = staged {
-            // The disk may be full.
+            // The disk may be full, so free its space.
             let _ = fs::remove_dir_all(self.folder("staged"));
             return Err(error.into());
         }
@@ -186,7 +187,8 @@ impl CodeFolder {
         Ok(MissingBlobs::default())
     }
 
-    /// A folder of the agent on the file system of the working directory, so that a rename is enough.
+    /// A folder of the agent. It is inside the working directory, so that a rename can move a file from here to its
+    /// place.
     fn folder(&self, name: &str) -> PathBuf {
         self.work_dir.join(FOLDER).join(name)
     }
@@ -196,7 +198,7 @@ fn is(code: &Option<Code>, id: CodeId) -> bool {
     code.as_ref().is_some_and(|code| code.id == id)
 }
 
-/// Makes one file for each file of the manifest, named by its index there, with its mode.
+/// Creates one file for each file of the manifest, with its mode. The name of each file is its index in the manifest.
 fn stage(manifest: &Manifest, blobs: &Path, staged: &Path) -> io::Result<()> {
     match fs::remove_dir_all(staged) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -221,7 +223,7 @@ fn set_mode(path: &Path, file: &CodeFile) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(if file.executable { EXECUTABLE_MODE } else { MODE }))
 }
 
-/// Whether a regular file with this content is there. Reads the whole file if its size in bytes is right.
+/// Whether `path` is a regular file with this content. Reads the whole file if its size in bytes is right.
 fn has_content(path: &Path, content: Sha256, size: u64) -> io::Result<bool> {
     // Opening a FIFO would wait for its writer.
     if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == size) {

@@ -1,4 +1,4 @@
-//! Puts complete code into the working directory. Files that no delivery brought stay there: a script keeps its
+//! Puts complete code into the working directory. Files that no delivery brought stay there, such as a script's
 //! checkpoints.
 
 use std::collections::BTreeSet;
@@ -30,8 +30,8 @@ impl<'a> Change<'a> {
         Self { work_dir, new, going }
     }
 
-    /// A path that the new code needs for a file or a folder, and that a file or folder of the script has. Links to folders
-    /// are not followed, because they may lead out of the working directory.
+    /// A path that the new code needs, and that a file or folder of the script has. Links to folders are not followed,
+    /// because a link may lead out of the working directory.
     pub(super) fn obstacle(&self) -> Option<PathBuf> {
         let mut folders = BTreeSet::new();
         for file in self.new.files() {
@@ -46,7 +46,7 @@ impl<'a> Change<'a> {
         taken.find(|path| fs::symlink_metadata(path).is_ok())
     }
 
-    /// Whether this folder is of the earlier code, and contains only files that the new code does not have.
+    /// Whether this folder contains only files of the earlier code that the new code does not have.
     fn will_vanish(&self, folder: &str) -> bool {
         let prefix = format!("{folder}/");
         let is_ours = self.going.range(prefix.as_str()..).next().is_some_and(|gone| gone.starts_with(&prefix));
@@ -58,13 +58,13 @@ impl<'a> Change<'a> {
         is_ours && fs::read_dir(self.work_dir.join(folder)).is_ok_and(|mut entries| entries.all(goes))
     }
 
-    /// Whether it is a folder, and no link to one.
+    /// Whether the path is a folder, and not a link to a folder.
     fn is_folder(&self, path: &str) -> bool {
         fs::symlink_metadata(self.work_dir.join(path)).is_ok_and(|found| found.is_dir())
     }
 
-    /// Removes the files that only the earlier code has, and moves the staged files to their places. A file whose content is
-    /// already right stays.
+    /// Removes the files that only the earlier code has, and moves the staged files to their places. A file stays if
+    /// its content is already right.
     pub(super) fn apply(self, staged: &Path) -> io::Result<()> {
         for gone in self.going.iter().filter(|gone| folders_of(gone).all(|folder| self.is_folder(folder))) {
             remove(&self.work_dir.join(gone))?;
@@ -86,7 +86,7 @@ impl<'a> Change<'a> {
 
     fn remove_empty_folders(&self, path: &str) {
         for folder in folders_of(path).rev() {
-            // A folder that is not empty stays, and so do the folders above it.
+            // A folder that is not empty stays, like the folders above it.
             if fs::remove_dir(self.work_dir.join(folder)).is_err() {
                 return;
             }
@@ -94,8 +94,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Gives a new file a later time of change than the old file, if there is one. Python compares times in whole seconds: it
-/// runs the compiled form of the old source if time and size are equal.
+/// Gives a new file a later modification time than the old file, if there is an old file. Python compares these times
+/// in whole seconds. If time and size are equal, Python runs the compiled form of the old source.
 fn make_newer(new: &Path, old: &Path) -> io::Result<()> {
     let Ok(old) = fs::symlink_metadata(old) else { return Ok(()) };
     if fs::metadata(new)?.mtime() > old.mtime() {
@@ -110,7 +110,7 @@ fn folders_of(path: &str) -> impl DoubleEndedIterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// Removes a file. If the script has removed it, or has made a folder of it, nothing is left to do.
+/// Removes a file. Does nothing if the script has removed the file or replaced it by a folder.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error)

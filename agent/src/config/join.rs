@@ -1,5 +1,5 @@
-//! The settings of an agent that joins a job from a bare machine, and the rules between them. Launch commands of torchrun
-//! and tensorflow_elastic can keep their spellings.
+//! The settings of an agent that joins a job from a bare machine, and the rules for their combinations. The flags'
+//! spellings in launch commands of torchrun and tensorflow_elastic are accepted.
 
 use std::str::FromStr;
 
@@ -22,7 +22,7 @@ pub struct Join {
     pub options: JoinOptions,
 }
 
-/// The settings that an agent need not give to join a job.
+/// The optional settings of an agent that joins a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JoinOptions {
     /// The address of this machine for the master and the other members.
@@ -44,7 +44,7 @@ pub struct Endpoint {
     pub port: Option<u16>,
 }
 
-/// The text names no host, or something besides host and port.
+/// The text has no host, or contains more than host and port.
 #[derive(Debug, thiserror::Error)]
 #[error("not HOST:PORT")]
 pub struct BadEndpoint;
@@ -52,7 +52,7 @@ pub struct BadEndpoint;
 impl FromStr for Endpoint {
     type Err = BadEndpoint;
 
-    /// Also takes a URL, `http://HOST:PORT`.
+    /// Also parses a URL, `http://HOST:PORT`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let url: Uri = url.parse().map_err(|_| BadEndpoint)?;
@@ -68,18 +68,18 @@ impl FromStr for Endpoint {
     }
 }
 
-/// What the command line says about joining.
+/// The flags of the command line that concern joining.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct JoinFlags {
     pub(super) master: Option<Endpoint>,
     pub(super) task: Option<JobName>,
     pub(super) options: JoinOptions,
-    /// The first of these flags besides --join.
+    /// The first given flag that has no meaning without --join.
     pub(super) other: Option<&'static str>,
 }
 
 impl JoinFlags {
-    /// How to join a job, if the command line asks for it. `token` is the master's.
+    /// Returns how to join a job, or `None` without --join. `token` is the master's token.
     pub(super) fn checked(self, config: &Config, token: Option<String>) -> Result<Option<Join>, UsageError> {
         let refuse = |sentence: String| Err(UsageError::Combination(sentence));
         let Self { master, task, options, other } = self;
@@ -100,7 +100,7 @@ impl JoinFlags {
     }
 }
 
-/// The name of a flag in the spelling of the help. torchrun's underscores and some of its names are accepted.
+/// The name of a flag in the spelling of the help. Accepts underscores, and some of torchrun's names.
 pub(super) fn canonical(name: &str) -> String {
     let name = name.replace('_', "-");
     let known = match name.as_str() {

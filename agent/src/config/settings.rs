@@ -37,7 +37,7 @@ pub(super) struct Setting {
 pub(super) enum Flag {
     /// Takes a value. The second text is the value's name in the help.
     Valued(&'static str, &'static str),
-    /// Takes no value, and means `1`.
+    /// Takes no value. If the flag is given, the setting's value is `1`.
     Switch(&'static str),
     /// The command after `--`.
     Command,
@@ -211,7 +211,7 @@ impl JoinFlags {
         given.parsed(expected)
     }
 
-    /// The same for a duration of whole seconds.
+    /// Like `note`, for a duration of whole seconds.
     fn note_seconds(&mut self, given: Given<'_>) -> Result<u32, UsageError> {
         self.other.get_or_insert(given.origin);
         given.whole_seconds()

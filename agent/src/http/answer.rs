@@ -118,7 +118,7 @@ impl Answer {
         Self::Text(StatusCode::OK, "OK")
     }
 
-    /// The response. The body of a log holds `open` until the log ends.
+    /// The response. The body of a log keeps `open` until the log ends.
     pub(super) fn into_response(self, open: Option<OpenRequest>) -> Response<AgentBody> {
         match self {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),

@@ -38,16 +38,16 @@ impl AgentBody {
 
     /// The pieces that `follower` reads.
     pub(super) fn following(follower: Follower, open: Option<OpenRequest>) -> Self {
-        // One piece waits here while another is sent. Further pieces wait in the log.
+        // One piece waits in the channel while another is sent. Further pieces wait in the log.
         let (sender, pieces) = mpsc::channel(1);
         tokio::spawn(deliver(follower, sender, open));
         Self::Pieces(pieces)
     }
 }
 
-/// Sends a log until it ends or the reader leaves. It also stops before missing bytes, because a body of raw bytes has
-/// no place for a note. When the reader asks again from there, the headers of the next answer say how many bytes are
-/// missing.
+/// Sends a log until the log ends or the reader disconnects. Also stops before missing bytes, because a body of raw
+/// bytes cannot mark a gap. When the reader asks again from that offset, a header of the answer has the number of
+/// missing bytes.
 async fn deliver(mut follower: Follower, sender: mpsc::Sender<Frame<Bytes>>, _open: Option<OpenRequest>) {
     loop {
         let piece = tokio::select! {
@@ -70,10 +70,10 @@ async fn deliver(mut follower: Follower, sender: mpsc::Sender<Frame<Bytes>>, _op
     }
 }
 
-/// Tells readers who understand trailers that they have all output of a run.
+/// The trailer that shows readers that they have all output of a run.
 fn completeness(generation: Option<Generation>) -> Frame<Bytes> {
     let value = generation.map(|generation| generation.to_string()).unwrap_or_default();
-    let value = HeaderValue::try_from(value).expect("digits and a dot make a header");
+    let value = HeaderValue::try_from(value).expect("digits and a dot are valid in a header");
     Frame::trailers(HeaderMap::from_iter([(HeaderName::from_static(LOG_COMPLETE_TRAILER), value)]))
 }
 

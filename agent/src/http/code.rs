@@ -1,4 +1,4 @@
-//! The routes for the code that a job brings. Disks may be slow, so all work on files runs on a thread of its own.
+//! The routes for the code that a job brings. Disks may be slow, so all work on files runs on separate threads.
 
 use std::ffi::OsStr;
 use std::iter;
@@ -24,7 +24,7 @@ use crate::shim;
 /// Maximum number of parts of a body that wait for the disk.
 const PARTS_WAITING: usize = 8;
 
-/// Takes a manifest.
+/// Accepts a manifest.
 pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent) -> handlers::Result {
     let body = read_body(request.into_body(), MANIFEST_BYTES_MAX).await?;
     let offer = move |folder: &mut CodeFolder| {
@@ -34,8 +34,8 @@ pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent)
     change(agent, offer).await.map(Answer::Missing)
 }
 
-/// Takes blobs. Reads the whole body even if a part of it is refused, because a client that is still sending would not
-/// read the reason.
+/// Accepts blobs. Reads the whole body even if a part is refused: a client that is still sending would not read the
+/// answer.
 pub(super) async fn receive(id: CodeId, request: Request<Incoming>, agent: &Agent) -> handlers::Result {
     let (sender, mut parts) = mpsc::channel(PARTS_WAITING);
     let receive = change(agent, move |folder| Ok(folder.receive(id, iter::from_fn(|| parts.blocking_recv()))?));
@@ -63,9 +63,9 @@ pub(super) struct Ready {
     folder: OwnedMutexGuard<CodeFolder>,
 }
 
-/// The code of a start. `None` if it is already in place, or if the job brings no code.
+/// The staged code that a start needs. `None` if this code is already in place, or if the job brings no code.
 pub(super) async fn ready(agent: &Agent, code: Option<CodeId>) -> Result<Option<Ready>, Failure> {
-    // A long delivery of other code must not delay this start.
+    // If the code is in place, do not lock the folder: a long delivery of other code must not delay this start.
     let missing = code.filter(|id| agent.status.borrow().code.running != Some(*id));
     let Some(id) = missing else { return Ok(None) };
     let folder = Arc::clone(&agent.code.folder).lock_owned().await;
@@ -78,7 +78,7 @@ pub(super) async fn put_in_place(agent: &Agent, ready: Option<Ready>) -> Result<
     change_locked(agent, folder, move |folder| Ok(folder.put_in_place(id)?)).await
 }
 
-/// Changes the code, one request after the other, and makes each new status public before the next change.
+/// Changes the code, for one request at a time. Publishes the new status before the next change.
 async fn change<T: Send + 'static>(
     agent: &Agent,
     change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
@@ -92,7 +92,7 @@ async fn change_locked<T: Send + 'static>(
     change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let commands = agent.commands.clone();
-    // If the client leaves, this future is dropped, but the thread finishes: the status must follow the files.
+    // If the client disconnects, this future is dropped, but the thread finishes: the status must agree with the files.
     let work = spawn_blocking(move || {
         let changed = change(&mut folder);
         let (reply, published) = oneshot::channel();

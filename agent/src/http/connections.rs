@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::oneshot;
 
-/// Maximum number of connections. A master needs three. The usual limit of 1024 descriptors leaves room for logs and
-/// pipes.
+/// Maximum number of connections. A master needs three. With the usual limit of 1024 descriptors, enough descriptors
+/// remain for logs and pipes.
 const CONNECTIONS_MAX: usize = 512;
 
 /// Whether a connection has carried an authenticated request.
@@ -37,7 +37,7 @@ struct Connection {
     alive: oneshot::Sender<Infallible>,
 }
 
-/// The part of a connection that its serving task holds.
+/// The part of a connection that belongs to the task that serves it.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) authenticated: Authenticated,
@@ -46,8 +46,8 @@ pub(super) struct Slot {
 }
 
 impl Connections {
-    /// Counts one more connection. At the limit, closes the oldest unauthenticated one, or returns `None` if all are
-    /// authenticated.
+    /// Adds a connection. At the limit, first closes the oldest unauthenticated connection. If all are authenticated,
+    /// returns `None`.
     pub(super) fn admit(&mut self) -> Option<Slot> {
         if self.0.len() >= CONNECTIONS_MAX {
             // An ended connection can be removed too. The search stops at the first match, because a search through all

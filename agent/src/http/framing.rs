@@ -1,5 +1,5 @@
-//! The length of a request's body. If it is ambiguous, a proxy and this agent may disagree about where the next request
-//! begins (RFC 9112, 11.2).
+//! The length of a request's body. If the length is ambiguous, a proxy and this agent may disagree about where the next
+//! request begins (RFC 9112, 11.2).
 
 use hyper::HeaderMap;
 use hyper::header::TRANSFER_ENCODING;

@@ -23,7 +23,7 @@ use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 use crate::run::{Command, clock};
 
-/// Maximum bytes of a body. A config holds at most two copies of the cluster's addresses, and the kernel limits the
+/// Maximum bytes of a body. A config contains at most two copies of the cluster's addresses, and the kernel limits the
 /// length of a variable.
 const BODY_LIMIT: usize = 1024 * 1024;
 
@@ -38,8 +38,8 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 pub(super) type Result = std::result::Result<Answer, Failure>;
 
-/// Confirms that an agent listens here and, with `boot_id`, that it has this id. A master checks the address of a machine
-/// that joins in this way.
+/// Confirms that an agent listens here. With `boot_id`, also confirms that the agent has this id. A master checks the
+/// address of a joining machine with this route.
 pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
     match Query::of(request).boot_id() {
         Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
@@ -47,7 +47,8 @@ pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
     }
 }
 
-/// Tries to connect to the agent of a machine that joins: the members of a start must reach each other.
+/// Tries to connect to another agent. A master asks a member for this when a machine joins, because the members must
+/// reach each other.
 pub(super) async fn reach(request: &Request<Incoming>) -> Result {
     let address = Query::of(request).address()?.ok_or_else(|| Failure::Query("address is missing".to_owned()))?;
     match timeout(REACH_LIMIT, TcpStream::connect(address)).await {
@@ -78,21 +79,21 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     .await
 }
 
-/// Does work in a task of its own, which goes on if the caller goes away. The work holds the lock of the next start's code
-/// until all files are moved, because the status shows the earlier code until then.
+/// Does the work in a separate task, which continues if the caller disconnects. During the work, no other request can
+/// lock `JobCode::next`.
 async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Result {
     tokio::spawn(work).await.map_err(|_| Failure::Ending)?
 }
 
-/// Answers before the modules are imported.
+/// Starts the warm interpreter. Answers before the modules are imported.
 pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     let body = read_body(request.into_body(), BODY_LIMIT).await?;
     let request = parse_warm(&body)?;
     ask(agent, |reply| Command::Warm { request, reply }).await
 }
 
-/// First waits until the code of the newest start is in place: the status shows the environment earlier, so a master may
-/// send this request too early.
+/// First waits until the code of the newest start is in place. The status shows the new environment before that, so a
+/// master may send this request too early.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(request).generation()?;
     let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
@@ -113,21 +114,21 @@ pub(super) async fn finish(agent: &Agent) -> Result {
     ask_runner(agent, Event::Finish).await
 }
 
-/// Without `after`, answers at once. With `after`, waits until the status has a different number. An `after` from an
-/// earlier agent at this address differs already, and is answered at once.
+/// Without `after`, answers at once. With `after`, waits until the status has a different number. If `after` comes from
+/// an earlier agent at this address, the numbers already differ.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let _open = agent.polls.begin();
     let query = Query::of(request);
     let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
     if let Some(renewal) = renewal {
-        // An agent that is ending has no run to keep alive, but it can still report how the last one ended.
+        // Sending fails if the agent is ending. It then has no run to keep alive, but still reports the last run's end.
         let _ = agent.commands.send(Command::Renew(renewal)).await;
     }
     let mut status = agent.status.clone();
     if let Some(after) = after {
         let longest = Duration::from_secs(LONG_POLL_MAX_SECONDS);
         let wait = wait.unwrap_or(longest).min(longest);
-        // If the wait is over or the agent ends, the present status is the answer.
+        // If the wait times out or the agent ends, the present status is the answer.
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();

@@ -52,14 +52,15 @@ const HEAD_BYTES: usize = 16 * 1024;
 /// How long a connection without an authenticated request may last.
 const ANONYMOUS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Maximum number of connections that wait in the kernel to be accepted. Further clients try again a second later.
+/// Maximum number of connections that wait in the kernel to be accepted. The kernels of further clients retry after a
+/// second.
 const BACKLOG: u32 = 4096;
 
-/// How long to wait after a failed accept, most often for lack of file descriptors.
+/// How long to wait after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Silence after which the kernel probes a client, the pause between probes, and their number. Without probes, a client
-/// whose machine has vanished would seem to listen for ever, and the agent would never end by itself.
+/// Silence after which the kernel probes a client, the pause between probes, and their number. Without probes, the
+/// connection of a vanished machine would stay open for ever, and the agent would never end by itself.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
@@ -75,7 +76,7 @@ pub struct JobCode {
 }
 
 impl JobCode {
-    /// The code of a working directory to which none was delivered yet.
+    /// The code of a working directory before the first delivery.
     pub fn new(work_dir: PathBuf) -> Self {
         Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir))), next: Arc::default() }
     }
@@ -114,7 +115,7 @@ pub struct ListenError {
 /// Listens on the first address whose kind (IPv4 or IPv6) this machine supports.
 ///
 /// # Errors
-/// The kernel's error for that address, or for the last one.
+/// The kernel's error for this address. If the machine supports no kind, the error for the last address.
 pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, ListenError> {
     let (last, others) = addresses.split_last().expect("there is an address");
     for address in others {
@@ -130,10 +131,10 @@ pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, ListenError> {
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     if address.is_ipv6() {
-        // [::] accepts IPv4 too, whatever the machine's default is.
+        // With this option, [::] accepts IPv4 too, whatever the machine's default is.
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // Otherwise closed connections of an earlier agent could still block the port.
+    // Without this option, closed connections of an earlier agent could still block the port.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -173,7 +174,7 @@ async fn serve_connection(connection: TcpStream, agent: Agent, slot: Slot, watch
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(connection), service);
     tokio::select! {
-        // The client broke the connection, which harms nobody else.
+        // An error breaks only this client's connection.
         result = watcher.watch(connection) => result.unwrap_or_else(|error| debug!(%error, "a connection ended early")),
         _ = evicted => debug!("a connection is closed to make room for another"),
         () = anonymous_limit(&authenticated) => debug!("a connection without an authenticated request is closed"),

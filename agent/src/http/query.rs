@@ -1,4 +1,4 @@
-//! Query parameters. No value that Muster sends needs percent-encoding, so nothing is decoded.
+//! Query parameters. Values are not decoded, because Muster sends only values that need no percent-encoding.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ impl<'a> Query<'a> {
         Self(request.uri().query().unwrap_or_default())
     }
 
-    /// The value of a parameter. If it is repeated, the first value counts.
+    /// The value of a parameter. If the parameter is repeated, the first value counts.
     fn get(&self, name: &str) -> Option<&'a str> {
         self.0.split('&').find_map(|pair| match pair.split_once('=') {
             Some((key, value)) => (key == name).then_some(value),
@@ -54,7 +54,7 @@ impl<'a> Query<'a> {
         self.parse("code", "64 lower-case hexadecimal digits")
     }
 
-    /// The membership in a start: `seat`, `of` and `start`, all three or none. `pushes` is optional.
+    /// The membership in a start: `seat`, `of` and `start`, either all three or none. `pushes` is optional.
     pub(super) fn membership(&self) -> Result<Option<Membership>, Failure> {
         let number = |name: &str| self.parse::<u32>(name, "a whole number");
         let pushes = number("pushes")?.unwrap_or_default();
@@ -80,7 +80,7 @@ impl<'a> Query<'a> {
         self.parse("after", "a whole number")
     }
 
-    /// Maximum time of a long poll: `wait_ms`, else `wait` in seconds.
+    /// Maximum time of a long poll: `wait_ms` or, without this parameter, `wait` in seconds.
     pub(super) fn wait(&self) -> Result<Option<Duration>, Failure> {
         let seconds = self.parse("wait", "a whole number of seconds")?.map(Duration::from_secs);
         Ok(self.millis("wait_ms")?.map(Duration::from_millis).or(seconds))
@@ -90,7 +90,7 @@ impl<'a> Query<'a> {
         self.parse(name, "a whole number of milliseconds")
     }
 
-    /// What keeps the run alive: `fence_ms` and `heard_ms`, both or none.
+    /// The renewal that keeps the run alive: `fence_ms` and `heard_ms`, either both or none.
     pub(super) fn renewal(&self) -> Result<Option<Renewal>, Failure> {
         match (self.millis("fence_ms")?, self.millis("heard_ms")?) {
             (None, None) => Ok(None),

@@ -1,5 +1,5 @@
-//! The bearer token of requests. The agent knows only the token's SHA-256. An agent without a token, for example one
-//! that was started by hand, answers every request.
+//! The bearer token of requests. The agent stores only the token's SHA-256. An agent without a token answers every
+//! request, for example an agent that a user has started by hand.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long the answer to this agent's message may take to arrive after the master's first request.
+/// How long the master's first request waits for the master's answer to this agent's message.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The SHA-256 of a token.
@@ -25,13 +25,13 @@ pub enum Access {
     Anyone,
     /// Callers with this token.
     Token(TokenHash),
-    /// Callers with the token of the job that this agent has joined. Before it has joined one, no caller.
+    /// Callers with the token of the job that this agent has joined. Before the agent has joined a job, no caller.
     OfJob(watch::Receiver<Option<TokenHash>>),
 }
 
 impl Access {
-    /// Like [`Access::admits`]. If this agent is about to join a job, waits until it knows the job's token: the master may
-    /// send its first request before its answer has arrived.
+    /// Like [`Access::admits`]. If this agent is about to join a job, first waits for the job's token, which arrives
+    /// with the master's answer. The master may send its first request before this answer has arrived.
     pub async fn admits_soon(&self, headers: &HeaderMap) -> bool {
         if let Self::OfJob(token) = self
             && headers.contains_key(AUTHORIZATION)

@@ -26,7 +26,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the whole exchange may take. A master needs up to 25 s to write a record.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of an answer. The program that answers may not be a master.
+/// Maximum bytes of an answer. The limit is needed because some other program may answer instead of a master.
 const ANSWER_BYTES: usize = 64 * 1024;
 
 /// The master of a job.
@@ -89,7 +89,7 @@ impl Master {
             let status = response.status();
             Ok((status, Limited::new(response.into_body(), ANSWER_BYTES).collect().await?.to_bytes()))
         };
-        // The connection ends when `sender` is dropped. If it fails, the answer fails too, with the same error.
+        // The connection ends when `sender` is dropped. If the connection fails, `answer` returns the same error.
         tokio::join!(answer, connection).0
     }
 }

@@ -1,5 +1,6 @@
-//! Joins a job from a bare machine. When no master has asked for the status for the length of one lease, the agent
-//! sends its one message: "I am here". So it joins, comes back after its machine was cut off, and reports to a new master.
+//! Joins a job from a bare machine. If no master asks for the agent's status for the length of one lease, the agent
+//! sends its only message: "I am here". With this message, it joins, returns after its machine was cut off, and reports
+//! to a new master.
 
 mod call;
 mod port;
@@ -26,13 +27,13 @@ use crate::run::{AgentEnd, Command};
 use call::{CallError, Master};
 use port::Claim;
 
-/// How long an ending agent tries to tell the master.
+/// How long an agent tries to tell the master that it ends.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Exit code of an agent whose job did not succeed, although its own last run did, or it had none.
+/// Exit code of an agent whose job did not succeed, if the agent's last run succeeded or it had no run.
 const NOT_SUCCEEDED: u8 = 1;
 
-/// This machine, as it joins a job.
+/// A machine that joins a job.
 pub(crate) struct Machine {
     join: Join,
     address: SocketAddr,
@@ -54,7 +55,7 @@ impl Machine {
         Ok(Self { join, address, tensorflow, token: watch::Sender::new(None) })
     }
 
-    /// Where the master and the other members reach this machine. Port 0 stands for the one that the agent gets.
+    /// The address at which the master and the other members reach this machine. Port 0 means any free port.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -71,7 +72,7 @@ fn resolve(endpoint: &Endpoint, default_port: u16) -> io::Result<SocketAddr> {
     found.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address")))
 }
 
-/// The address from which this machine sends to the master. Nothing is sent to find it.
+/// The address from which this machine sends to the master. Sends no packet.
 fn own_address(master: &Endpoint) -> io::Result<SocketAddr> {
     let master = resolve(master, MASTER_PORT)?;
     let any: SocketAddr =
@@ -123,13 +124,13 @@ impl Joining {
 pub(crate) async fn leave(joining: Option<Joining>, end: AgentEnd) -> anyhow::Result<u8> {
     let Some(Joining { leaving, task }) = joining else { return Ok(end.code) };
     let left = if end.signal_deadline.is_some() { Left::Terminated } else { Left::Finished };
-    // The send fails if the task has ended. Then the agent ends because of it.
+    // Sending fails if the task has ended. In this case, the agent ends because the task has ended.
     let _ = leaving.send(left);
     let outcome = task.await.context("a bug: the task that joins panicked")??;
     Ok(outcome.map_or(end.code, |outcome| exit_code(outcome, end.code)))
 }
 
-/// The exit code of the agent of a job with this outcome. `own` is that of its last run.
+/// The exit code of an agent whose job has this outcome. `own` is the exit code of the agent's last run.
 fn exit_code(outcome: JobState, own: u8) -> u8 {
     match (outcome, own) {
         (JobState::Succeeded, _) => 0,
@@ -140,11 +141,11 @@ fn exit_code(outcome: JobState, own: u8) -> u8 {
 
 struct Member {
     master: Master,
-    /// The message, with what the last answer said.
+    /// The message, updated from the master's last answer.
     message: JoinRequest,
     token: watch::Sender<Option<TokenHash>>,
     lease: Lease,
-    /// What the log says about the last answer. It is not repeated.
+    /// The newest line in the log about an answer. An equal line is not logged again.
     said: String,
     agent: Agent,
     _tensorflow: Claim,

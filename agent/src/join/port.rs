@@ -1,6 +1,6 @@
-//! Reserves a port for TensorFlow, as the master's process back end does: the socket is bound without SO_REUSEADDR, which
-//! fails if the port is in use, and then gets this option. From then on, only a server that sets the option itself, as
-//! gRPC does, can listen on the port (Linux, `inet_csk_get_port`).
+//! Reserves a port for TensorFlow, in the same way as the master's process back end. First, the socket is bound without
+//! SO_REUSEADDR, which fails if the port is in use. Then the socket gets this option. From then on, only a server that
+//! sets the option too, such as gRPC's server, can listen on the port (Linux, `inet_csk_get_port`).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,7 @@ use protocol::routes::LOCAL_TENSORFLOW_PORTS;
 use rustix::net::sockopt;
 use tokio::net::TcpSocket;
 
-/// A reserved port, until this is dropped.
+/// A reserved port. Dropping this value frees the port.
 pub(super) struct Claim {
     _socket: TcpSocket,
     port: u16,
@@ -37,7 +37,7 @@ pub(super) fn claim() -> io::Result<Claim> {
     Err(last)
 }
 
-/// TensorFlow's server binds every interface, for IPv6 and IPv4 if it can.
+/// Binds every interface, like TensorFlow's server: for IPv6 and IPv4, or for IPv4 alone if the machine has no IPv6.
 fn bind(port: u16) -> io::Result<Claim> {
     let socket = match TcpSocket::new_v6() {
         Ok(socket) => {

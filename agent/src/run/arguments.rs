@@ -9,7 +9,8 @@ use protocol::env::ENTRY_LIMIT;
 
 use super::environment::Environment;
 
-/// Linux's maximum bytes of all arguments and variables together: three quarters of 8 MiB (`bprm_stack_limits`, fs/exec.c).
+/// Linux's maximum bytes of all arguments and variables together: three quarters of 8 MiB (`bprm_stack_limits`,
+/// fs/exec.c).
 const TOTAL_LIMIT: usize = 6 * 1024 * 1024;
 
 /// Replaces `$(NAME)` by the variable's value, and `$$` by `$`. A reference to an unknown variable stays as it is.
@@ -41,7 +42,7 @@ fn expanded_word(word: &[u8], environment: &Environment) -> io::Result<Vec<u8>> 
     Ok(text)
 }
 
-/// What replaces the beginning of `text`, which is a `$`, and the text after that.
+/// Expands the `$` or the reference at the beginning of `text`. Returns its replacement, and the rest of `text`.
 fn expanded_dollar<'a>(text: &'a [u8], environment: &'a Environment) -> (&'a [u8], &'a [u8]) {
     if let Some(after) = text.strip_prefix(b"$$") {
         return (b"$", after);

@@ -21,7 +21,7 @@ use crate::shim;
 pub struct RunTemplate {
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
-    /// The number of words at the beginning that are an image's ENTRYPOINT. They are not expanded.
+    /// The number of first words that are an image's ENTRYPOINT. These words are not expanded.
     pub entrypoint_words: usize,
     /// The working directory.
     pub work_dir: PathBuf,
@@ -51,14 +51,14 @@ impl RunTemplate {
     }
 }
 
-/// What one run is started with.
+/// The command, environment and socket of one run.
 #[derive(Debug)]
 pub struct Start {
     /// Program and arguments.
     pub command: Vec<OsString>,
-    /// Its environment without `MUSTER_FD`.
+    /// The run's environment without `MUSTER_FD`.
     pub environment: Environment,
-    /// Its end of the socket to the agent.
+    /// The run's end of the socket to the agent.
     pub helper: OwnedFd,
 }
 

@@ -1,4 +1,4 @@
-//! The environment of exec.py: the agent's own, changed by the body of `/config`.
+//! The environment of exec.py: the agent's own environment, changed by the body of `/config`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 /// The changes of a config: a variable's value, or `None` to remove it.
 pub type EnvChanges = BTreeMap<EnvName, Option<String>>;
 
-/// Variables by name. Inherited variables need not be UTF-8, unlike those of a config.
+/// Variables by name. Variables of a config are UTF-8. Inherited variables may contain other bytes.
 pub type Environment = BTreeMap<OsString, OsString>;
 
 /// The variables that name a proxy. gRPC reads the names in lower case. Python's libraries read all of them.
@@ -23,7 +23,7 @@ pub enum ConfigError {
     /// The body is not a JSON object.
     #[error("the body is not the expected JSON object: {0}")]
     NotAnObject(#[source] serde_json::Error),
-    /// A string is not valid text: it holds half a surrogate pair, for instance.
+    /// A string is not valid text: for example, it contains half a surrogate pair.
     #[error("the value of {name} is not text: {source}")]
     NotText {
         /// The variable.
@@ -36,8 +36,8 @@ pub enum ConfigError {
     Env(#[from] EnvError),
 }
 
-/// Reads the body of `/config`. The value of a variable is a string, the text of a number or boolean, or the compact
-/// JSON of an object or array, with keys and numbers as they were sent. `null` removes the variable.
+/// Reads the body of `/config`. The value of a variable is a string, or the text of a number or boolean. For an object
+/// or array, it is the compact JSON, with keys and numbers as they were sent. `null` removes the variable.
 ///
 /// # Errors
 /// All of [`ConfigError`].
@@ -117,8 +117,8 @@ fn keep_peers_off_the_proxy(environment: &mut Environment) {
     environment.extend(added.into_iter().map(|(name, value)| (name.into(), value)));
 }
 
-/// Adds a folder to the end of `PYTHONPATH`, so that modules in other folders win. An empty entry would be the working
-/// directory.
+/// Adds a folder to the end of `PYTHONPATH`, so that modules in other folders take precedence. Adds no empty entry,
+/// because Python takes it for the working directory.
 pub(super) fn append_to_python_path(environment: &mut Environment, folder: &Path) {
     let path = environment.entry("PYTHONPATH".into()).or_default();
     if !path.is_empty() {

@@ -18,7 +18,7 @@ pub enum Event {
     Run(Option<Generation>),
     /// `POST /stop`.
     Stop {
-        /// The generation to stop; any if absent.
+        /// The generation to stop. `None` means any generation.
         generation: Option<Generation>,
         /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
@@ -42,7 +42,7 @@ pub enum Event {
         exception: Option<String>,
         /// The end of the run's stderr.
         stderr_tail: String,
-        /// Why no line of exec.py ran, if none did.
+        /// Why no line of exec.py ran. `None` if a line may have run.
         not_started: Option<String>,
     },
     /// Time has passed.
@@ -89,7 +89,7 @@ pub enum Reply {
 /// Why a request changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A newer generation has been seen.
+    /// The agent has already received a message of a newer generation.
     #[error("generation {asked} is older than {newest}, the newest that this agent has seen")]
     Stale {
         /// The generation of the message.

@@ -3,8 +3,8 @@
 /// The line before the stack of an uncaught exception (Python's `traceback` module).
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// Begins the line before the traceback of an ignored exception, for example in `__del__`. That traceback is often the
-/// last one on stderr.
+/// The beginning of the line before the traceback of an ignored exception, for example in `__del__`. Such a traceback
+/// is often the last traceback on stderr.
 const IGNORED: &str = "Exception ignored ";
 
 /// The first line of the exception in the last traceback. The exception's text may have many more lines.
@@ -22,8 +22,9 @@ pub fn first_line(stderr: &str) -> Option<String> {
     found.map(str::to_owned)
 }
 
-/// `ValueError: no`, `tensorflow.python.framework.errors_impl.AbortedError: …`, `KeyboardInterrupt`. Lines of the stack
-/// begin with spaces. Log lines in between begin with a number, or have a space before the first colon.
+/// Whether a line looks like `ValueError: no`, `tensorflow.python.framework.errors_impl.AbortedError: …` or
+/// `KeyboardInterrupt`. Lines of the stack begin with spaces. Log lines after the stack begin with a number, or have a
+/// space before the first colon.
 fn is_exception(line: &str) -> bool {
     let name = line.split_once(':').map_or(line, |(name, _)| name);
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';

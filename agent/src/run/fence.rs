@@ -5,8 +5,8 @@ use std::time::Duration;
 use protocol::lease::{ClockMillis, Fence};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Longest time between two looks. The runtime's timers stand still while the machine is suspended, but the master's
-/// clock goes on. So they must not be trusted for longer.
+/// Longest time between two looks at the clock. While the machine is suspended, the runtime's timers stop, but the
+/// master's clock does not. So a longer timer would end too late.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// This machine's clock.
@@ -16,7 +16,7 @@ pub(crate) fn clock() -> ClockMillis {
     ClockMillis(u64::try_from(millis).unwrap_or(0))
 }
 
-/// How long to wait before the next look; `None` if the run may live without limit.
+/// How long to wait before the next look at the clock; `None` if the run may live without limit.
 pub(super) fn next_look(fence: &Fence) -> Option<Duration> {
     let left = fence.until()?.0.saturating_sub(clock().0);
     Some(Duration::from_millis(left).min(LOOK_INTERVAL))

@@ -1,4 +1,4 @@
-//! The socket to the helper `muster.py` in a run: see `python/README.md`.
+//! The socket to the helper `muster.py` in a run. `python/README.md` describes the agent's part.
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
@@ -17,7 +17,7 @@ use tracing::warn;
 /// Maximum bytes of a line, newline included.
 const LINE_BYTES: usize = 64 * 1024;
 
-/// Bytes that one read takes.
+/// Maximum bytes of one read.
 const PIECE_BYTES: usize = 8 * 1024;
 
 /// Pause after each read. So a script that writes without end costs the agent at most 400 KiB of parsing a second.
@@ -26,15 +26,15 @@ const READ_PAUSE: Duration = Duration::from_millis(20);
 /// Asks the script to leave.
 const LEAVE: &[u8] = b"{\"notice\": {\"leave\": true}}\n";
 
-/// Maximum number of reads after the end of a run. A process that received the socket may still write to it.
+/// Maximum number of reads after the end of a run. A process outside the run that received the socket may still write.
 const LAST_READS: usize = 64;
 
 /// The agent's end of the socket of one run, and what the helper has reported.
 #[derive(Debug, Default)]
 pub(super) struct Helper {
-    /// `None` when it is closed.
+    /// `None` when the socket is closed.
     stream: Option<UnixStream>,
-    /// The beginning of a line.
+    /// The received beginning of a line.
     received: Vec<u8>,
     status: Option<Progress>,
     /// When to read again.
@@ -58,7 +58,7 @@ impl Helper {
         self.status.clone()
     }
 
-    /// Waits for messages, and takes them. A dropped call loses nothing.
+    /// Waits for messages, and reads them. Dropping the future loses no message.
     pub(super) async fn read(&mut self) {
         let Some(stream) = &self.stream else { return pending().await };
         if let Some(at) = self.read_at {
@@ -73,16 +73,16 @@ impl Helper {
         }
     }
 
-    /// Asks a script that uses the helper to leave, once. A script without it does not read, and gets nothing.
+    /// Asks the script to leave, once. Sends nothing to a script without the helper, because it does not read.
     pub(super) fn ask_to_leave(&mut self) {
         let Some(stream) = self.stream.as_ref().filter(|_| self.status.is_some() && !self.has_asked) else { return };
         self.has_asked = true;
-        // The agent writes nothing else, so there is room for the whole line. An error means that the script has closed its
-        // end.
+        // The agent writes nothing else, so the socket has room for the whole line. An error means that the script has
+        // closed its end.
         let _ = stream.try_write(LEAVE);
     }
 
-    /// Takes the messages that have arrived, and closes the socket. Call this when every process of the run is dead.
+    /// Reads the messages that have arrived, and closes the socket. Call this when every process of the run is dead.
     pub(super) fn finish(&mut self) {
         (0..LAST_READS).for_each(|_| self.take_piece());
         self.stream = None;
@@ -132,7 +132,7 @@ impl Helper {
             Err(error) => error.to_string(),
         };
         if !mem::replace(&mut self.has_ignored, true) {
-            warn!(reason, "ignored a report of the helper; further ones are not logged");
+            warn!(reason, "ignored a report of the helper; further ignored reports are not logged");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Whether the kernel killed a run because memory ran out. To a parent this looks like any other SIGKILL. A counter of
-//! the container's cgroup tells the difference. Without cgroups, the run is reported as ended by SIGKILL.
+//! Whether the kernel killed a run because memory ran out. A parent cannot distinguish this from any other SIGKILL, but
+//! a counter of the container's cgroup shows it. Without cgroups, the run is reported as ended by SIGKILL.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ const LAYOUTS: [Layout; 2] = [
     Layout { events: "memory/memory.oom_control", limit: "memory/memory.limit_in_bytes" },
 ];
 
-/// A limit of at least so many bytes means no limit: version 1 writes the largest number of whole pages, and their size
-/// differs between machines.
+/// A limit of at least this many bytes means no limit. Without a limit, version 1 writes the largest multiple of the
+/// page size, which differs between machines.
 const UNLIMITED: u64 = 1 << 62;
 
-/// The signal that the kernel sends, and the exit code of a shell whose child that signal ended.
+/// The signal that the kernel sends, and the exit code of a shell whose child was ended by this signal.
 const SIGKILL: i32 = 9;
 const KILLED: i32 = 128 + SIGKILL;
 

@@ -51,7 +51,7 @@ pub enum Command {
     Configure {
         /// The environment.
         assignment: Assignment,
-        /// What keeps the run alive; `None` if it needs no polls.
+        /// The renewal that keeps the run alive; `None` if the run needs no polls.
         renewal: Option<Renewal>,
         /// The channel for the answer.
         reply: oneshot::Sender<Reply>,

@@ -11,8 +11,8 @@ use super::child::Pipes;
 use crate::log::{Output, Stream};
 use crate::pump::pump;
 
-/// How long the pipes may stay open after every process of the run is dead. Only a process that is not a descendant of
-/// the agent, and that received the pipes over a socket, can still hold them open.
+/// How long the pipes may stay open after every process of the run is dead. They stay open if the run has sent them
+/// over a socket to a process that is not a descendant of the agent.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether the run's output has been read.
@@ -43,7 +43,7 @@ impl RunOutput {
         Self::Reading { task, stderr_from, deadline: None }
     }
 
-    /// Waits until all output has been read; for ever if there is none to read.
+    /// Waits until all output has been read. If there is no output to read, never returns.
     pub(super) async fn wait(&mut self) {
         match self {
             Self::Reading { task, stderr_from, .. } => {

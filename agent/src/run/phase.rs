@@ -25,7 +25,7 @@ pub struct Assignment {
 /// A run that has been started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// The environment that it was started with.
+    /// The environment with which the run was started.
     pub assignment: Assignment,
     /// The process id of the main process and of its process group.
     pub pid: Pid,
@@ -144,7 +144,7 @@ impl Phase {
         }
     }
 
-    /// The cause if the main process ended now.
+    /// The cause to report if the main process has just ended.
     pub fn cause(&self) -> Cause {
         if let Self::Stopping { cause, .. } = self { *cause } else { Cause::Own }
     }

@@ -8,7 +8,7 @@ use super::phase::Cause;
 
 /// The exit code of an agent after a run with this report. It is the run's exit code, or 128 plus the number of the
 /// signal that ended the run. For a run that never started, it is 143 (SIGTERM) if the run was stopped, else 126. Only
-/// a success gives 0, so a failed run never looks like a pod that succeeded.
+/// a successful run gives 0, because Kubernetes shows a pod with exit code 0 as succeeded.
 pub fn exit_code(report: &ExitReport) -> u8 {
     match &report.outcome {
         ExitOutcome::Code(code) => u8::try_from(*code).unwrap_or(1),

@@ -35,8 +35,8 @@ use crate::warm::{News, Warm};
 /// at once. The search finds processes that were started while others were being killed.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long an ending agent waits for processes that SIGKILL does not end at once, such as a process that reads from a
-/// dead disk.
+/// How long an ending agent waits for processes after SIGKILL. For example, a process that reads from a dead disk does
+/// not end at once.
 const LEFTOVERS_LIMIT: Duration = Duration::from_secs(10);
 
 /// Exit code of an agent that ends before its run has a report: 128 plus SIGKILL's number.
@@ -179,8 +179,8 @@ impl Runner {
         }
     }
 
-    /// Kills the run, or prevents its start, if no master has polled this agent for too long. A master may then start the
-    /// job again without it.
+    /// If no master has polled this agent for too long, kills the run or prevents its start. A master may then restart
+    /// the job without this agent.
     fn keep_fence(&mut self) {
         if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
             warn!("no master has polled this agent for too long: its run is killed");
@@ -202,7 +202,8 @@ impl Runner {
         self.apply(Event::AllEnded { exception, stderr_tail: tail, not_started });
     }
 
-    /// Changes the state, carries out the resulting action, and publishes the status. No other method does any of this.
+    /// Changes the state, carries out the resulting action, and publishes the status. No other method changes the
+    /// state.
     fn apply(&mut self, event: Event) -> Reply {
         let Step { state, reply, action } = step(mem::take(&mut self.state), event, now());
         self.state = state;
@@ -218,7 +219,7 @@ impl Runner {
         reply
     }
 
-    /// Starts the main process, or asks the warm interpreter for it.
+    /// Starts the main process, or asks the warm interpreter to start it.
     fn start(&mut self, changes: &EnvChanges) {
         if let Some(warm) = self.warm.pid() {
             // A start that was abandoned may have left a process, which is about to exit.
@@ -265,13 +266,13 @@ impl Runner {
         self.apply(Event::StartFailed(describe_failure(&self.template, error)));
     }
 
-    /// Publishes the status. Wakes those who wait if it has news.
+    /// Publishes the status. If it has news, wakes the waiting requests.
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
             let (warm, helper, boot_id) = (self.warm.state(), self.helper.status(), status.boot_id.clone());
             let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, helper, boot_id) };
-            // Long polls get a new step with their next answer.
+            // A new step alone is no news. Long polls get the step with their next answer.
             let is_news = new.is_news_after(status);
             if is_news || new.state != status.state {
                 log_change(&new);

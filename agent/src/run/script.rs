@@ -1,4 +1,5 @@
-//! Finds the script in a command such as `python train.py --epochs 3`, perhaps after the words of an image's ENTRYPOINT.
+//! Finds the script in a command such as `python train.py --epochs 3`, perhaps after the words of an image's
+//! ENTRYPOINT.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

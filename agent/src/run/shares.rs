@@ -1,10 +1,10 @@
-//! Divides a pod's termination grace: most of it is for the run, and the rest for the agent, which must report and end
+//! Divides a pod's termination grace. The run gets most of it. The agent gets the rest, because it must report and end
 //! before the kubelet's SIGKILL.
 
 use std::time::Duration;
 
-/// The reserve is one fifth of the grace. In it, the agent kills and reaps processes, and the master reads the report and
-/// the output.
+/// The agent's reserve is one fifth of the grace. During the reserve, the agent kills and reaps processes, and the
+/// master reads the report and the output.
 const RESERVE_PART: u32 = 5;
 /// The agent itself ends one fifth of the reserve before the kubelet's SIGKILL.
 const SPARE_PART: u32 = 5;

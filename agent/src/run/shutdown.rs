@@ -9,7 +9,8 @@ pub(super) enum Shutdown {
     None,
     /// A signal. The agent ends as soon as nothing runs, and at this time at the latest.
     Terminated(Instant),
-    /// The end of its parent, or of the job that it has joined. The agent ends as soon as nothing runs, and at this time at the latest.
+    /// The end of its parent, or of the job that it has joined. The agent ends as soon as nothing runs, and at this
+    /// time at the latest.
     EndNow(Instant),
     /// A request. The agent ends now.
     Now,

@@ -15,7 +15,7 @@ use super::report::{exit_code, not_started, report};
 pub struct State {
     /// The newest generation that a message has named. Messages of older generations change nothing.
     pub newest: Option<Generation>,
-    /// The exit code of the agent if it ended now: see [`exit_code`].
+    /// The exit code with which the agent would end now: see [`exit_code`].
     pub exit_code: u8,
     /// The phase of the run.
     pub phase: Phase,
@@ -54,7 +54,7 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
         let state = State { newest: Some(newest), exit_code: code_before, phase };
         return Step { state, reply: Reply::Refused(Refusal::Stale { asked, newest }), action: None };
     }
-    // A message counts even if it is refused below: it may show that a newer master is at work.
+    // Even a message that is refused below raises `newest`: it may show that a newer master is at work.
     let newest = newest.max(event.generation());
     let Moved { phase, reply, action } = match event {
         Event::Config(assignment) => config(phase, assignment),
@@ -131,7 +131,7 @@ fn run(phase: Phase, asked: Option<Generation>) -> Moved {
     }
 }
 
-/// Ends the run, whatever its generation: `step` has refused a stale request.
+/// Ends the run, whatever its generation: `step` has already refused stale requests.
 fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
     match phase {
         Phase::Idle | Phase::Exited { .. } => to(phase),

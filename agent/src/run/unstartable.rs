@@ -1,5 +1,5 @@
-//! Whether a run failed before any line of its script ran. Then another start would fail too. To a parent this looks like
-//! any other exit. Stderr tells the difference: it holds only one error of Python or of the shim.
+//! Whether a run failed before any line of its script ran. Another start would then fail too. The exit code does not
+//! show whether a line ran, but stderr does. If no line ran, it contains only one error of Python or of the shim.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Attempt<'_> {
         sentence.starts_with(&shim::cannot_start(program)).then(|| sentence.to_owned())
     }
 
-    /// The script that Python runs. Every job has one. The errors of other commands are unknown.
+    /// The script that Python runs. `None` for other commands, because their errors are unknown.
     fn script(&self) -> Option<&str> {
         self.command[place_of_python(self.command)? + 1].to_str()
     }
@@ -64,15 +64,15 @@ fn only_line(text: &str) -> Option<&str> {
     (!line.contains('\n')).then_some(line)
 }
 
-/// Reads the error `python: can't open file '/srv/exec.py': [Errno 2] No such file or directory`.
+/// Parses the error `python: can't open file '/srv/exec.py': [Errno 2] No such file or directory`.
 fn no_script(script: &str, stderr: &str) -> Option<String> {
     let (_python, failure) = only_line(stderr)?.split_once(": ")?;
     let (file, _) = failure.strip_prefix("can't open file '")?.split_once('\'')?;
     is_script(script, file).then(|| format!("python {failure}"))
 }
 
-/// Reads `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If the script was already running, for example
-/// when an import raised the error, `Traceback (most recent call last):` comes first.
+/// Parses `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If the script was already running, for
+/// example when an import raised the error, `Traceback (most recent call last):` comes first.
 fn syntax_error(script: &str, stderr: &str) -> Option<String> {
     let error = stderr.lines().next_back().filter(|line| SYNTAX_ERRORS.iter().any(|kind| line.starts_with(kind)))?;
     // For a file that is not text, Python shows no line.
@@ -93,7 +93,7 @@ fn is_part_of_warning(script: &str, line: &str) -> bool {
     is_first || (line.starts_with("  ") && !line.starts_with("  File \""))
 }
 
-/// Whether Python, which may show absolute paths, means the script.
+/// Whether `file` is the script. Python may show an absolute path.
 fn is_script(script: &str, file: &str) -> bool {
     file.strip_suffix(script).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
 }

@@ -1,5 +1,5 @@
-//! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each run,
-//! so that a restart need not import them again. Where it cannot be used, a run starts in a new interpreter.
+//! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each
+//! run, so that a restart need not import them again. If it cannot be used, a run starts in a new interpreter.
 //!
 //! This module owns the interpreter and the run that waits for it. The runner starts, stops and reaps all processes.
 
@@ -28,16 +28,16 @@ use wire::{Answer, RunRequest, exchange, request_run};
 /// The interpreter's program.
 const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include_str!("../../python/warm.py"));
 
-/// Maximum time of the imports. A run that is to start waits for them.
+/// Maximum time of the imports. A requested run waits for the imports.
 const IMPORT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum time until a forked process answers. It usually takes 30 ms.
+/// Maximum time until a forked process answers. The answer usually takes 30 ms.
 const FORK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Maximum characters of a reason. The text of a Python exception can be long.
 const REASON_CHARS_MAX: usize = 1024;
 
-/// The reason after the end of its process, for example because memory ran out.
+/// The reason if the interpreter's process has ended, for example because memory ran out.
 const ENDED: &str = "the warm interpreter has ended";
 
 /// An answer that has not arrived yet, and the stream on which it arrives.
@@ -56,7 +56,7 @@ enum Interpreter {
     #[default]
     None,
     Importing {
-        /// `None` when it has been reaped. Its last answer may not have been read yet.
+        /// `None` when the process has been reaped. Its last answer may still be unread.
         pid: Option<Pid>,
         environment: Environment,
         ready: Awaited,
@@ -74,9 +74,9 @@ enum Interpreter {
 enum Run {
     #[default]
     None,
-    /// It waits for the imports.
+    /// The run waits for the imports.
     Waits(Start),
-    /// It has been requested from the interpreter.
+    /// The run has been requested from the interpreter.
     Requested { start: Start, pipes: Pipes, answer: Awaited },
 }
 
@@ -90,7 +90,7 @@ pub enum News {
     Cold(Start),
 }
 
-/// A forked process that waits for the start of its script. It exits when this is dropped.
+/// A forked process that waits for the start of its script. Dropping this value ends the process.
 pub struct Forked {
     /// Its process id. It is a child of the agent, and it leads its process group.
     pub pid: Pid,
@@ -100,7 +100,7 @@ pub struct Forked {
 }
 
 impl Forked {
-    /// Lets it execute the script.
+    /// Lets the process execute the script.
     pub fn go(self) -> Pipes {
         // This fails only if the process has ended. The runner then reaps it.
         let _ = self.agent.into_std().and_then(|stream| io::Write::write_all(&mut &stream, b"g"));
@@ -126,7 +126,7 @@ impl Warm {
         };
     }
 
-    /// Its state for the agent's status.
+    /// The interpreter's state for the agent's status.
     pub fn state(&self) -> Option<WarmState> {
         match &self.interpreter {
             Interpreter::None => None,
@@ -145,7 +145,8 @@ impl Warm {
         }
     }
 
-    /// Takes a run, whose news [`Warm::next`] returns. Gives it back if it must start cold at once.
+    /// Accepts a run. [`Warm::next`] then returns the run's news. If the run must start cold at once, returns it
+    /// instead.
     pub fn take(&mut self, start: Start) -> Result<(), Start> {
         match &self.interpreter {
             Interpreter::None | Interpreter::Cold(_) => Err(start),
@@ -166,12 +167,12 @@ impl Warm {
         }
     }
 
-    /// Drops the run that waits, if there is one. If it was forked, it exits.
+    /// Drops the waiting run, if there is one. If its process was already forked, the process exits.
     pub fn drop_run(&mut self) {
         self.run = Run::None;
     }
 
-    /// Waits for news. A dropped call loses nothing.
+    /// Waits for news. Dropping the future loses no news.
     pub async fn next(&mut self) -> News {
         match (&mut self.interpreter, &mut self.run) {
             (Interpreter::Importing { ready, .. }, _) => {
@@ -269,7 +270,7 @@ fn spawn(template: &RunTemplate, environment: &Environment, modules: String) -> 
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let (pid, pipes) = child::spawn(&command, &template.work_dir, environment, OwnedFd::from(theirs).into())?;
-        // What modules print while they are imported belongs to no run.
+        // Output of modules during their import belongs to no run, so discard it.
         tokio::spawn(discard(pipes.stdout));
         tokio::spawn(discard(pipes.stderr));
         Ok((pid, UnixStream::from_std(ours)?))
@@ -282,7 +283,7 @@ async fn discard(mut output: pipe::Receiver) {
     let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
 }
 
-/// Asks the interpreter for a run. Returns the run's output and the coming answer.
+/// Asks the interpreter for a run. Returns the pipes of the run's output, and a future of the answer.
 fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Result<(Pipes, Awaited), String> {
     let changes = rules::changes(imported, &start.environment)
         .map_err(|name| format!("the variable {name} differs from that of the warm interpreter"))?;
@@ -302,7 +303,7 @@ fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Resul
         };
         Ok((pipes, within(FORK_LIMIT, exchange(UnixStream::from_std(agent)?, message))))
     };
-    send().map_err(|error: io::Error| format!("the warm interpreter cannot be asked: {error}"))
+    send().map_err(|error: io::Error| format!("cannot send a request to the warm interpreter: {error}"))
 }
 
 /// Limits the time of an exchange.

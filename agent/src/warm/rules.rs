@@ -11,7 +11,7 @@ use crate::run::script::place_of_python;
 /// Variables that the agent itself changes before a run. Python's libraries and gRPC read them at each connection.
 const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
 
-/// The script and its arguments, if the command is `PYTHON SCRIPT …`. Another command may set up what Python needs.
+/// The script and its arguments, if the command is `PYTHON SCRIPT …`. Other commands may prepare something for Python.
 /// PYTHON and SCRIPT must be the same in each start, so they contain no `$`. Arguments are sent with each start.
 pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
     let is_constant = command.iter().take(2).all(|word| !word.as_encoded_bytes().contains(&b'$'));
@@ -21,11 +21,11 @@ pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
 /// The changes from the interpreter's environment to that of a run; `None` removes a variable.
 pub type Changes<'a> = BTreeMap<&'a str, Option<&'a str>>;
 
-/// The changes that a run needs. Modules read many variables while they are imported. So only the variables that Muster
-/// computes for each start may differ.
+/// The changes that a run needs. Modules read many variables while they are imported. So only `READ_LATE` and the
+/// variables that Muster computes for each start may differ.
 ///
 /// # Errors
-/// The name of a variable that differs and must not.
+/// The name of a variable that differs, although it must be the same.
 pub fn changes<'a>(imported: &'a Environment, run: &'a Environment) -> Result<Changes<'a>, String> {
     let names: BTreeSet<&OsString> = imported.keys().chain(run.keys()).collect();
     let differing = names.into_iter().filter(|name| imported.get(*name) != run.get(*name));

@@ -113,7 +113,7 @@ fn no_malformed_request_causes_a_server_error() {
         }
     }
     eprintln!("{} requests: {counts:?}", MALFORMED);
-    assert!(counts[&200] > 0 && counts[&400] > 0, "{counts:?}");
+    assert!(counts[&200] > 0 && counts[&400] > 0, "answers by status code: {counts:?}");
     assert_eq!(agent.get("/status").status, 200);
 }
 
@@ -158,7 +158,7 @@ fn a_head_that_is_too_large_or_has_too_many_headers_is_refused() {
     let path = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000));
     for request in [long, many, path] {
         let codes = codes(&exchange(&agent, request.as_bytes()));
-        assert!(codes == [431] || codes == [414] || codes.is_empty(), "{codes:?}");
+        assert!(codes == [431] || codes == [414] || codes.is_empty(), "answered with {codes:?}");
     }
     assert_eq!(agent.get("/status").status, 200);
 }
@@ -176,8 +176,8 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Opens connections that send nothing, half a head, or a head without its body. Returns those that were not closed
-/// meanwhile.
+/// Opens connections that send nothing, half a head, or a head without its body. Returns the connections that the agent
+/// has not closed meanwhile.
 fn flood(agent: &Agent, connections: usize) -> Vec<TcpStream> {
     let mut open = Vec::new();
     for number in 0..connections {
@@ -215,15 +215,15 @@ fn silent_connections_are_closed_and_valid_requests_are_answered() {
     });
     waits.sort();
     let (p99, slowest) = (waits[waits.len() * 99 / 100], waits[waits.len() - 1]);
-    eprintln!("{SLOW} slow connections; {} proper requests, p99 {p99:?}, slowest {slowest:?}", waits.len());
-    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    eprintln!("{SLOW} slow connections; {} valid requests, p99 {p99:?}, slowest {slowest:?}", waits.len());
+    assert!(slowest < Duration::from_secs(5), "the slowest valid request took {slowest:?}");
     let last = Instant::now();
     wait_until("the end of the slow connections", || {
         open.retain_mut(|stream| !is_closed(stream));
         open.is_empty().then_some(())
     });
-    eprintln!("all were closed {:?} after the last one was opened", last.elapsed());
-    assert!(last.elapsed() < Duration::from_secs(15), "{:?}", last.elapsed());
+    eprintln!("all slow connections were closed {:?} after the last was opened", last.elapsed());
+    assert!(last.elapsed() < Duration::from_secs(15), "slow connections stayed open for {:?}", last.elapsed());
 }
 
 #[test]
@@ -248,5 +248,5 @@ fn a_request_whose_body_does_not_arrive_is_refused() {
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     assert_eq!(codes(&answer), [400]);
-    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(15), "refused only after {:?}", asked.elapsed());
 }

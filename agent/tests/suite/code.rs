@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::support::{Agent, Response, program, wait_until};
 
-/// Code as a test writes it.
+/// The code of a test: its manifest, and the contents of its blobs.
 struct Code {
     manifest: Manifest,
     contents: BTreeMap<Sha256, Vec<u8>>,
@@ -130,11 +130,11 @@ fn the_first_code_is_put_in_place_and_runs() {
     assert_eq!(place.agent.get("/run?generation=1.1").status, 200);
     assert_eq!(place.agent.wait_for_exit().outcome, ExitOutcome::Code(0));
     assert_eq!(place.agent.logs("stdout"), b"h\n");
-    assert_eq!(place.offer(&code), [], "it has this code");
+    assert_eq!(place.offer(&code), [], "the agent has this code");
 }
 
 #[test]
-fn a_run_that_is_asked_for_as_soon_as_the_status_allows_it_has_the_new_code() {
+fn a_run_requested_as_soon_as_the_status_shows_configured_has_the_new_code() {
     let place = Place::new(&["python3", "train.py"]);
     let many: Vec<String> = (0..500).map(|number| format!("a{number}.py")).collect();
     // The script is the last file that is put in place.
@@ -183,14 +183,14 @@ fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone(
     assert_eq!(fs::metadata(place.path("same.py")).unwrap().ino(), same_before, "an equal file stays");
     assert!(!place.path("gone/deep").exists());
     assert_eq!(place.agent.status().code, CodeStatus { staged: Some(new.id()), running: Some(new.id()) });
-    // A start can also go back.
+    // A later start can use the old code again.
     assert_eq!(place.deliver(&old), 3);
     assert_eq!(place.configure(&old, "1.2").status, 200);
     assert_eq!(fs::read_to_string(place.path("gone/deep/a.py")).unwrap(), "a");
 }
 
 #[test]
-fn a_changed_file_has_a_later_time_and_a_file_that_the_script_changed_is_mended() {
+fn a_changed_file_has_a_later_time_and_a_file_that_the_script_changed_is_restored() {
     let place = Place::new(&["python3", "train.py"]);
     place.deliver(&Code::of(&[("train.py", "1"), ("settings", "a")]));
     // Python compares whole seconds.
@@ -207,7 +207,7 @@ fn a_changed_file_has_a_later_time_and_a_file_that_the_script_changed_is_mended(
 }
 
 #[test]
-fn an_interrupted_delivery_continues_where_it_was() {
+fn an_interrupted_delivery_continues_with_the_missing_blobs() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("a", "first"), ("b", "second"), ("train.py", "x")]);
     let missing = place.offer(&code);
@@ -223,7 +223,7 @@ fn an_interrupted_delivery_continues_where_it_was() {
 }
 
 #[test]
-fn a_blob_that_the_disk_has_damaged_is_asked_for_again() {
+fn a_blob_that_the_disk_has_damaged_is_requested_again() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("a", "first"), ("train.py", "x")]);
     let missing = place.offer(&code);
@@ -239,7 +239,7 @@ fn a_blob_that_the_disk_has_damaged_is_asked_for_again() {
 }
 
 #[test]
-fn a_start_that_follows_an_abandoned_one_has_its_own_code() {
+fn a_start_after_an_abandoned_start_has_its_own_code() {
     let place = Place::new(&["python3", "train.py"]);
     let many: Vec<String> = (0..2000).map(|number| format!("a{number}.py")).collect();
     let code = |text: &str| {
@@ -250,7 +250,7 @@ fn a_start_that_follows_an_abandoned_one_has_its_own_code() {
     let (old, new) = (code("old"), Code::of(&[("train.py", "print('new')"), ("taken", "")]));
     place.deliver(&new);
     place.deliver(&old);
-    // The first request fails, so that the next one moves the files. Its caller goes away in the middle.
+    // The config fails, so that `/run` moves the files. The caller of `/run` disconnects while the files are moved.
     fs::create_dir(place.path("a0.py")).unwrap();
     assert_eq!(place.configure(&old, "1.1").problem().code, ErrorCode::BadCode);
     fs::remove_dir(place.path("a0.py")).unwrap();
@@ -268,12 +268,12 @@ fn a_start_that_follows_an_abandoned_one_has_its_own_code() {
 }
 
 #[test]
-fn a_start_with_code_that_is_not_here_is_refused_and_succeeds_after_the_delivery() {
+fn a_start_with_code_that_has_not_arrived_is_refused_and_succeeds_after_the_delivery() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("train.py", "print('ran')")]);
     let answer = place.configure(&code, "1.1");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
-    assert_eq!(place.agent.status().state, RunState::Idle, "a master that polls must not start it");
+    assert_eq!(place.agent.status().state, RunState::Idle, "a refused config changes nothing");
     let answer = place.put(code.id(), "/blobs", b"");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
     place.deliver(&code);
@@ -305,7 +305,7 @@ fn hostile_manifests_are_refused_whole() {
     }
     let other = Code::of(&[("train.py", "y")]);
     let answer = place.put(good.id(), "", serde_json::to_string(&other.manifest).unwrap().as_bytes());
-    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "its id is another");
+    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "the manifest has another id");
     assert_eq!(place.put("..", "", b"{}").status, 404);
     assert_eq!(place.agent.get(&format!("/code/{}", good.id())).status, 405);
     assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 0);
@@ -339,7 +339,7 @@ fn hostile_blobs_are_refused_and_put_nothing_in_place() {
 }
 
 #[test]
-fn what_the_script_has_put_in_the_way_is_named_and_links_are_not_followed() {
+fn a_file_of_the_script_in_the_way_is_named_and_links_are_not_followed() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("x"), "precious").unwrap();
     let place = Place::new(&["python3", "train.py"]);
@@ -353,7 +353,7 @@ fn what_the_script_has_put_in_the_way_is_named_and_links_are_not_followed() {
     assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode));
     assert!(answer.problem().detail.contains("/data\" is in the way"), "{}", answer.text());
     assert_eq!(fs::read_to_string(place.path("train.py")).unwrap(), "1", "nothing has changed");
-    // Without a file in that folder, the link stays, and so does everything behind it.
+    // Code without files in `data` leaves the link and the folder behind the link alone.
     let without = Code::of(&[("train.py", "3"), ("link", "l")]);
     symlink(outside.path().join("x"), place.path("link")).unwrap();
     place.deliver(&without);

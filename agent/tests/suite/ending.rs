@@ -23,14 +23,14 @@ fn a_finished_agent_exits_with_the_code_of_its_run() {
 }
 
 #[test]
-fn a_finished_agent_without_a_run_exits_with_0() {
+fn a_finished_agent_without_a_run_exits_with_code_0() {
     let mut agent = Agent::of_shell("true");
     assert_eq!(agent.post("/finish", "").status, 200);
     assert_eq!(agent.wait_for_end().code(), Some(0));
 }
 
 #[test]
-fn a_finished_agent_whose_run_was_stopped_before_it_started_does_not_look_successful() {
+fn a_finished_agent_whose_run_was_stopped_before_it_started_exits_with_code_143() {
     let mut agent = Agent::of_shell("true");
     agent.post("/config", "{}");
     agent.post("/stop", "");
@@ -47,11 +47,11 @@ fn an_agent_does_not_finish_while_something_runs() {
 }
 
 #[test]
-fn open_answers_end_when_the_agent_does() {
+fn open_answers_end_when_the_agent_ends() {
     let mut agent = Agent::of_shell("true");
     let mut follower = agent.send("GET", "/logs?follow=true", "");
     let mut poll = agent.send("GET", "/status?after=1&wait=60", "");
-    // One thread answers all requests. When this one is answered, both requests above have been accepted.
+    // One thread answers all requests. When this request is answered, both requests above have been accepted.
     agent.status();
     assert_eq!(agent.post("/finish", "").status, 200);
     for stream in [&mut follower, &mut poll] {
@@ -113,7 +113,7 @@ fn a_working_directory_that_does_not_exist_is_refused_with_exit_code_2() {
 }
 
 #[test]
-fn help_and_version_go_to_stdout() {
+fn help_and_version_are_printed_on_stdout() {
     for (flag, begin) in [("--help", "Takes an environment"), ("-V", "agent 0.")] {
         let output = crate::support::program().arg(flag).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
@@ -122,7 +122,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn an_agent_whose_port_is_taken_names_the_address_and_exits_with_2() {
+fn an_agent_whose_port_is_taken_names_the_address_and_exits_with_code_2() {
     let agent = Agent::of_shell("true");
     let address = agent.address.to_string();
     let output = crate::support::program().args(["--listen", &address]).stderr(Stdio::piped()).output().unwrap();

@@ -44,7 +44,7 @@ fn a_config_adds_replaces_and_removes_variables() {
     assert_eq!(child_environment(&own, &changes), expected);
 }
 
-/// The agent's own variables, and what the run finds in no_proxy and NO_PROXY.
+/// The agent's own variables, and the run's values of no_proxy and NO_PROXY.
 type Case = (&'static [(&'static str, &'static str)], Option<&'static str>, Option<&'static str>);
 
 #[test]
@@ -129,7 +129,7 @@ fn flags_override_variables_and_variables_override_defaults() {
 }
 
 #[test]
-fn variables_of_the_script_have_no_effect_on_the_agent() {
+fn variables_with_the_prefix_of_the_script_reach_the_script_without_the_prefix() {
     let variables = [("MUSTER_SCRIPT_BATCH", "64"), ("MUSTER_SCRIPT_PATH", "/opt"), ("PATH", "/bin"), ("A", "1")];
     let config = configuration(&[], &variables);
     assert_eq!(config.environment, environment(&[("A", "1"), ("BATCH", "64"), ("PATH", "/opt")]));

@@ -1,4 +1,4 @@
-//! A run that needs polls ends without them.
+//! A run that needs polls is killed if no polls arrive.
 
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::lease::ClockMillis;
@@ -9,7 +9,7 @@ fn clock(agent: &Agent) -> u64 {
     agent.status().clock_ms.expect("the agent reports its clock").0
 }
 
-/// An agent whose run needs polls, and the clock that the request named.
+/// An agent whose run needs polls, and the time of the agent's clock that the config named.
 fn started(fence_ms: u64) -> (Agent, u64) {
     let agent = Agent::of_shell("sleep 600 & sleep 600");
     let heard = clock(&agent);
@@ -32,13 +32,13 @@ fn a_run_without_polls_is_killed_with_its_children() {
 }
 
 #[test]
-fn polls_keep_a_run_alive_and_a_poll_that_names_an_old_answer_does_not() {
+fn polls_keep_a_run_alive_but_polls_that_name_an_old_time_do_not() {
     let (agent, heard) = started(1500);
     let renew = |heard: u64| agent.get(&format!("/status?fence_ms=1500&heard_ms={heard}"));
     while clock(&agent) < heard + 2000 {
         assert_eq!(renew(clock(&agent)).status, 200);
     }
-    assert_eq!(agent.status().state, RunState::Running, "it lives longer than its first fence");
+    assert_eq!(agent.status().state, RunState::Running, "the run lives longer than its first fence");
     wait_until("the end of the run", || {
         renew(heard);
         (agent.status().state == RunState::Exited).then_some(())
@@ -46,14 +46,14 @@ fn polls_keep_a_run_alive_and_a_poll_that_names_an_old_answer_does_not() {
 }
 
 #[test]
-fn a_config_that_arrives_late_starts_nothing() {
+fn a_run_whose_config_arrives_after_its_fence_is_not_started() {
     let agent = Agent::of_shell("echo started");
     assert_eq!(agent.post("/config?generation=1.1&fence_ms=1&heard_ms=0", "{}").status, 200);
     agent.get("/run?generation=1.1");
     let status = agent.wait_for(RunState::Exited);
     assert!(matches!(status.exit.expect("a report").outcome, ExitOutcome::NotStarted(_)));
     assert_eq!(agent.logs("both"), b"");
-    // A new start by a master that has heard the agent meanwhile.
+    // The master has received an answer meanwhile, and configures the next start.
     let heard = clock(&agent);
     assert_eq!(agent.post(&format!("/config?generation=1.2&fence_ms=60000&heard_ms={heard}"), "{}").status, 200);
     assert_eq!(agent.get("/run?generation=1.2").status, 200);
@@ -61,7 +61,7 @@ fn a_config_that_arrives_late_starts_nothing() {
 }
 
 #[test]
-fn a_config_without_a_fence_needs_no_polls() {
+fn a_run_whose_config_has_no_fence_needs_no_polls() {
     let (agent, heard) = started(600);
     agent.wait_for_exit();
     agent.go();
@@ -70,7 +70,7 @@ fn a_config_without_a_fence_needs_no_polls() {
 }
 
 #[test]
-fn half_a_renewal_is_refused() {
+fn an_incomplete_or_invalid_renewal_is_refused() {
     let agent = Agent::of_shell("sleep 600");
     for query in ["fence_ms=1", "heard_ms=1", "fence_ms=1&heard_ms=x", "after=1&wait_ms=x"] {
         assert_eq!(agent.get(&format!("/status?{query}")).status, 400, "{query}");

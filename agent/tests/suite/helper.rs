@@ -1,4 +1,4 @@
-//! The helper `muster.py`: every run can import it, and what it reports is part of the status.
+//! The helper `muster.py`: every run can import it, and its reports are part of the status.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::warm::Folders;
 use crate::support::{Agent, children_of, wait_until};
 
-/// A training of one step, STEP. It prints the folder of the helper.
+/// A script that trains one step with the number STEP. It prints the folder of the helper.
 const ONE_STEP: &str = "import os, muster, standin
 job = muster.Job(global_batch=4)
 job.started()
@@ -20,12 +20,12 @@ print(os.path.dirname(muster.__file__))
 job.step(STEP, (0, 0))
 job.done()";
 
-/// The last step of the newest run of this agent. The outer `None` is a run without the helper.
+/// The last step of the newest run. The outer `None` means that the script does not use the helper.
 fn step_of(status: &RunStatus) -> Option<Option<u64>> {
     status.helper.as_ref().map(|progress| progress.step)
 }
 
-/// A job's folder and two agents for it: one without a warm interpreter, and one with it.
+/// A job's folder and two agents for it. Only the second agent has a warm interpreter.
 fn cold_and_warm(script: &str) -> (Folders, [Agent; 2]) {
     let folders = Folders::new();
     folders.write_script(script);
@@ -34,14 +34,14 @@ fn cold_and_warm(script: &str) -> (Folders, [Agent; 2]) {
     (folders, agents)
 }
 
-/// A run with these variables. Returns its last status and its stdout.
+/// Completes a run with these variables. Returns its last status and the first line of its stdout.
 fn ran(agent: &Agent, env: &Value) -> (RunStatus, String) {
     let ran = agent.ran(env);
     assert_eq!(ran.outcome, ExitOutcome::Code(0), "{}", ran.stderr);
     (agent.status(), ran.stdout.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Makes [`ONE_STEP`] the script. Returns the variables of its run.
+/// Makes [`ONE_STEP`] with this step the script. Returns the variables of its run.
 fn step(folders: &Folders, step: u64) -> Value {
     folders.write_script(ONE_STEP.replace("STEP", &step.to_string()));
     folders.env(&json!({}))
@@ -59,7 +59,7 @@ fn every_run_can_import_the_helper_and_report_its_step() {
             assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700, "{folder}");
         }
         assert_eq!(agent.post("/config", "{}").status, 200);
-        assert_eq!(agent.status().helper, None, "a new configuration resets it");
+        assert_eq!(agent.status().helper, None, "a new config resets the report");
         assert_eq!(agent.post("/stop", "").status, 200);
         assert_eq!((agent.status().state, agent.status().helper), (RunState::Exited, None));
     }
@@ -101,7 +101,7 @@ fn hello_and_the_first_step_end_a_long_poll_and_later_steps_do_not() {
 }
 
 #[test]
-fn a_script_that_missed_sigterm_is_asked_to_leave_by_its_first_step() {
+fn a_script_that_missed_sigterm_leaves_after_its_first_step() {
     let script = "import muster, signal, standin, time\nmissed = []\n\
                   signal.signal(signal.SIGTERM, lambda *_: missed.append(1))\nprint('ready', flush=True)\n\
                   while not missed: time.sleep(0.01)\njob = muster.Job(4)\njob.started()\nstep = 0\n\
@@ -117,7 +117,7 @@ fn a_script_that_missed_sigterm_is_asked_to_leave_by_its_first_step() {
 }
 
 #[test]
-fn a_users_own_module_wins() {
+fn a_users_own_module_muster_takes_precedence_over_the_helper() {
     let own = "SIDE = 'own'\n";
     let (folders, agents) = cold_and_warm("import muster, standin\nprint(muster.SIDE)");
     for place in [folders.installed(), folders.job()] {
@@ -157,7 +157,7 @@ fn the_socket_is_closed_after_a_bad_line_and_the_run_continues() {
     }
 }
 
-/// A run that sends `hello` and then these lines of Python's `socket` to the agent. Returns its last status.
+/// Completes a run that sends `hello` and then executes these lines of Python. Returns its last status.
 fn after_sending(lines: &str) -> RunStatus {
     let agent = Agent::of_python(&format!(
         "import os, socket\nagent = socket.socket(fileno=int(os.environ['MUSTER_FD']))\n\
@@ -182,7 +182,7 @@ send(b'[]')"#;
 }
 
 #[test]
-fn thousands_of_reports_wake_no_poll_and_the_newest_one_counts() {
+fn thousands_of_reports_wake_no_poll_and_the_status_has_the_newest_report() {
     let lines = "for step in range(1, 5001): send(b'{\"step\": %d}' % step)";
     let status = after_sending(lines);
     assert_eq!(step_of(&status), Some(Some(5000)));

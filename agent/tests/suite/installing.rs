@@ -1,4 +1,4 @@
-//! `agent --install`: the copy runs, and nothing else is left beside it.
+//! `agent --install`: the copy runs, and no other file remains beside it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ fn the_agent_copies_itself_over_an_earlier_copy() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named() {
+fn the_error_names_a_target_that_cannot_be_written() {
     let mut program = program();
     let output = program.args(["--install", "/dev/null/agent"]).stderr(std::process::Stdio::piped()).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();

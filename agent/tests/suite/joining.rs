@@ -50,7 +50,7 @@ fn a_lease_is_a_duration_as_in_the_client_or_a_number_of_seconds() {
 }
 
 #[test]
-fn the_spellings_of_torchrun_mean_the_same() {
+fn flags_in_the_spelling_of_torchrun_have_the_same_effect() {
     let ours = join("--join 10.0.0.1:29400 --task digits --worker-num 2 --max-restarts 3");
     let theirs = "--rdzv_endpoint=10.0.0.1:29400 --rdzv_id=digits --nnodes=2:2 --max_restarts=3 --monitor_interval=0.5";
     assert_eq!(join(theirs), ours);
@@ -74,7 +74,7 @@ fn a_host_may_be_a_name_or_an_address_with_or_without_a_port() {
 }
 
 #[test]
-fn flags_that_do_not_go_together_are_refused() {
+fn flags_that_cannot_be_combined_are_refused() {
     let joins = "--join http://10.0.0.1:7897 --task digits";
     let hash = "0".repeat(64);
     let refused = [
@@ -99,7 +99,7 @@ fn flags_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn a_master_finds_out_whether_an_address_is_that_of_another_agent() {
+fn healthz_with_the_boot_id_of_another_agent_is_refused() {
     let agent = Agent::of_shell("true");
     let own = agent.status().boot_id;
     assert_eq!(agent.get(&format!("/healthz?boot_id={own}")).status, 200);
@@ -108,11 +108,11 @@ fn a_master_finds_out_whether_an_address_is_that_of_another_agent() {
 }
 
 #[test]
-fn an_agent_says_whether_it_can_connect_to_another_one() {
+fn reach_reports_whether_the_agent_can_connect_to_an_address() {
     let (agent, another) = (Agent::of_shell("true"), Agent::of_shell("true"));
     let asked = |address: &str| agent.get(&format!("/reach?address={address}"));
     assert_eq!(asked(&another.address.to_string()).status, 200);
-    // Nothing listens there.
+    // Nothing listens on port 1.
     let answer = asked("127.0.0.1:1");
     assert_eq!((answer.status, answer.problem().detail.as_str()), (502, "Connection refused (os error 111)"));
     assert_eq!([asked("127.0.0.1").status, agent.get("/reach").status], [400, 400]);

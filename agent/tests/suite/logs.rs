@@ -92,7 +92,7 @@ fn the_newest_output_and_stderr_are_kept_when_the_disk_fills_up() {
     let agent = agent_with_limited_files(600_000, script);
     assert_eq!(agent.outcome(), ExitOutcome::Code(1));
     let kept = String::from_utf8(agent.logs("stdout")).unwrap();
-    assert!(kept.ends_with("000099998\n000099999\n") && kept.len() > 200_000, "{}", kept.len());
+    assert!(kept.ends_with("000099998\n000099999\n") && kept.len() > 200_000, "kept {} bytes", kept.len());
     assert_eq!(agent.logs("stderr"), b"no space is left\n");
 }
 
@@ -110,7 +110,7 @@ fn bytes_that_could_not_be_kept_are_a_gap_after_which_a_reader_continues() {
 }
 
 #[test]
-fn a_reader_that_takes_trailers_learns_that_the_run_has_ended() {
+fn a_reader_that_accepts_trailers_learns_that_the_run_has_ended() {
     let agent = Agent::of_shell("echo line; exec sleep 1000");
     let text = |mut stream: TcpStream| {
         let mut text = String::new();
@@ -127,7 +127,7 @@ fn a_reader_that_takes_trailers_learns_that_the_run_has_ended() {
     assert!(knowing.ends_with(&format!("line\n{end}")), "{knowing}");
     assert!(plain.ends_with("line\n\r\n0\r\n\r\n"), "{plain}");
     let part = agent.request_with("te: trailers\r\n", "GET", "/logs?offset=1", "");
-    assert_eq!(part.text(), "ine\n", "an answer that does not follow has no trailer");
+    assert_eq!(part.text(), "ine\n", "an answer without follow=true has no trailer");
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_pods_agent_reserves_the_disk_space_of_its_output_when_it_starts() {
         std::process::Command::new("stat").args(["--file-system", "--format", "%T"]).arg(std::env::temp_dir()).output();
     // A file system in memory reserves nothing.
     let least = if stat.unwrap().stdout == b"tmpfs\n" { 0 } else { 1 << 20 };
-    assert!(taken.len() == 3 && taken.iter().all(|bytes| *bytes >= least), "{taken:?}");
+    assert!(taken.len() == 3 && taken.iter().all(|bytes| *bytes >= least), "bytes on disk: {taken:?}");
     assert_eq!(crate::support::Agent::at(address).post("/finish", "").status, 200);
     wait_until("the agent's end", || child.try_wait().unwrap());
 }
@@ -256,5 +256,5 @@ fn a_report_with_control_characters_has_a_limited_length() {
     let agent = Agent::of_python(r"raise ValueError('\x1b' * 500_000)");
     assert_eq!(agent.outcome(), ExitOutcome::Code(1));
     let length = agent.get("/status").body.len();
-    assert!((9_000..10_000).contains(&length), "{length}");
+    assert!((9_000..10_000).contains(&length), "the status has {length} bytes");
 }

@@ -139,7 +139,7 @@ fn a_config_of_a_newer_generation_is_accepted_only_when_nothing_runs() {
 }
 
 #[test]
-fn the_same_config_of_the_same_generation_changes_nothing_and_another_is_refused() {
+fn the_same_config_of_the_same_generation_changes_nothing_and_another_config_is_refused() {
     let generation_1_1 = generation("1.1").unwrap();
     for (value, reply) in [("1", Reply::Done), ("2", refused(Refusal::ConfiguredOtherwise(generation_1_1)))] {
         let expected = [
@@ -303,7 +303,7 @@ fn a_stop_before_the_script_begins_abandons_the_start() {
         };
         assert_eq!((report.stopped, report.terminated), (true, terminated));
         let stopped = machine.state.clone();
-        assert_eq!(machine.take(Event::Started(pid())), (Reply::Done, None), "it came too late");
+        assert_eq!(machine.take(Event::Started(pid())), (Reply::Done, None), "the event came too late");
         assert_eq!(machine.state, stopped);
     }
 }
@@ -319,7 +319,7 @@ fn a_start_that_fails_ends_the_run() {
 }
 
 #[test]
-fn the_exit_code_is_that_of_the_last_run_even_if_another_is_configured() {
+fn the_exit_code_is_that_of_the_last_ended_run_even_if_another_run_is_configured() {
     let mut machine = Machine::after(ways("1.1")[5].1.clone());
     assert_eq!(machine.state.exit_code, 3);
     machine.take(config("1.2", "1"));

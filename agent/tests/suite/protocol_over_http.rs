@@ -36,7 +36,7 @@ fn each_generation_accepts_one_config() {
     assert_eq!(config("1.x", "{}"), 400);
     assert_eq!(agent.get("/run?generation=1.1").problem().code, ErrorCode::StaleGeneration);
     assert_eq!(agent.get("/run?generation=1.3").problem().code, ErrorCode::Conflict);
-    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.3 has been seen");
+    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.3 was already named");
     assert_eq!(config("1.3", "{}"), 200);
     assert_eq!(agent.get("/run?generation=1.3").status, 200);
     agent.wait_for_exit();
@@ -195,7 +195,7 @@ fn exit_codes_and_signals_are_distinguished() {
 }
 
 #[test]
-fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
+fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_code_126() {
     for (command, why) in [
         ("no-such-python", "cannot start \"no-such-python\": not found on PATH"),
         ("/etc/passwd", "cannot start \"/etc/passwd\": Permission denied (os error 13)"),
@@ -268,7 +268,7 @@ fn a_long_poll_answers_at_the_change_and_not_before() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "an earlier agent's number is answered at once");
+    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "a number of another agent is answered at once");
 }
 
 #[test]

@@ -7,7 +7,8 @@ use crate::support::{Agent, children_of, process_state, signal, wait_until, wait
 use protocol::agent::{ExitOutcome, RunState};
 use rustix::process::Signal;
 
-/// Ignores SIGTERM. It has a child in its process group, and an orphaned grandchild in another group and session.
+/// A script that ignores SIGTERM. It has a child in its process group, and an orphaned grandchild in another group and
+/// session. With MODE=leave, it exits with code 7 when the file GO exists.
 const STUBBORN: &str = r#"
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -66,7 +67,8 @@ fn a_run_that_handles_sigterm_chooses_its_exit_code() {
     assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(75), true));
 }
 
-/// Sets a handler for SIGTERM, then forks two children as a DataLoader does. The handler prints the process it runs in.
+/// A script that sets a handler for SIGTERM, and then forks two children as a DataLoader does. The handler prints the
+/// id of its process.
 const WITH_LOADERS: &str = r#"
 import os, signal, sys, time
 def save(*_):
@@ -155,7 +157,7 @@ fn a_start_after_the_stop_of_its_generation_starts_nothing() {
 
 #[test]
 fn orphans_of_a_living_run_are_reaped() {
-    // Two hundred processes whose parent ends before them.
+    // The script starts two hundred processes whose parents end first.
     let agent = Agent::of_shell("for i in $(seq 200); do (true &) ; done; echo done; exec sleep 1000");
     agent.go();
     agent.wait_for_output("done");
@@ -183,7 +185,7 @@ time.sleep(1000)
 }
 
 #[test]
-fn the_death_of_the_master_ends_everything() {
+fn the_end_of_the_master_ends_the_agent_and_every_process_of_its_run() {
     let mut agent = Agent::of_python(STUBBORN);
     agent.go();
     let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));
@@ -222,7 +224,7 @@ fn a_run_that_ignores_sigterm_is_killed_after_the_grace_of_its_agent() {
 }
 
 #[test]
-fn sigterm_ends_an_idle_agent_with_0() {
+fn sigterm_ends_an_idle_agent_with_exit_code_0() {
     let mut agent = Agent::of_shell("true");
     signal(agent.pid(), Signal::TERM);
     assert_eq!(agent.wait_for_end().code(), Some(0));

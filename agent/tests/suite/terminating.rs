@@ -37,7 +37,7 @@ fn started(flags: &[&str], script: &str, go: &str) -> Agent {
     agent
 }
 
-/// Waits for the end of the run while `let_go` lets the run end. Returns the status of the ended run.
+/// Calls `let_go`, which lets the run end, and waits for this end. Returns the status of the ended run.
 fn status_after_end(agent: &Agent, let_go: impl FnOnce()) -> RunStatus {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| agent.wait_for(RunState::Exited));
@@ -134,7 +134,7 @@ fn an_agent_waits_neither_for_absent_readers_nor_for_readers_that_never_stop() {
     let sent = Instant::now();
     signal(agent.pid(), Signal::TERM);
     assert_eq!(agent.wait_for_end().code(), Some(143));
-    assert!(sent.elapsed() < Duration::from_secs(10), "{:?}", sent.elapsed());
+    assert!(sent.elapsed() < Duration::from_secs(10), "the agent ended only after {:?}", sent.elapsed());
 
     let mut agent = Agent::of_shell("yes | head -c 12000000; echo done >&2; exec sleep 1000");
     agent.go();
@@ -144,7 +144,7 @@ fn an_agent_waits_neither_for_absent_readers_nor_for_readers_that_never_stop() {
     let sent = Instant::now();
     signal(agent.pid(), Signal::TERM);
     assert_eq!(agent.wait_for_end().code(), Some(143));
-    assert!(sent.elapsed() < Duration::from_secs(5), "{:?}", sent.elapsed());
+    assert!(sent.elapsed() < Duration::from_secs(5), "the agent ended only after {:?}", sent.elapsed());
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn last_words_fit_and_keep_the_end_of_stderr_and_the_beginning_of_a_reason() {
             for outcome in [ExitOutcome::Code(1), ExitOutcome::NotStarted(long.clone())] {
                 let whole = words(outcome, long.clone());
                 let json = message(whole.clone());
-                assert!(json.len() <= LAST_WORDS_BYTES, "{}", json.len());
+                assert!(json.len() <= LAST_WORDS_BYTES, "the message has {} bytes", json.len());
                 let left: LastWords = serde_json::from_slice(&json).unwrap();
                 assert!(whole.exit.stderr_tail.ends_with(&left.exit.stderr_tail), "{text:?} {length}");
                 if length <= 1 {

@@ -1,5 +1,5 @@
-//! Which ends of a run mean that no line of exec.py ran. Tests use recorded errors of several Pythons, and a real
-//! Python.
+//! Which ends of a run mean that no line of exec.py ran. Tests use recorded errors of several versions of Python, and a
+//! real Python.
 
 use std::ffi::OsString;
 use std::fs;

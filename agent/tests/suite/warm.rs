@@ -24,7 +24,7 @@ fn warm(folders: &Folders, script: &str) -> Agent {
 
 /// The only child of an agent without a run.
 fn interpreter_of(agent: &Agent) -> u32 {
-    wait_until("the interpreter alone", || match children_of(agent.pid())[..] {
+    wait_until("the interpreter to be the agent's only child", || match children_of(agent.pid())[..] {
         [interpreter] => Some(interpreter),
         _ => None,
     })
@@ -55,7 +55,7 @@ fn a_script_is_read_again_for_each_run() {
 }
 
 #[test]
-fn a_second_request_has_no_effect() {
+fn a_second_request_for_a_warm_interpreter_has_no_effect() {
     let folders = Folders::new();
     let agent = warm(&folders, "import standin");
     let interpreter = interpreter_of(&agent);
@@ -89,7 +89,7 @@ fn an_interpreter_that_cannot_serve_ends_with_a_reason() {
 }
 
 #[test]
-fn without_names_the_large_imports_of_the_script_are_preloaded() {
+fn without_named_modules_the_heavy_imports_of_the_script_are_preloaded() {
     for (script, expected) in [
         ("import PIL, json\nimport helper", None),
         ("try:\n  import PIL\nexcept ImportError: pass", None),
@@ -114,7 +114,7 @@ fn without_names_the_large_imports_of_the_script_are_preloaded() {
 }
 
 #[test]
-fn an_interpreter_that_does_not_answer_is_given_up() {
+fn an_interpreter_that_does_not_answer_is_killed_and_the_run_starts_cold() {
     let folders = Folders::new();
     let (agent, env) = (warm(&folders, "import standin"), folders.env(&json!({})));
     signal(interpreter_of(&agent), Signal::STOP);
@@ -135,13 +135,13 @@ fn a_start_that_is_abandoned_runs_no_line_of_the_script() {
     assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::NotStarted("stopped before it started".into()));
     assert!(!folders.job().join("ran").exists());
     signal(interpreter, Signal::CONT);
-    // The next start ends what the abandoned one has left.
+    // The next start kills the process that the abandoned start has left.
     assert_eq!(agent.ran(&env).outcome, ExitOutcome::Code(0));
     assert_eq!((children_of(agent.pid()), folders.imports()), (vec![interpreter], 1));
 }
 
 #[test]
-fn a_module_that_leaves_a_thread_is_not_forked() {
+fn an_interpreter_whose_modules_have_started_a_thread_is_not_used() {
     let folders = Folders::new();
     folders.write_script("import threaded");
     let threaded = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()";
@@ -166,7 +166,7 @@ fn only_a_python_script_is_started_warm() {
 }
 
 #[test]
-fn an_old_python_runs_the_script_cold_and_the_agent_says_so_once() {
+fn an_old_python_runs_the_script_cold_and_the_agent_logs_this_once() {
     // Python 2 cannot parse the interpreter's program. Python 3.6 can.
     let cannot_parse = "[ \"$1\" = -c ] && exit 1; exec python3 \"$@\"";
     let old = "import sys; sys.version_info = (3, 6, 15, 'final', 0)";
@@ -195,7 +195,7 @@ fn an_old_python_runs_the_script_cold_and_the_agent_says_so_once() {
 }
 
 #[test]
-fn a_run_that_does_not_fit_starts_cold_and_the_next_one_is_warm() {
+fn a_run_that_differs_from_the_imports_starts_cold_and_the_next_run_is_warm() {
     let folders = Folders::new();
     let (agent, env) = (warm(&folders, "import standin\nprint('ran')"), folders.env(&json!({})));
     let run = |env: &Value, expected: usize| {
@@ -231,7 +231,7 @@ fn each_warm_run_has_the_arguments_of_its_own_start() {
 }
 
 #[test]
-fn errors_before_the_first_line_are_those_of_python() {
+fn a_warm_script_that_python_cannot_parse_or_open_is_reported_as_not_started() {
     let folders = Folders::new();
     let (agent, env) = (warm(&folders, "import standin"), folders.env(&json!({})));
     let not_started = |expected: &str| match agent.ran(&env).outcome {
@@ -342,7 +342,7 @@ fn two_hundred_kills_leave_no_process_behind() {
         let (agent, env) = (warm(&folders, ENDLESS), folders.env(&json!({})));
         for _ in 0..10 {
             agent.start_with(&env);
-            // Sometimes before the process is forked, sometimes after.
+            // Kill the run sometimes before its process is forked, sometimes after.
             for _ in 0..dice.usize(..20) {
                 agent.status();
             }
@@ -354,7 +354,7 @@ fn two_hundred_kills_leave_no_process_behind() {
             agent.post("/stop?grace=0", "");
             agent.wait_for_exit();
             let is_ready = agent.status().warm == Some(WarmState::Ready);
-            wait_until("only the interpreter", || {
+            wait_until("only the interpreter to be left", || {
                 (children_of(agent.pid()).len() <= usize::from(is_ready)).then_some(())
             });
         }

@@ -1,4 +1,4 @@
-//! A script cannot tell a warm interpreter from a new one, apart from its speed.
+//! A script behaves in a warm interpreter as in a new interpreter, apart from its speed.
 
 use protocol::agent::ExitOutcome;
 use protocol::warm::WarmState;
@@ -29,14 +29,14 @@ impl Pair {
         Self { folders, cold, warm, env }
     }
 
-    /// Runs a script with both agents, and compares.
+    /// Runs a script with both agents, and compares the outcomes and the output.
     fn check(&self, script: impl AsRef<[u8]>) -> Ran {
         let [cold, warm] = self.run(script);
         assert_eq!(warm, cold);
         warm
     }
 
-    /// Runs a script in a new interpreter and in the warm one.
+    /// Runs a script in a new interpreter, and in a warm interpreter.
     fn run(&self, script: impl AsRef<[u8]>) -> [Ran; 2] {
         self.folders.write_script(script);
         let cold = self.cold.ran(&self.env);
@@ -77,7 +77,7 @@ fn tracebacks_have_only_the_frames_of_the_script() {
 }
 
 #[test]
-fn exit_codes_are_those_of_python() {
+fn a_warm_run_has_the_exit_codes_of_python() {
     let pair = Pair::new();
     for (argument, code) in
         [("", 0), ("None", 0), ("3", 3), ("-1", 255), ("256", 0), ("True", 1), ("'why'", 1), ("[2]", 1)]
@@ -143,7 +143,7 @@ fn the_interpreter_looks_as_if_it_had_been_started_for_the_script() {
              each.write_through if each.name != '<stdin>' else repr(each.read()))\n\
              print(os.path.realpath('/proc/self/fd/0'), len(os.listdir('/proc/self/fd')))",
         );
-        // Python sets `_` nowhere; shells do.
+        // Leave out `_`: Python does not set it, but shells do.
         pair.prints(
             "import os, standin\nos.environ['PYTHONPATH'] = os.environ['PYTHONPATH'].rpartition(':')[0]\n\
              os.environ['MUSTER_FD'] = str(os.get_inheritable(int(os.environ['MUSTER_FD'])))\n\
@@ -153,7 +153,7 @@ fn the_interpreter_looks_as_if_it_had_been_started_for_the_script() {
 }
 
 #[test]
-fn the_process_looks_like_a_run_to_others() {
+fn other_processes_see_a_warm_run_like_a_cold_run() {
     let pair = Pair::new();
     let printed = pair.prints(
         "import os, standin\nprint(os.getpgrp() == os.getpid(), open('/proc/self/oom_score_adj').read(), \
@@ -163,7 +163,7 @@ fn the_process_looks_like_a_run_to_others() {
 }
 
 #[test]
-fn variables_of_python_apply() {
+fn variables_that_python_itself_reads_have_their_effect() {
     let pair = Pair::with(&json!({"PYTHONWARNINGS": "error", "PYTHONHASHSEED": "7", "PYTHONOPTIMIZE": "1"}));
     pair.prints("import standin, sys\nassert False\nprint(hash('a'), sys.warnoptions, sys.flags)");
     let ran = pair.check("import standin, warnings\nwarnings.warn('careful')");
@@ -188,7 +188,7 @@ fn literal_variables_of_the_script_apply_to_the_import() {
 }
 
 #[test]
-fn the_end_of_python_is_not_left_out() {
+fn threads_exit_functions_and_destructors_end_as_in_python() {
     let pair = Pair::new();
     let printed = pair.prints(
         "import atexit, standin, threading, time\nclass Late:\n  def __del__(self): print('destroyed')\nlate = Late()\n\
@@ -203,7 +203,7 @@ fn the_end_of_python_is_not_left_out() {
 }
 
 #[test]
-fn multiprocessing_forks_and_spawns() {
+fn multiprocessing_works_with_each_start_method() {
     let pair = Pair::new();
     for method in ["fork", "spawn", "forkserver"] {
         let printed = pair.prints(&format!(

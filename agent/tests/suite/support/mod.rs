@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long anything may take before a test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An agent; ended when dropped.
+/// An agent. Dropping this value ends the agent.
 pub(crate) struct Agent {
     child: Option<Child>,
     pub(crate) stdin: Option<ChildStdin>,
@@ -97,7 +97,7 @@ impl Agent {
         self.answered("", method, path, body)
     }
 
-    /// A request with more header lines, each ended by CRLF.
+    /// Sends a request with additional header lines, and returns the answer. Each line ends with CRLF.
     pub(crate) fn request_with(&self, headers: &str, method: &str, path: &str, body: &str) -> Response {
         self.answered(headers, method, path, body.as_bytes())
     }
@@ -150,7 +150,7 @@ impl Agent {
         let deadline = Instant::now() + PATIENCE;
         let mut status = self.status();
         while status.state != state {
-            assert!(Instant::now() < deadline, "not {state:?} but {status:?}");
+            assert!(Instant::now() < deadline, "waited in vain for {state:?}; the status is {status:?}");
             let path = format!("/status?after={}&wait=1", status.seq);
             status = serde_json::from_slice(&self.get(&path).body).unwrap();
         }

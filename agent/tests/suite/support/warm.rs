@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{Agent, wait_until};
 
-/// Counts its imports. Registers a function that a new interpreter would also call at its end.
+/// The small module. It counts its imports, and registers a function that Python calls at its exit.
 const STANDIN: &str = "import atexit, os
 with open(os.environ['IMPORTS'], 'a') as file: file.write('.')
 os.environ['BY_STANDIN'] = 'set while it was imported'
@@ -60,7 +60,7 @@ impl Folders {
         Agent::start(&["--work-dir", self.job().to_str().unwrap()], command)
     }
 
-    /// The variables that a run needs, and these.
+    /// The variables that a run needs, and the variables in `more`.
     pub(crate) fn env(&self, more: &Value) -> Value {
         let mut env = Map::new();
         env.insert("PYTHONPATH".to_owned(), json!(self.installed()));
@@ -71,7 +71,7 @@ impl Folders {
     }
 }
 
-/// The end of a run, and its output.
+/// The outcome of a run, and its output.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ran {
     pub(crate) outcome: ExitOutcome,
@@ -87,7 +87,7 @@ impl Agent {
         wait_until("a warm interpreter", || self.status().warm.filter(|state| *state != WarmState::Importing))
     }
 
-    /// Why it keeps no warm interpreter.
+    /// Waits until the agent has no warm interpreter, and returns the reason.
     pub(crate) fn wait_until_cold(&self) -> String {
         wait_until("the end of the warm interpreter", || match self.status().warm {
             Some(WarmState::Cold { reason }) => Some(reason),
@@ -100,7 +100,7 @@ impl Agent {
         assert_eq!(self.get("/run").status, 200);
     }
 
-    /// A whole run.
+    /// Completes a run with these variables.
     pub(crate) fn ran(&self, env: &Value) -> Ran {
         let before = ["stdout", "stderr"].map(|stream| self.logs(stream).len());
         self.start_with(env);
