@@ -57,7 +57,7 @@ fn received(store: &CodeStore, id: CodeId, stream: &[u8]) -> Result<Vec<Sha256>,
     store.receive(id, || pieces.next())
 }
 
-/// Sends what the store does not have. Returns how many blobs it sent.
+/// Sends the blobs that the store does not have, and returns their number.
 pub(crate) fn send(store: &CodeStore, code: &Code) -> usize {
     let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
     assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are taken"), []);
@@ -111,7 +111,7 @@ fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
     std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file is damaged");
     assert_eq!(store.blob(blob).expect("the file can be read"), None);
     assert_eq!(store.manifest(code.id()), None);
-    assert_eq!(send(&store, &code), 1, "its room was given back");
+    assert_eq!(send(&store, &code), 1, "the room of the damaged file is free again");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
     }
     let (of_jobs, now) = (BTreeSet::from([used.id()]), SystemTime::now());
     store.sweep(&of_jobs, now).expect("swept");
-    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "it was sent just now");
+    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "the unused code was sent just now");
     store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("swept");
     assert_eq!((store.manifest(unused.id()), store.manifest(used.id())), (None, Some(used.manifest.clone())));
     assert_eq!(files_below(folder.path()).len(), 3, "one manifest, two files");
@@ -170,7 +170,7 @@ fn code_beyond_the_room_is_refused_and_fits_after_other_code_is_removed() {
 }
 
 #[test]
-fn a_broken_upload_keeps_nothing_and_can_be_repeated() {
+fn a_broken_upload_leaves_nothing_behind_and_can_be_repeated() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
     let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
@@ -224,7 +224,7 @@ fn damage() -> impl Strategy<Value = Damage> {
 fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     let mut stream = stream.to_vec();
     match damage {
-        // Within the last blob, which is not empty.
+        // The cut is within the last blob, which is not empty.
         Damage::Cut(by) => stream.truncate(stream.len() - 1 - by % 4),
         Damage::Flip(at) => {
             let at = at % stream.len();
@@ -237,7 +237,7 @@ fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     stream
 }
 
-/// A path that leads somewhere else, or collides with `train.py` or `lib/a.py`.
+/// An invalid path, or a path that collides with `train.py` or `lib/a.py`.
 fn hostile_path() -> impl Strategy<Value = String> {
     prop_oneof![
         "/[a-z/]{0,9}",
@@ -258,12 +258,12 @@ fn hostile_path() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
-    /// A hostile stream of blobs is refused whole: not even its good blobs are kept, and nothing is written elsewhere.
+    /// If one blob of a stream is refused, the good blobs of the stream are not stored either.
     #[test]
     fn a_hostile_stream_is_refused_whole(damage in damage()) {
         let folder = tempfile::tempdir().expect("a folder");
         let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("a store"), Code::example());
-        // The last blob is not empty, so that a cut is a cut within it.
+        // `Damage::Cut` needs a last blob that is not empty.
         let order = [b"".as_slice(), b"A = 1\n", b"print('hello')\n"].map(Sha256::of);
         store.offer(code.id(), &code.manifest).expect("the manifest is taken");
         let before = files_below(folder.path());
@@ -274,7 +274,7 @@ proptest! {
         send(&store, &code);
     }
 
-    /// A hostile manifest does not parse, so no part of the store ever sees it.
+    /// A hostile manifest cannot be parsed, so it never reaches the store.
     #[test]
     fn a_hostile_manifest_is_refused(path in hostile_path()) {
         let mut manifest = serde_json::to_value(&Code::example().manifest).expect("JSON");

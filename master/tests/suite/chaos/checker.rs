@@ -1,5 +1,5 @@
-//! The checker of the matrix: it compares the promises of the master with what the store, the pods and the agents have
-//! recorded.
+//! The checker of the matrix. It checks the master's promises against everything that the store, the pods and the
+//! agents have recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ fn versions(evidence: &Evidence) -> impl Iterator<Item = (Instant, &JobRecord)> 
     })
 }
 
-/// An accepted submission is not lost, a name belongs to one job, and each change of the record follows the rules.
+/// No accepted submission is lost. A name belongs to one job. Each change of the record follows the rules.
 fn records(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     let mut current: Option<&JobRecord> = None;
@@ -116,11 +116,11 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         *failed.entry(generation).or_default() += 1;
     }
     found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
-    // A master may be replaced during a launch. A start in which only some replicas ran need not be on record.
+    // If a master is replaced during a launch, only some replicas run. Such a start need not be on record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
-    // A push ends a start with older code, without a failure.
+    // When a user pushes new code, the start with the older code ends without a failure.
     let is_outdated = |generation: Generation| configured(evidence, generation).any(|one| one.code != last.code());
     let is_recorded = |generation: &&Generation| {
         evidence.is_elastic
@@ -280,7 +280,7 @@ fn environment(
     (!is_right).then(|| format!("{replica} has a wrong environment in {generation}: {env}"))
 }
 
-/// After a takeover, no agent accepts an environment of an earlier master, except for a moment: see [`UNDERWAY`].
+/// Later than [`UNDERWAY`] after a takeover, no agent accepts an environment of an earlier master.
 fn epochs(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     for (adopted, record) in versions(evidence).filter(|_| !evidence.is_overlapping) {

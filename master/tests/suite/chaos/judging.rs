@@ -17,7 +17,7 @@ use crate::chaos::place::Scenario;
 use crate::chaos::play::{Play, Played, Thaw};
 use crate::faulty_store::{Bug, FaultyStore};
 
-/// A part of the violation that the checker must report, and the change to the evidence that causes this violation.
+/// A part of the sentence that the checker must report, and the change of the evidence that causes this violation.
 type Tampering = (&'static str, fn(&mut Evidence));
 
 /// The last version of the record.

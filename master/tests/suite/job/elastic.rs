@@ -1,4 +1,4 @@
-//! Elastic jobs: what holds a start back, and what does not. Also pushes, which stop any gang.
+//! Elastic jobs: when a start waits, and when it does not. Also gangs of any job that are stopped for new code.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn found(pod: Option<PodState>) -> Observation {
     Observation { pod, is_found: true, ..Observation::NEW }
 }
 
-/// A worker whose agent reports this run of the first start, in this seat of three.
+/// A worker whose agent reports a run of the first start. The worker has the given seat of three.
 fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
     let status = RunStatus {
         state,
@@ -160,11 +160,11 @@ fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
     killed.pod = Some(PodState::Terminated { exit: None, reason: "its agent was killed".to_owned() });
     let gang = gang(&[left(0), killed, left(2)], None);
     let first = gang.first_failure().expect("a failure");
-    assert_eq!(first.replica(), Some(id("worker-0")), "it was reported first");
+    assert_eq!(first.replica(), Some(id("worker-0")), "the exit of worker-0 is reported first");
     assert_eq!(gang.cause(first).replica(), Some(id("worker-1")));
 }
 
-/// A member of the first start that has not answered for its lease.
+/// A member of the first start whose agent has not answered for the length of its lease.
 fn unreachable(seat: u32, is_fenced: bool) -> Observation {
     let mut seen = member(seat, RunState::Running, None);
     seen.hear(AgentState::Unreachable { lost: LostRun::disrupted("it is silent"), is_fenced });
@@ -172,7 +172,7 @@ fn unreachable(seat: u32, is_fenced: bool) -> Observation {
 }
 
 #[test]
-fn the_others_do_not_get_time_to_leave_when_a_member_is_unreachable() {
+fn when_a_member_is_unreachable_the_other_runs_are_stopped_without_grace() {
     let running = |seat| member(seat, RunState::Running, None);
     let (gang, policy) = (gang(&[running(0), unreachable(1, false), running(2)], Some(FIRST)), policy());
     let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: 1, now: SOON };
