@@ -90,7 +90,7 @@ fn an_environment_has_exactly_the_documented_variables() {
     assert_eq!(env, &Value::Object(all.into_iter().flatten().collect()));
 }
 
-/// The variables of a member that differ from those of the others or from the defaults.
+/// The values of these variables as JSON. A variable that is not set has the value `-`.
 fn chosen(env: &Value, names: [&str; 6]) -> Vec<String> {
     names.map(|name| env.get(name).map_or("-".to_owned(), Value::to_string)).into()
 }
@@ -119,7 +119,7 @@ fn ranks_are_grouped_by_address() {
 }
 
 #[test]
-fn replicas_that_do_not_train_know_the_cluster_and_have_no_rank() {
+fn replicas_that_do_not_train_receive_the_cluster_but_no_rank() {
     let request = JobRequest {
         ps_num: Some(2),
         evaluator_num: Some(1),
@@ -211,7 +211,7 @@ fn variables_of_the_job_override_defaults() {
 fn variables_of_the_job_never_override_computed_ones() {
     let honest = spec(request(Strategy::AllReduce, 2));
     let expected = environments(&honest);
-    // Requests with such variables are refused earlier. This is a second check.
+    // A request with a reserved variable is refused. If it were accepted, the computed value would still win.
     let mut forged = honest.clone();
     for (id, env) in &expected {
         let names = env.as_object().expect("an object").keys();
@@ -226,7 +226,7 @@ fn variables_of_the_job_never_override_computed_ones() {
 }
 
 #[test]
-fn every_variable_is_computed_for_each_start_or_the_same_in_all() {
+fn every_variable_is_either_computed_for_each_start_or_constant() {
     let spec = spec(request(Strategy::AllReduce, 2));
     let constant = warm::request(&JobSpec { run_policy: preloading(), ..spec.clone() }, Role::Worker).expect("warm");
     for env in environments(&spec).values() {

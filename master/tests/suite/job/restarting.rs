@@ -35,7 +35,7 @@ fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -
     step(phase, JobEvent::Observed, Seen { restarts: &restarts, ..seen(gang, policy, now) })
 }
 
-/// The phase before the second start: it waits until `until`, and until all unfit pods are gone.
+/// The phase before the second start. It lasts until `until`, and until all unfit pods are deleted.
 fn waiting(until: Duration) -> JobPhase {
     JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until, since: until }
 }

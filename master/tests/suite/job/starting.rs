@@ -139,7 +139,7 @@ fn each_phase_has_its_state_for_users() {
 
 #[test]
 fn the_phase_of_a_replica_tells_what_the_replica_has_reached() {
-    // joined, configured, launched, dead
+    // The columns are: joined, configured, launched, dead.
     let reached: [(ReplicaPhase, [bool; 4]); 7] = [
         (Requested, [false, false, false, false]),
         (Scheduled, [false, false, false, false]),

@@ -162,7 +162,7 @@ fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
     assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
     assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
     let lost = ReplicaPhase::Lost(LostRun::broken("its container was killed"));
-    assert_eq!(phase(AgentState::Silent), lost, "it may never have run");
+    assert_eq!(phase(AgentState::Silent), lost, "the script may never have run");
 }
 
 #[test]
