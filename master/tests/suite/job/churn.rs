@@ -308,7 +308,10 @@ impl World {
     fn act(&mut self, action: Action, gang: &Gang) {
         match action {
             Action::Keep(upkeep) => {
-                assert!(!matches!(self.phase, JobPhase::Stopping { .. }), "pods are created or deleted while runs are being stopped");
+                assert!(
+                    !matches!(self.phase, JobPhase::Stopping { .. }),
+                    "pods are created or deleted while runs are being stopped"
+                );
                 for id in upkeep.create {
                     self.create(id);
                 }

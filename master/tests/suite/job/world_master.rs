@@ -134,7 +134,12 @@ impl World {
         assert!(Some(generation) >= self.newest_launch, "{generation} is launched after {:?}", self.newest_launch);
         self.newest_launch = Some(generation);
         for pod in &self.pods {
-            assert_eq!(pod.run().generation, Some(generation), "{} is launched, but it is not configured for this start", pod.id);
+            assert_eq!(
+                pod.run().generation,
+                Some(generation),
+                "{} is launched, but it is not configured for this start",
+                pod.id
+            );
         }
         let horizon = self.phase.horizon();
         let was_launched = |pod: &Pod| ReplicaPhase::of(&pod.seen, horizon).was_launched();

@@ -153,7 +153,7 @@ async fn a_refused_create_is_reported_in_the_words_of_the_api_and_not_retried() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exceeded_quota_is_reported_as_such_and_not_as_a_refusal() {
+async fn an_exceeded_quota_is_reported_as_over_quota_and_not_as_a_refusal() {
     let sentence =
         "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
     let server = ApiServer::new();
@@ -177,7 +177,7 @@ async fn a_call_without_an_answer_times_out_and_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_that_stays_silent_is_given_up() {
+async fn a_create_gives_up_on_an_api_that_stays_silent() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script_times(100, Kind::Create, &Reply::Silence);

@@ -23,7 +23,7 @@ fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_store_conforms_over_this_server() {
+async fn the_kubernetes_store_conforms() {
     conformance::check(&store(&ApiServer::new())).await;
 }
 
@@ -31,7 +31,7 @@ async fn the_store_conforms_over_this_server() {
 async fn a_create_whose_answer_was_lost_returns_its_own_record() {
     let server = ApiServer::new();
     let store = KubeStore::new(&server.cluster_over_http().await);
-    // kube itself retries after such an answer, and finds that the name is taken.
+    // After this answer, kube's client retries the request. The API then answers that the name is taken.
     server.script(Kind::Create, Reply::DoneAnd(failure(504, "Timeout", "request did not complete in time")));
     let created = store.create(record()).await.expect("create");
     assert_eq!(server.mutations(), ["Create configmaps", "Create configmaps"]);
