@@ -1,4 +1,4 @@
-//! The agents of a killed master end too, and the next master continues its jobs.
+//! When a master is killed, its agents end too, and the next master continues the jobs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

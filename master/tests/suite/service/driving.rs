@@ -126,7 +126,7 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     use master::store::JobStore;
     let mut master = Master::new();
     let old = master.succeed(&spec("again", 1)).await;
-    // The registry does not learn yet that the record is deleted.
+    // The registry stops following the records, so that it does not learn of the deletion yet.
     master.stop_following().await;
     master.store.delete(&old.name, &old.uid).await.expect("delete");
     let submit = {

@@ -1,4 +1,4 @@
-//! A script fails, and its job waits for new code with `on_failure` `wait`.
+//! With `on_failure` `wait`, a job whose script fails waits for new code.
 
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
@@ -33,7 +33,7 @@ async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgen
     (job, view, agents)
 }
 
-/// The second master over the pods and the records of the first, with both codes of the tests.
+/// A second master over the pods and the records of the first master. It has both codes of the tests.
 async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
     let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both);
     in_time("the second master knows the job", second.jobs.complete()).await;
@@ -61,7 +61,11 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         let record = master.store.get(&spec.name).await.expect("it answers").expect("the job is on record").record;
         assert!(record.restarts.is_empty(), "the failure is judged later");
         push(&master, &spec, old).await.expect("the code is taken");
-        assert_eq!(until(&job, |view| view.state == JobState::Halted).await.pushes, 0, "it is the failed code");
+        assert_eq!(
+            until(&job, |view| view.state == JobState::Halted).await.pushes,
+            0,
+            "a push of the failed code changes nothing"
+        );
 
         let other = keep_other(&master);
         push(&master, &spec, other).await.expect("the code is taken");
@@ -90,7 +94,7 @@ async fn a_new_master_finds_the_job_halted() {
     push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
     let view = until(&job, |view| view.state == JobState::Running).await;
     assert_eq!(view.restarts.total(), 0);
-    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "in the same pods");
+    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "the scripts start again in the same pods");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +110,7 @@ async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
         let (second, job) = taken_over(&first, &spec).await;
         let view = until(&job, |view| view.state == JobState::Halted).await;
         let known = |view: &JobView| (view.restarts.clone(), view.times.halted, view.generation, view.started_pushes);
-        assert_eq!(known(&view), known(&before), "why and since when it waits");
+        assert_eq!(known(&view), known(&before), "the view still shows why and since when the job waits");
         push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
         let view = until(&job, |view| view.state == JobState::Running).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
@@ -134,7 +138,11 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
     push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
     until(&job, runs_in(2, 1)).await;
     for agent in agents(&second, &spec).await {
-        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "the evicted start and the failed one");
+        assert_eq!(
+            newest(&agent, "MUSTER_RESTART_COUNT"),
+            json!(2),
+            "the evicted start and the failed start are counted"
+        );
     }
 }
 
@@ -208,7 +216,7 @@ async fn the_pods_of_a_halted_elastic_job_follow_its_number_of_workers() {
     let view = until(&job, |view| view.replicas.len() == 3).await;
     assert_eq!((view.state, third.history().configs.len()), (JobState::Halted, 0));
     master.backend.evict(&spec.name, worker(1), "drained");
-    // A push is refused until the master knows that the agent is gone.
+    // The master refuses a push until it has observed the eviction.
     let other = keep_other(&master);
     in_time("the code is taken", async { while push(&master, &spec, other).await.is_err() {} }).await;
     let view = until(&job, |view| view.state == JobState::Running && view.roster.len() == 3).await;
