@@ -75,7 +75,7 @@ async fn a_new_master_sends_nothing_to_agents_that_have_the_code() {
     first.stop_following().await;
     // The second master does not have the code itself.
     let second = Master::over("second", backend, store);
-    in_time("the second master knows the job", second.jobs.complete()).await;
+    in_time("the second master has read the records", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     reach(&job, JobState::Running).await;
     let agents = agents(&second, &spec).await;

@@ -33,10 +33,10 @@ async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgen
     (job, view, agents)
 }
 
-/// A second master over the pods and the records of the first master. It has both codes of the tests.
+/// A second master over the pods and the records of the first master. It has both versions of the code.
 async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
     let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both);
-    in_time("the second master knows the job", second.jobs.complete()).await;
+    in_time("the second master has read the records", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     (second, job)
 }

@@ -1,4 +1,4 @@
-//! What scripts report with the helper, over HTTP.
+//! The reports that scripts make with the helper, as the master shows them over HTTP.
 
 use protocol::agent::ExitOutcome;
 use protocol::progress::{JobSeries, Progress};
@@ -54,7 +54,7 @@ async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
     );
     first.report(report(2, 0.25));
     second.report(report(2, 0.25));
-    // The end of a run brings its last report.
+    // The message of a run's end contains the run's last report.
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
     let series = master.series("", |series| steps(series) == [vec![2], vec![1, 2]]).await;
