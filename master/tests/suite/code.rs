@@ -298,7 +298,7 @@ fn missing(answer: &Answer) -> Vec<Sha256> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_accepted_once_its_code_has_been_sent() {
+async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     let (master, code) = (Master::serving(None).await, Code::example());
     let job = JobSpec { code: Some(code.id()), script: script("train.py"), ..spec("brought", 1) };
     let job = serde_json::to_value(&job).expect("JSON");

@@ -1,4 +1,4 @@
-//! The checker of the matrix. It checks the master's promises against everything that the store, the pods and the
+//! The checker of the crash matrix. It checks the master's promises against everything that the store, the pods and the
 //! agents have recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,16 +172,16 @@ fn agent(pod: &PodLife) -> Vec<String> {
         match event {
             AgentEvent::Configured(generation, ..) => {
                 if newest >= Some(*generation) {
-                    found.push(format!("{} is configured for {generation} after {newest:?}", pod.replica));
+                    found.push(format!("{} is configured for start {generation} after {newest:?}", pod.replica));
                 }
                 newest = Some(*generation);
             }
             AgentEvent::Started(generation) => {
                 if newest != Some(*generation) {
-                    found.push(format!("{} starts {generation} but was configured for {newest:?}", pod.replica));
+                    found.push(format!("{} runs in start {generation} but was configured for {newest:?}", pod.replica));
                 }
                 if !started.insert(*generation) {
-                    found.push(format!("{} starts {generation} twice", pod.replica));
+                    found.push(format!("{} runs in start {generation} twice", pod.replica));
                 }
             }
             AgentEvent::Ended { .. } | AgentEvent::Gone => {}
@@ -209,19 +209,19 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         }));
         let seats: BTreeSet<String> = members.iter().map(|one| one.env["TF_CONFIG"]["task"].to_string()).collect();
         if seats.len() != members.len() {
-            found.push(format!("two members of {generation} have one seat: {seats:?}"));
+            found.push(format!("two members of start {generation} have the same seat: {seats:?}"));
         }
         let clusters: BTreeSet<String> =
             members.iter().map(|one| one.env["TF_CONFIG"]["cluster"].to_string()).collect();
         if clusters.len() != 1 {
-            found.push(format!("the members of {generation} see different clusters: {clusters:?}"));
+            found.push(format!("the members of start {generation} see different clusters: {clusters:?}"));
         }
         if members.iter().any(|one| one.code != members[0].code) {
-            found.push(format!("the members of {generation} run different code"));
+            found.push(format!("the members of start {generation} run different code"));
         }
         let first = runs.iter().filter(|run| run.generation == generation).map(|run| run.started).min();
         if members.iter().any(|one| first < Some(one.at)) {
-            found.push(format!("a replica runs in {generation} before all have its environment"));
+            found.push(format!("a replica runs in start {generation} before all members have its environment"));
         }
     }
     for run in runs {
@@ -233,7 +233,7 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         let alive = runs.iter().filter(is_alive);
         found.extend(alive.map(|older| {
             format!(
-                "{} still runs in {} while {} is launched in {}",
+                "{} still runs in start {} while {} is launched in start {}",
                 older.replica, older.generation, run.replica, run.generation
             )
         }));
@@ -277,10 +277,10 @@ fn environment(
         && index.is_none_or(|index| task["index"] == index)
         && task["index"].as_u64().is_some_and(|index| index < members as u64)
         && env["MUSTER_GENERATION"] == generation.to_string();
-    (!is_right).then(|| format!("{replica} has a wrong environment in {generation}: {env}"))
+    (!is_right).then(|| format!("{replica} has a wrong environment in start {generation}: {env}"))
 }
 
-/// Later than [`UNDERWAY`] after a takeover, no agent accepts an environment of an earlier master.
+/// When [`UNDERWAY`] has passed after a takeover, no agent accepts an environment of an earlier master.
 fn epochs(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     for (adopted, record) in versions(evidence).filter(|_| !evidence.is_overlapping) {
@@ -289,7 +289,7 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
                 AgentEvent::Configured(generation, ..)
                     if *at > adopted + UNDERWAY && generation.epoch < record.epoch =>
                 {
-                    Some(format!("{} accepts {generation} after epoch {} has begun", pod.replica, record.epoch))
+                    Some(format!("{} accepts start {generation} after epoch {} has begun", pod.replica, record.epoch))
                 }
                 AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => {
                     None

@@ -1,4 +1,4 @@
-//! The number of rounds of the matrix. Of the matrix's files, only this file reads environment variables.
+//! The number of rounds of the crash matrix. Of the matrix's files, only this file reads environment variables.
 
 /// The value of `CHAOS_ROUNDS`, by default 1. In round n, a fault strikes when a master passes its point for the n-th
 /// time. For mixed pairs, n is always 1.

@@ -1,4 +1,4 @@
-//! The evidence of a matrix run, as plain values: what the store, the pods and the agents have recorded.
+//! The evidence of one run of the crash matrix: everything that the store, the pods and the agents have recorded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Tests of the checker. It must find a violation in evidence that a test has changed, and in a run over a store that
-//! ignores versions.
+//! Tests of the checker. The checker must find violations in evidence that a test has changed, and in a run over a
+//! store that ignores versions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,11 +59,11 @@ const TAMPERINGS: [Tampering; 19] = [
         let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("worker-0 had a pod").clone();
         evidence.pods.push(twin);
     }),
-    ("starts 1.1 twice", |evidence| {
+    ("runs in start 1.1 twice", |evidence| {
         let again = event(evidence, 0, |event| matches!(event, AgentEvent::Started(_))).clone();
         evidence.pods[0].journal.insert(2, again);
     }),
-    ("is configured for 1.2 after", |evidence| {
+    ("is configured for start 1.2 after", |evidence| {
         let again = evidence.pods[0].journal.iter().rev().find(|(_, event)| is_config(event)).cloned();
         evidence.pods[0].journal.push(again.expect("it was configured"));
     }),
@@ -72,8 +72,8 @@ const TAMPERINGS: [Tampering; 19] = [
             env["TF_CONFIG"]["cluster"]["worker"][0] = "192.0.2.1:1".into();
         }
     }),
-    ("before all have its environment", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
-    ("still runs in 1.1", |evidence| {
+    ("before all members have its environment", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
+    ("still runs in start 1.1", |evidence| {
         let is_end = |event: &AgentEvent| matches!(event, AgentEvent::Ended { .. });
         event(evidence, 0, is_end).0 += Duration::from_secs(9);
     }),

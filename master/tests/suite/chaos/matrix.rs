@@ -1,4 +1,4 @@
-//! The matrix: its runs, how many of them run at a time, and the report.
+//! The runs of the crash matrix, how many of them are played at the same time, and the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! The surroundings of a matrix run: pods and records in memory, masters with injected faults, and a simulated training
-//! script.
+//! The surroundings of one run of the crash matrix: pods and records in memory, masters with injected faults, and a
+//! simulated training script.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -209,8 +209,7 @@ impl Place {
         }
     }
 
-    /// Waits until a start has trained. A client that acted earlier would end a start that has not taken its mishap
-    /// yet.
+    /// Waits until a start has trained. The mishap of this start is then no longer in the queue.
     pub(crate) async fn trains(&self) {
         self.has_trained.subscribe().wait_for(|has_trained| *has_trained).await.expect("the sender lives in the place");
     }

@@ -1,5 +1,5 @@
-//! One run of the matrix: a client submits a job, faults strike the masters, successors replace them, and the checker
-//! reads the evidence.
+//! One run of the crash matrix: a client submits a job, faults strike the masters, successors replace them, and the
+//! checker reads the evidence.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -85,7 +85,7 @@ struct Cut {
     fence_from: Duration,
     /// When the current master last received a message of the agent, or when this master began.
     heard: Duration,
-    /// The agent's last status. A new master does not receive this status.
+    /// The agent's last status. A new master receives this status when the network works again.
     hidden: Option<RunStatus>,
 }
 
@@ -280,7 +280,10 @@ impl World {
     }
 
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
-        assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "{after:?} of {gang:?}");
+        assert!(
+            !matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }),
+            "the job must not end: {after:?} of {gang:?}"
+        );
         if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
             // A run of a cut-off agent may still be alive, even after the end of its start is on record. The job's next
             // start waits until this run must be dead or its pod is deleted.
@@ -289,7 +292,10 @@ impl World {
             assert!(self.places.iter().all(is_over), "a script runs although the job is suspended or halted");
         }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
-            assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "a member does not run");
+            assert!(
+                self.roster.iter().all(|id| self.place(*id).runs == self.newest),
+                "the job runs, but a member does not"
+            );
         }
     }
 
@@ -368,7 +374,7 @@ impl World {
     }
 
     fn record_halt(&mut self) {
-        let JobPhase::Halted(halt) = &self.phase else { panic!("{:?} is no halt", self.phase) };
+        let JobPhase::Halted(halt) = &self.phase else { panic!("the phase is {:?}, not Halted", self.phase) };
         self.halted = Some(halt.clone());
     }
 

@@ -85,7 +85,7 @@ fn a_new_master_does_not_call_a_job_successful_before_all_members_are_known() {
 }
 
 #[test]
-fn a_new_master_goes_on_with_a_launch_and_keeps_each_member_when_its_acknowledgement_comes() {
+fn a_new_master_continues_a_launch_and_keeps_a_member_whose_acknowledgement_arrives_later() {
     let mut workers = [0, 1].map(|seat| member(seat, RunState::Running, None)).to_vec();
     workers.push(member(2, RunState::Configured, None));
     let (phase, _) = look(&workers);
@@ -105,7 +105,7 @@ fn agents_that_may_have_been_asked_to_start_are_stopped_before_a_new_master_star
 }
 
 #[test]
-fn a_pod_that_cannot_be_scheduled_does_not_hold_up_a_start_after_a_takeover() {
+fn a_pod_that_cannot_be_scheduled_does_not_delay_a_start_after_a_takeover() {
     let waits = found(Some(PodState::Pending { reason: Some("0/3 nodes have room".to_owned()) }));
     let (_, actions) = look(&[joined(), joined(), waits.clone(), waits]);
     let members: Option<&[ReplicaId]> = roster(&actions).map(Roster::members);
@@ -113,7 +113,7 @@ fn a_pod_that_cannot_be_scheduled_does_not_hold_up_a_start_after_a_takeover() {
 }
 
 #[test]
-fn a_silent_pod_that_may_run_exec_py_holds_up_a_start_after_a_takeover() {
+fn a_silent_pod_that_may_run_exec_py_delays_a_start_after_a_takeover() {
     let (phase, actions) = look(&[joined(), joined(), joined(), found(running_pod())]);
     assert!(matches!(phase, JobPhase::Pending { .. }), "{phase:?}");
     assert_eq!(roster(&actions), None);

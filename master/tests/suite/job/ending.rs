@@ -1,4 +1,4 @@
-//! What counts as success, and the way from a decided end to a finished job.
+//! When a job succeeds, and the phases from the decided end to the finished job.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What makes a job fail, which failure is named, and what a wish to cancel does in each phase.
+//! What makes a job fail, and which failure is named. Also the effect of a cancel in each phase.
 
 use std::time::Duration;
 

@@ -92,7 +92,7 @@ fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
 }
 
 #[test]
-fn without_new_code_the_failure_is_judged_when_the_wait_or_the_job_s_time_is_over() {
+fn without_new_code_the_failure_is_judged_at_the_end_of_the_wait_or_at_the_deadline() {
     let late = SOON + WAIT;
     let result = JobResult::Failed { failure: failure() };
     let concluded = |now| {
@@ -177,7 +177,7 @@ fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Member {
     Member::of(id(&format!("worker-{index}")), &seen, horizon)
 }
 
-/// An agent that was configured for `generation` after this number of pushes. If `exit` is given, its run has ended.
+/// An agent that was configured for `generation` after this number of pushes. If `exit` is given, the run has ended.
 fn status(generation: Generation, pushes: u32, exit: Option<ExitReport>) -> AgentState {
     AgentState::Status(Box::new(RunStatus {
         state: if exit.is_some() { RunState::Exited } else { RunState::Configured },

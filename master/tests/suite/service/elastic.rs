@@ -17,8 +17,7 @@ use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
 
 use crate::service::harness::{Master, client, in_time, reach, until, worker};
 
-/// An elastic job that restarts without a pause. Its grow interval is longer than
-/// [`DEADLINE`](super::harness::DEADLINE).
+/// An elastic job that restarts without a pause. Its grow interval is longer than a test may take.
 pub(crate) fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
     let request = JobRequest {
         worker_min: Some(min),
