@@ -260,7 +260,7 @@ proptest! {
 
     /// If one blob of a stream is refused, the good blobs of the stream are not stored either.
     #[test]
-    fn a_hostile_stream_is_refused_whole(damage in damage()) {
+    fn a_hostile_stream_is_refused_as_a_whole(damage in damage()) {
         let folder = tempfile::tempdir().expect("a folder");
         let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("a store"), Code::example());
         // `Damage::Cut` needs a last blob that is not empty.

@@ -1,4 +1,4 @@
-//! Pods that are being evicted, while their runs have a grace period.
+//! Pods that are being evicted while their runs have a grace period, and gangs whose scripts leave with exit code 75.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -177,7 +177,7 @@ fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
 }
 
 #[test]
-fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_records_it() {
+fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_the_restart_is_recorded() {
     let after = |helper| after_leaving(&POLICY, helper, Exited(FIRST, exit(75, 10)));
     let (phase, actions) = after(HelperUse::Stepped);
     assert!(matches!(phase, JobPhase::Restarting { until, .. } if until == SOON + POLICY.backoff), "{phase:?}");

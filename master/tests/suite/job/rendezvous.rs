@@ -208,7 +208,7 @@ fn variables_of_the_job_override_defaults() {
 }
 
 #[test]
-fn variables_of_the_job_never_override_computed_ones() {
+fn variables_of_the_job_never_override_computed_variables() {
     let honest = spec(request(Strategy::AllReduce, 2));
     let expected = environments(&honest);
     // A request with a reserved variable is refused. If it were accepted, the computed value would still win.

@@ -1,4 +1,4 @@
-//! The policy that follows from a spec, and its verdict on each failure.
+//! The policy that follows from a spec, and the policy's verdict on each failure.
 
 use std::time::Duration;
 

@@ -131,7 +131,11 @@ impl World {
     }
 
     fn launch(&mut self, generation: Generation) {
-        assert!(Some(generation) >= self.newest_launch, "{generation} is launched after {:?}", self.newest_launch);
+        assert!(
+            Some(generation) >= self.newest_launch,
+            "start {generation} is launched after start {:?}",
+            self.newest_launch
+        );
         self.newest_launch = Some(generation);
         for pod in &self.pods {
             assert_eq!(
@@ -248,7 +252,7 @@ impl World {
         if doom.is_some() { Next::Die } else { Next::GoOn }
     }
 
-    /// Asserts that only lost pods still have live runs. The caller ends the start.
+    /// Asserts that only lost pods still have live runs. The master calls this at the end of each start.
     fn check_all_dead(&self, gang: &Gang) {
         for (pod, member) in self.pods.iter().zip(gang.members()) {
             let is_lost = matches!(member.phase, ReplicaPhase::Lost(_));

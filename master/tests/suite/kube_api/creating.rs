@@ -43,7 +43,7 @@ async fn a_create_waits_until_the_pod_of_an_earlier_job_is_deleted_and_ignores_o
     let server = ApiServer::new();
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
-    let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
+    let creating = async { pods.create(wanted("new")).await.expect("the create succeeds when the name is free") };
     let going = async {
         server.until("the create is tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
         for index in 1..20 {
@@ -59,11 +59,11 @@ async fn a_create_waits_until_the_pod_of_an_earlier_job_is_deleted_and_ignores_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_succeeds_once_a_foreign_pod_is_gone() {
+async fn a_create_succeeds_after_a_foreign_pod_was_deleted() {
     let server = ApiServer::new();
     server.put("pods", foreign_pod());
     let pods = begin(&server).await;
-    let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
+    let creating = async { pods.create(wanted("new")).await.expect("the create succeeds when the name is free") };
     let going = async {
         server.until("the create is tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
         server.remove("pods", "digits-worker-0");

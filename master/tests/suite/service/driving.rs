@@ -69,7 +69,10 @@ async fn no_agent_is_started_before_all_have_their_environment() {
     let histories: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history()).collect();
     let last_config = histories.iter().flat_map(|history| &history.configured_at).max();
     let first_start = histories.iter().flat_map(|history| &history.starts).min();
-    assert!(last_config < first_start, "{last_config:?} and {first_start:?}");
+    assert!(
+        last_config < first_start,
+        "the last environment came at {last_config:?}, the first start at {first_start:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +98,7 @@ async fn pods_that_never_start_show_why_they_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_agent_learns_its_membership_in_the_start() {
+async fn each_agent_receives_its_membership_in_the_start() {
     let master = Master::new();
     let spec = spec("seated", 3);
     master.submit(spec.clone()).await;

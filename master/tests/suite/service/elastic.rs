@@ -89,7 +89,7 @@ async fn pods_for_a_larger_number_of_workers_are_created_without_a_pause() {
     let master = Master::new();
     let spec = elastic("scaled", 1, 2);
     let job = master.submit(spec.clone()).await;
-    // If the job paused as after lost pods, this test would exceed its deadline.
+    // If the master paused as it does after lost pods, this test would exceed its deadline.
     for _ in 0..8 {
         running_with(&job, &[0, 1]).await;
         scale(&master, &spec, None, 1).await;

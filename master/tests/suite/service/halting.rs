@@ -147,7 +147,7 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_record_of_a_job_that_is_suspended_or_over_has_no_halt() {
+async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
     let master = Master::new();
     let spec = halting(&master);
     let on_record = async || master.store.get(&spec.name).await.expect("it answers").expect("it is there").record;

@@ -44,7 +44,7 @@ pub(crate) fn runs_in(epoch: u32, sequence: u32) -> impl Fn(&JobView) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
+async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods() {
     let first = spec(keep(Master::new().jobs.code()), 0);
     for spec in [first.clone(), JobSpec { worker_min: Some(1), ..first }] {
         let master = Master::new();
@@ -116,7 +116,7 @@ async fn a_push_that_takes_longer_than_a_request_names_the_slow_agent_and_succee
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_the_masters_disk_has_damaged_is_asked_for_again() {
+async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_again() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;

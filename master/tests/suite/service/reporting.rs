@@ -54,7 +54,7 @@ async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
     );
     first.report(report(2, 0.25));
     second.report(report(2, 0.25));
-    // The message of a run's end contains the run's last report.
+    // When a run ends, the master also receives the run's last report.
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
     let series = master.series("", |series| steps(series) == [vec![2], vec![1, 2]]).await;

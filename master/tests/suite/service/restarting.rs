@@ -320,7 +320,7 @@ async fn a_requeued_gang_deletes_its_pods_and_creates_them_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_not_done_by_its_deadline_has_failed() {
+async fn a_job_that_is_not_done_by_its_deadline_fails() {
     let master = Master::new();
     let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
     let job = master.submit(spec.clone()).await;

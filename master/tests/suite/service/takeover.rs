@@ -97,7 +97,7 @@ async fn abandoned(first: &Master, second: &Master) -> master::registry::JobHand
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_is_carried_out_by_the_asked_master_if_the_master_with_the_jobs_key_is_gone() {
+async fn a_wish_is_carried_out_by_the_asked_master_if_the_master_with_the_jobs_key_has_stopped() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
         let first = Master::with_key("first", kept_key(), backend.clone(), store.clone());
@@ -108,7 +108,7 @@ async fn a_wish_is_carried_out_by_the_asked_master_if_the_master_with_the_jobs_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_is_carried_out_by_the_asked_master_if_the_newer_master_is_gone() {
+async fn a_wish_is_carried_out_by_the_asked_master_if_the_newer_master_has_stopped() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
         let newer = Master::over("2-newer", backend.clone(), store.clone());
@@ -232,7 +232,7 @@ async fn the_epoch_is_raised_once_and_the_first_master_stops_driving_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_succeeded_while_no_master_ran_has_succeeded() {
+async fn the_next_master_shows_that_a_job_succeeded_while_no_master_ran() {
     let first = Master::new();
     let spec = spec("meanwhile", 2);
     let job = first.submit(spec.clone()).await;
