@@ -139,11 +139,7 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     drop(first);
 
     let second = open(folder.path(), &key);
-    assert_eq!(
-        states(&second),
-        known,
-        "a new master has the places before it creates a pod and before a machine joins"
-    );
+    assert_eq!(states(&second), known, "before the new master creates a pod and before a machine joins");
     create(&second, 1).await;
     assert_eq!(states(&second), known);
     second.delete(&job(), worker(1)).await.expect("delete");

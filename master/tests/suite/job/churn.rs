@@ -280,10 +280,7 @@ impl World {
     }
 
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
-        assert!(
-            !matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }),
-            "the job must not end: {after:?} of {gang:?}"
-        );
+        assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "ends: {after:?} of {gang:?}");
         if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
             // A run of a cut-off agent may still be alive, even after the end of its start is on record. The job's next
             // start waits until this run must be dead or its pod is deleted.
@@ -292,10 +289,7 @@ impl World {
             assert!(self.places.iter().all(is_over), "a script runs although the job is suspended or halted");
         }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
-            assert!(
-                self.roster.iter().all(|id| self.place(*id).runs == self.newest),
-                "the job runs, but a member does not"
-            );
+            assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "not all members run");
         }
     }
 
@@ -314,10 +308,7 @@ impl World {
     fn act(&mut self, action: Action, gang: &Gang) {
         match action {
             Action::Keep(upkeep) => {
-                assert!(
-                    !matches!(self.phase, JobPhase::Stopping { .. }),
-                    "pods are created or deleted while runs are being stopped"
-                );
+                assert!(!matches!(self.phase, JobPhase::Stopping { .. }), "pods change while runs are stopped");
                 for id in upkeep.create {
                     self.create(id);
                 }

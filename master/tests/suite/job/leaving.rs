@@ -126,11 +126,7 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_hel
     assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
     let silent = |name| with_helper(name, Running(FIRST), HelperUse::None);
     assert_eq!(beside(silent("worker-1")), stop_with(POLICY.stop_grace));
-    assert_eq!(
-        of(HelperUse::Stepped, silent("worker-1")),
-        stop_with(POLICY.leaving_grace),
-        "the report of worker-1 is late"
-    );
+    assert_eq!(of(HelperUse::Stepped, silent("worker-1")), stop_with(POLICY.leaving_grace), "a late report");
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }
 
@@ -194,11 +190,7 @@ fn scripts_that_leave_because_a_peer_failed_are_not_the_cause() {
     let crash = exited("worker-0", exit(1, 11));
     let policy = Policy { max_restarts: 1, ..POLICY };
     let (_, actions) = after_leaving(&policy, HelperUse::Stepped, Exited(FIRST, exit(1, 11)));
-    assert_eq!(
-        actions[0],
-        Action::RecordRestart(crash),
-        "the crash is the cause, although it is later by the agents' clocks"
-    );
+    assert_eq!(actions[0], Action::RecordRestart(crash), "the crash is the cause, although its time is later");
 }
 
 #[test]

@@ -131,19 +131,10 @@ impl World {
     }
 
     fn launch(&mut self, generation: Generation) {
-        assert!(
-            Some(generation) >= self.newest_launch,
-            "start {generation} is launched after start {:?}",
-            self.newest_launch
-        );
+        assert!(Some(generation) >= self.newest_launch, "{generation} is launched after {:?}", self.newest_launch);
         self.newest_launch = Some(generation);
         for pod in &self.pods {
-            assert_eq!(
-                pod.run().generation,
-                Some(generation),
-                "{} is launched, but it is not configured for this start",
-                pod.id
-            );
+            assert_eq!(pod.run().generation, Some(generation), "{} is not configured for this launch", pod.id);
         }
         let horizon = self.phase.horizon();
         let was_launched = |pod: &Pod| ReplicaPhase::of(&pod.seen, horizon).was_launched();
@@ -252,7 +243,7 @@ impl World {
         if doom.is_some() { Next::Die } else { Next::GoOn }
     }
 
-    /// Asserts that only lost pods still have live runs. The master calls this at the end of each start.
+    /// Asserts that only lost pods still have live runs when a start is over.
     fn check_all_dead(&self, gang: &Gang) {
         for (pod, member) in self.pods.iter().zip(gang.members()) {
             let is_lost = matches!(member.phase, ReplicaPhase::Lost(_));

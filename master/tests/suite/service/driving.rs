@@ -69,10 +69,7 @@ async fn no_agent_is_started_before_all_have_their_environment() {
     let histories: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history()).collect();
     let last_config = histories.iter().flat_map(|history| &history.configured_at).max();
     let first_start = histories.iter().flat_map(|history| &history.starts).min();
-    assert!(
-        last_config < first_start,
-        "the last environment came at {last_config:?}, the first start at {first_start:?}"
-    );
+    assert!(last_config < first_start, "last environment at {last_config:?}, first start at {first_start:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

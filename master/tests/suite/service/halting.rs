@@ -61,11 +61,8 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         let record = master.store.get(&spec.name).await.expect("it answers").expect("the job is on record").record;
         assert!(record.restarts.is_empty(), "the failure is judged later");
         push(&master, &spec, old).await.expect("the code is taken");
-        assert_eq!(
-            until(&job, |view| view.state == JobState::Halted).await.pushes,
-            0,
-            "a push of the failed code changes nothing"
-        );
+        let pushes = until(&job, |view| view.state == JobState::Halted).await.pushes;
+        assert_eq!(pushes, 0, "a push of the failed code changes nothing");
 
         let other = keep_other(&master);
         push(&master, &spec, other).await.expect("the code is taken");
@@ -138,11 +135,7 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
     push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
     until(&job, runs_in(2, 1)).await;
     for agent in agents(&second, &spec).await {
-        assert_eq!(
-            newest(&agent, "MUSTER_RESTART_COUNT"),
-            json!(2),
-            "the evicted start and the failed start are counted"
-        );
+        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "one evicted start, one failed start");
     }
 }
 
