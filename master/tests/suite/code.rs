@@ -59,8 +59,8 @@ fn received(store: &CodeStore, id: CodeId, stream: &[u8]) -> Result<Vec<Sha256>,
 
 /// Sends the blobs that the store does not have, and returns their number.
 pub(crate) fn send(store: &CodeStore, code: &Code) -> usize {
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
-    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are taken"), []);
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are accepted"), []);
     missing.len()
 }
 
@@ -173,7 +173,7 @@ fn code_beyond_the_room_is_refused_and_fits_after_other_code_is_removed() {
 fn a_broken_upload_leaves_nothing_behind_and_can_be_repeated() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
     let before = files_below(folder.path());
     let mut pieces = [Piece::Bytes(code.stream(&missing).into())].into_iter();
     assert!(matches!(store.receive(code.id(), || pieces.next()), Err(CodeError::Aborted)));
@@ -185,17 +185,17 @@ fn a_broken_upload_leaves_nothing_behind_and_can_be_repeated() {
 fn two_uploads_of_the_same_code_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
     let stream = code.stream(&missing);
     let mut outer = [Piece::Bytes(stream.clone().into()), Piece::End].into_iter();
     let mut sent_within = false;
     let received_around = store.receive(code.id(), || {
         if !std::mem::replace(&mut sent_within, true) {
-            assert_eq!(received(&store, code.id(), &stream).expect("taken"), []);
+            assert_eq!(received(&store, code.id(), &stream).expect("accepted"), []);
         }
         outer.next()
     });
-    assert_eq!(received_around.expect("taken"), []);
+    assert_eq!(received_around.expect("accepted"), []);
     assert_eq!(store.manifest(code.id()), Some(code.manifest));
 }
 
@@ -265,7 +265,7 @@ proptest! {
         let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("a store"), Code::example());
         // `Damage::Cut` needs a last blob that is not empty.
         let order = [b"".as_slice(), b"A = 1\n", b"print('hello')\n"].map(Sha256::of);
-        store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+        store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
         let before = files_below(folder.path());
         let refused = received(&store, code.id(), &damaged(&code.stream(&order), &damage));
         prop_assert!(matches!(refused, Err(CodeError::Blobs(_))), "{:?}", refused);
@@ -329,7 +329,7 @@ async fn a_job_whose_script_is_not_in_its_code_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn uploads_that_are_not_valid_get_an_answer_that_says_why() {
+async fn invalid_uploads_are_refused_with_the_reason() {
     let (master, code) = (Master::serving(None).await, Code::example());
     let manifest = serde_json::to_value(&code.manifest).expect("JSON");
     let other = put_manifest(&master, Code::new(&[]).id(), &manifest).await;

@@ -184,7 +184,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_of_a_later_format_is_left_alone_even_if_it_cannot_be_read() {
+async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
     let dir = tempfile::tempdir().expect("a folder");
     let (store, file) = open(dir.path());
     let stored = store.create(conformance::record("later")).await.expect("create");

@@ -210,7 +210,7 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
         assert!(began.elapsed() < Duration::from_secs(60), "the place of worker-1 is not free: {:?}", states(&backend));
         sleep(Duration::from_millis(10)).await;
     }
-    assert!(began.elapsed() >= Duration::from_secs(3), "the fence is three leases");
+    assert!(began.elapsed() >= Duration::from_secs(3), "a script may live for three leases");
     assert_eq!(states(&backend), []);
 }
 

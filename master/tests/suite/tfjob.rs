@@ -117,7 +117,7 @@ fn write_the_golden_files() {
 }
 
 #[test]
-fn no_part_of_a_document_breaks_the_reader() {
+fn a_value_of_a_wrong_type_never_makes_the_reader_panic() {
     // Each value of a valid document is replaced by values of other types.
     let document = fs::read_to_string(corpus().join("sidecars.yaml")).expect("read a file of the corpus");
     let whole: Value = serde_saphyr::from_str(&document).expect("YAML");

@@ -22,7 +22,7 @@ use crate::job::support::{cases, with_restarts};
 /// The number of places. It is larger than the first maximum, so that a job can grow.
 const PLACES: u32 = 16;
 
-/// An event between two looks of the master. The number chooses one of the pods to which the event can happen.
+/// An event between two observations of the master. The number chooses one of the pods to which the event can happen.
 #[derive(Debug, Clone)]
 enum Happening {
     /// A requested pod runs, and its agent answers.
@@ -280,7 +280,8 @@ impl World {
     }
 
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
-        assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "ends: {after:?} of {gang:?}");
+        let has_ended = matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. });
+        assert!(!has_ended, "the job must not end: {after:?} of {gang:?}");
         if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
             // A run of a cut-off agent may still be alive, even after the end of its start is on record. The job's next
             // start waits until this run must be dead or its pod is deleted.
@@ -595,7 +596,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn a_churning_job_starts_each_gang_alone_and_in_order_and_always_runs_in_the_end(
+    fn a_job_whose_workers_change_starts_one_gang_at_a_time_in_order_and_runs_in_the_end(
         happenings in vec(any_happening(), 0..200), waits_for_code in any::<bool>()
     ) {
         check(None, waits_for_code, &happenings);
@@ -606,7 +607,7 @@ proptest! {
     #![proptest_config(cases(96))]
 
     #[test]
-    fn a_job_with_leases_starts_no_gang_beside_a_run_that_it_cannot_reach(
+    fn a_job_with_leases_starts_no_gang_while_an_unreachable_run_may_be_alive(
         happenings in vec(any_happening_with_cuts(), 0..200)
     ) {
         check(Some(Lease::new(Duration::from_secs(5))), false, &happenings);
@@ -621,7 +622,7 @@ fn a_suspended_job_with_an_unreachable_agent_runs_again_after_a_takeover() {
 }
 
 #[test]
-fn workers_that_join_in_one_window_make_one_start() {
+fn workers_that_join_in_one_window_cause_only_one_start() {
     let mut world = World::new(None);
     world.look();
     for place in &mut world.places {

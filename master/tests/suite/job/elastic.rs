@@ -64,7 +64,7 @@ fn gang(workers: &[Observation], horizon: Option<Generation>) -> Gang {
     Gang::elastic(workers.iter().enumerate().map(member).collect(), horizon)
 }
 
-/// One look of a master that has taken the job over.
+/// One step in which a new master observes these workers.
 fn look(workers: &[Observation]) -> (JobPhase, Vec<Action>) {
     let (gang, policy) = (gang(workers, None), policy());
     let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };

@@ -273,7 +273,7 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
 }
 
 #[test]
-fn a_job_fails_at_its_deadline_whatever_its_phase_is() {
+fn a_job_fails_at_its_deadline_in_any_phase() {
     let deadline = Deadline { at: seconds(102), given: seconds(3600) };
     let hurried = Policy { deadline: Some(deadline), ..THREE };
     let launching = workers(&[Running(FIRST), Configured(FIRST)]);

@@ -166,7 +166,7 @@ fn timed_out() -> Failure {
 }
 
 #[test]
-fn each_failure_has_its_verdict() {
+fn each_failure_gets_the_expected_verdict() {
     let run_policy = RunPolicy { backoff_seconds: 4, no_retry_exit_codes: [2, 200].into(), ..RunPolicy::default() };
     let policy = of(run_policy, 0, 0);
     let restart = |budget| Verdict::Restart { budget, pause: Duration::from_secs(4) };

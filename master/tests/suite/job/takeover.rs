@@ -198,7 +198,7 @@ fn a_gang_whose_pods_have_all_ended_gets_the_result_of_its_runs() {
 }
 
 #[test]
-fn a_gang_whose_runs_have_all_succeeded_meanwhile_has_succeeded() {
+fn a_gang_whose_runs_all_succeeded_while_no_master_ran_has_succeeded() {
     let ended = || Exited(FIRST, exit(0, 1));
     let moved = look(pending(), &workers(&[ended(), ended()]));
     assert_eq!(moved, (stopping(Some(FIRST), Ending::Succeeded), stop_with(POLICY.stop_grace)));

@@ -29,7 +29,7 @@ async fn a_create_whose_answer_was_lost_finds_its_own_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_ended_counts_as_created_and_is_left_alone() {
+async fn a_pod_that_has_ended_counts_as_created_and_is_not_changed() {
     let server = ApiServer::new();
     server.put("pods", pod("new", 0, &super::world::evicted()));
     let pods = begin(&server).await;

@@ -110,7 +110,7 @@ async fn the_watch_ends_when_its_reader_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_misses_nothing() {
+async fn a_slow_reader_receives_every_change() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &[]).await;
     let many = 1500;

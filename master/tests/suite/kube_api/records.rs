@@ -104,7 +104,7 @@ async fn an_update_of_an_absent_or_changed_record_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_names_the_uid_and_leaves_another_jobs_record_alone() {
+async fn a_delete_names_the_uid_and_does_not_delete_the_record_of_another_job() {
     let server = ApiServer::new();
     let store = store(&server);
     let stored = store.create(record()).await.expect("create");

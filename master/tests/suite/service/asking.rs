@@ -36,7 +36,7 @@ async fn a_view_shows_state_generation_and_each_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_poll_answers_when_something_changes() {
+async fn a_long_poll_answers_when_the_view_changes() {
     let master = Master::serving(None).await;
     let spec = spec("polled", 1);
     let job = master.submit(spec.clone()).await;

@@ -149,7 +149,7 @@ async fn a_failed_script_uses_a_restart_and_the_gang_starts_again_with_all_worke
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_goes_on_with_the_same_members() {
+async fn a_new_master_continues_with_the_same_members() {
     let first = Master::with_key("first", AgentKey::random(), FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let spec = elastic("adopted", 2, 4);
     let job = first.submit(spec.clone()).await;

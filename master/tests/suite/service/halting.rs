@@ -60,12 +60,12 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         assert_eq!((*replica, failed.generation, view.restarts.total()), (worker(1), view.generation, 0));
         let record = master.store.get(&spec.name).await.expect("it answers").expect("the job is on record").record;
         assert!(record.restarts.is_empty(), "the failure is judged later");
-        push(&master, &spec, old).await.expect("the code is taken");
+        push(&master, &spec, old).await.expect("the code is accepted");
         let pushes = until(&job, |view| view.state == JobState::Halted).await.pushes;
         assert_eq!(pushes, 0, "a push of the failed code changes nothing");
 
         let other = keep_other(&master);
-        push(&master, &spec, other).await.expect("the code is taken");
+        push(&master, &spec, other).await.expect("the code is accepted");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.times.halted), (Some(other), None));
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
@@ -88,14 +88,14 @@ async fn a_new_master_finds_the_job_halted() {
     let (second, job) = taken_over(&first, &spec).await;
     let view = until(&job, |view| view.state == JobState::Halted).await;
     assert_eq!((view.restarts.failed_starts.len(), view.restarts.total()), (1, 0));
-    push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+    push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
     let view = until(&job, |view| view.state == JobState::Running).await;
     assert_eq!(view.restarts.total(), 0);
     assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "the scripts start again in the same pods");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
+async fn a_new_master_continues_to_wait_for_code_although_the_failed_pod_is_lost_too() {
     let elsewhere = Master::new();
     let fixed = halting(&elsewhere);
     for spec in [fixed.clone(), JobSpec { worker_min: Some(1), ..fixed }] {
@@ -108,7 +108,7 @@ async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
         let view = until(&job, |view| view.state == JobState::Halted).await;
         let known = |view: &JobView| (view.restarts.clone(), view.times.halted, view.generation, view.started_pushes);
         assert_eq!(known(&view), known(&before), "the view still shows why and since when the job waits");
-        push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+        push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
         let view = until(&job, |view| view.state == JobState::Running).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
         let GangChange { generation, cause, .. } = &view.changes[0];
@@ -132,7 +132,7 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
     }
     let (second, job) = taken_over(&first, &spec).await;
     reach(&job, JobState::Halted).await;
-    push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+    push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
     until(&job, runs_in(2, 1)).await;
     for agent in agents(&second, &spec).await {
         assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "one evicted start, one failed start");
@@ -211,7 +211,7 @@ async fn the_pods_of_a_halted_elastic_job_follow_its_number_of_workers() {
     master.backend.evict(&spec.name, worker(1), "drained");
     // The master refuses a push until it has observed the eviction.
     let other = keep_other(&master);
-    in_time("the code is taken", async { while push(&master, &spec, other).await.is_err() {} }).await;
+    in_time("the code is accepted", async { while push(&master, &spec, other).await.is_err() {} }).await;
     let view = until(&job, |view| view.state == JobState::Running && view.roster.len() == 3).await;
     assert_eq!(view.restarts.counted, 0);
 }

@@ -53,7 +53,7 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
         until(&job, runs_in(1, 1)).await;
         let agents = agents(&master, &spec).await;
         let other = keep_other(&master);
-        push(&master, &spec, other).await.expect("the code is taken");
+        push(&master, &spec, other).await.expect("the code is accepted");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.pushes, view.started_pushes), (Some(other), 1, 1));
         assert_eq!(view.restarts.total(), 0);
@@ -64,7 +64,7 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
             assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
             assert_eq!(history.configs.last().expect("it was configured").1["MUSTER_RESTART_COUNT"], json!(1));
         }
-        push(&master, &spec, other).await.expect("the code is taken");
+        push(&master, &spec, other).await.expect("the code is accepted");
         assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "the same code changes nothing");
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         reach(&job, JobState::Succeeded).await;
@@ -74,7 +74,7 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_goes_on() {
+async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_continues() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;

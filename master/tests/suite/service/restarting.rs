@@ -118,7 +118,7 @@ async fn runs_without_output_cause_no_failed_copy_and_each_restart_needs_two_pol
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_replaced_between_two_looks_causes_an_uncounted_restart() {
+async fn a_pod_that_is_replaced_between_two_observations_causes_an_uncounted_restart() {
     let master = Master::new();
     let spec = spec_with("replaced", 2, at_once(0));
     let job = master.submit(spec.clone()).await;

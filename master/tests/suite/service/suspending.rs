@@ -59,7 +59,7 @@ async fn a_suspended_job_has_no_pods_and_starts_again_when_it_is_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_leaves_a_suspended_job_alone_and_counts_its_starts() {
+async fn a_new_master_keeps_a_suspended_job_suspended_and_counts_its_starts() {
     for spec in [elastic("left", 2, 3), fixed("left", 3)] {
         let key = AgentKey::random();
         let first = Master::with_key("first", key, FakeBackend::new(Arrival::AtOnce), FakeStore::default());

@@ -38,7 +38,7 @@ fn kept_key() -> AgentKey {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_with_another_key_leaves_a_running_job_alone_and_shows_the_reason() {
+async fn a_master_with_another_key_does_not_change_a_running_job_and_shows_the_reason() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::with_key("first", kept_key(), backend, store);
     let spec = spec("foreign", 2);
