@@ -1,4 +1,5 @@
-//! The back end of machines that join. It conforms, and it still has its machines after a restart of the master.
+//! The back end of machines that join passes its conformance suite. It still has its machines after a restart of the
+//! master.
 
 use std::path::Path;
 use std::process::Stdio;

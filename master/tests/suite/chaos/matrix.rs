@@ -12,7 +12,7 @@ use crate::chaos::play::{Play, Played, Thaw};
 
 /// How many runs are played at the same time. A run mostly waits.
 const AT_ONCE: usize = 24;
-/// How many long stalls are played at the same time. Each waits for half a minute.
+/// How many long stalls are played at the same time. Each stall waits for half a minute.
 const STALLS_AT_ONCE: usize = 96;
 /// The faults that can strike a master inside this process.
 const FAULTS: [Fault; 6] = [Fault::Crash, Fault::Panic, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
@@ -58,8 +58,8 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
     Scenario::ALL.into_iter().filter(move |scenario| scenario.passes(point)).map(play)
 }
 
-/// Every ordered pair of points. The first master crashes at the first point and its successor at the second point,
-/// each when it passes that point for the `passing`-th time.
+/// Every ordered pair of points. The first master crashes when it passes the first point for the `passing`-th time. Its
+/// successor crashes in the same way at the second point.
 pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));

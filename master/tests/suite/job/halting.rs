@@ -169,7 +169,7 @@ fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() 
     }
 }
 
-/// A worker of a new master, in the state that its agent reports.
+/// A worker as a new master observes it.
 fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Member {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
@@ -188,7 +188,7 @@ fn status(generation: Generation, pushes: u32, exit: Option<ExitReport>) -> Agen
     }))
 }
 
-/// A worker whose agent reports that its run in the first start has ended, and that a user had pushed once before.
+/// A worker whose agent reports the end of its run in the first start. A user had pushed once before this start.
 fn ended(index: u32, report: ExitReport) -> Member {
     found(index, status(FIRST, 1, Some(report)), None)
 }

@@ -2,8 +2,8 @@
 
 use crate::service::harness::{Master, statuses};
 
-/// A request that is hidden behind the body of another request. If the master took a part of that body for the next
-/// request, this text would create a job.
+/// A request that follows the body of another request. If the master did not close the connection after it had refused
+/// the other request, this request would create a job.
 const HIDDEN: &str =
     "GET /create?strategy=AllReduce&n_worker=1&name=hidden HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 

@@ -1,4 +1,4 @@
-//! TFJobs that are objects of the cluster: when each gets a job, which status it shows, and when it is deleted.
+//! TFJobs that are objects of the cluster: when an object gets a job, which status it shows, and when it is deleted.
 
 use std::time::Duration;
 
