@@ -140,9 +140,9 @@ fn a_sweep_that_cannot_read_a_manifest_keeps_the_files_of_its_code() {
         send(&store, code);
     }
     let manifest = folder.path().join("manifests").join(used.id().to_string());
-    std::fs::remove_file(&manifest).expect("it exists");
+    std::fs::remove_file(&manifest).expect("the manifest exists");
     std::fs::create_dir(&manifest).expect("a folder instead of the file");
-    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("it cannot be read");
+    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("an unreadable manifest");
     assert!(store.blob(Sha256::of(b"used")).expect("the blob").is_some());
 }
 
@@ -151,7 +151,7 @@ fn files_that_no_manifest_names_are_removed_when_the_store_is_opened() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
     send(&store, &code);
-    std::fs::remove_file(folder.path().join("manifests").join(code.id().to_string())).expect("it exists");
+    std::fs::remove_file(folder.path().join("manifests").join(code.id().to_string())).expect("the manifest");
     CodeStore::open(folder.path()).expect("a store");
     assert_eq!(files_below(folder.path()), BTreeSet::new());
 }

@@ -212,7 +212,7 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job is new") };
     let replicas = plan::replicas(&spec);
     let agent = master.backend.agent(&spec.name, replicas[0]).await;
-    timeout(DEADLINE, agent.started()).await.expect("it starts in time");
+    timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
     let text = json!({ "format": FORMAT + 1 }).to_string();
     overwrite(&file, &spec.name, text.as_bytes());
     // When the driver records this failure, it finds the record with the later format.

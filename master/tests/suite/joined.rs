@@ -92,7 +92,7 @@ async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let here = JoinRequest { address, ..message(&status.boot_id, PORT.fetch_add(1, Ordering::Relaxed)) };
     join(&backend, here.clone()).await;
-    child.wait().await.expect("it ends");
+    child.wait().await.expect("the agent ends");
     drop(lifeline);
     join(&backend, JoinRequest { left: Some(Left::Finished), ..here }).await;
 }

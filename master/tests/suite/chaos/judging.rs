@@ -46,7 +46,7 @@ const TAMPERINGS: [Tampering; 19] = [
     ("the epoch leaps", |evidence| last_record(evidence).epoch += 2),
     ("from a master that began later", |evidence| last_record(evidence).holder = "master-0".to_owned()),
     ("how the job ended has changed", |evidence| {
-        last_record(evidence).ended.as_mut().expect("it ended").result = JobResult::Cancelled;
+        last_record(evidence).ended.as_mut().expect("the job has ended").result = JobResult::Cancelled;
     }),
     ("start 1.1 failed twice", |evidence| {
         let failed = &mut last_record(evidence).restarts.failed_starts;
@@ -65,7 +65,7 @@ const TAMPERINGS: [Tampering; 19] = [
     }),
     ("is configured for start 1.2 after", |evidence| {
         let again = evidence.pods[0].journal.iter().rev().find(|(_, event)| is_config(event)).cloned();
-        evidence.pods[0].journal.push(again.expect("it was configured"));
+        evidence.pods[0].journal.push(again.expect("the agent was configured"));
     }),
     ("see different clusters", |evidence| {
         if let (_, AgentEvent::Configured(_, env, _)) = event(evidence, 0, is_config) {

@@ -74,7 +74,10 @@ impl Scenario {
     }
 
     pub(crate) fn expected(self) -> Mishaps {
-        let count = |mishap| u32::try_from(self.mishaps().iter().filter(|one| **one == mishap).count()).expect("few");
+        let count = |mishap| {
+            u32::try_from(self.mishaps().iter().filter(|one| **one == mishap).count())
+                .expect("a scenario has few mishaps")
+        };
         Mishaps { failures: count(Mishap::Failure), evictions: count(Mishap::Eviction) }
     }
 }

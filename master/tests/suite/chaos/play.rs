@@ -83,7 +83,7 @@ impl Play {
         let is_unconfirmed =
             |strike: &&Strike| (strike.point, strike.fault) == (Point::After(Deed::CreatePod), Fault::AnswerLost);
         evidence.unconfirmed_pods =
-            u32::try_from(self.strikes[..struck].iter().filter(is_unconfirmed).count()).expect("few");
+            u32::try_from(self.strikes[..struck].iter().filter(is_unconfirmed).count()).expect("a run has few strikes");
         let mut violations = checker::violations(&evidence);
         if done.is_err() {
             violations.insert(0, format!("not done in {deadline:?}"));

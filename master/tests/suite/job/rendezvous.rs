@@ -38,7 +38,7 @@ fn environments(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
     let members = members(spec);
     let rendezvous = Rendezvous::new(spec, FIRST, &members).of_job("u-1");
     let body = |id: &ReplicaId| {
-        let text = serde_json::to_string(&rendezvous.environment(*id)).expect("it serializes");
+        let text = serde_json::to_string(&rendezvous.environment(*id)).expect("JSON");
         (*id, serde_json::from_str(&text).expect("JSON"))
     };
     members.keys().map(body).collect()
@@ -106,7 +106,7 @@ fn ranks_are_grouped_by_address() {
         let members = plan::replicas(&spec).into_iter().zip(addresses).collect();
         let rendezvous = Rendezvous::new(&spec, FIRST, &members);
         let place = |id: &ReplicaId| {
-            chosen(&serde_json::to_value(rendezvous.environment(*id)).expect("it serializes"), PLACES).join(" ")
+            chosen(&serde_json::to_value(rendezvous.environment(*id)).expect("JSON"), PLACES).join(" ")
         };
         members.keys().map(place).collect::<Vec<_>>()
     };
@@ -219,7 +219,7 @@ fn variables_of_the_job_never_override_computed_variables() {
         for key in names.filter(EnvName::is_reserved) {
             forged.env = BTreeMap::from([(key.clone(), "forged".to_owned())]);
             let text = serde_json::to_string(&Rendezvous::new(&forged, FIRST, &members(&forged)).environment(*id));
-            let text = text.expect("it serializes");
+            let text = text.expect("JSON");
             assert!(!text.contains("forged"), "{key}: {text}");
         }
     }
@@ -248,7 +248,7 @@ fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
     for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3), ("3.2", 5)] {
         let parsed = generation.parse().expect("a generation");
         let rendezvous = Rendezvous::new(&spec, parsed, &members).after_restarts(restarts);
-        let env = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("it serializes");
+        let env = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("JSON");
         assert_eq!(env["MUSTER_GENERATION"], json!(generation));
         assert_eq!(env["MUSTER_RESTART_COUNT"], json!(restarts), "{generation}");
     }
@@ -264,7 +264,7 @@ fn muster_no_proxy_names_each_host_once() {
         (id("worker-2"), address("10.0.0.9:20001")),
     ]);
     let body = serde_json::to_value(Rendezvous::new(&spec, FIRST, &members).environment(id("worker-1")));
-    assert_eq!(body.expect("it serializes")["MUSTER_NO_PROXY"], json!("10.0.0.9,127.0.0.1"));
+    assert_eq!(body.expect("JSON")["MUSTER_NO_PROXY"], json!("10.0.0.9,127.0.0.1"));
 }
 
 fn any_spec() -> impl proptest::strategy::Strategy<Value = JobSpec> {

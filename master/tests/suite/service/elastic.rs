@@ -54,7 +54,7 @@ async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> W
 
 /// The value of a variable in the newest environment of this agent.
 pub(crate) fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
-    agent.history().configs.last().expect("it was configured").1[variable].clone()
+    agent.history().configs.last().expect("the agent was configured").1[variable].clone()
 }
 
 pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {

@@ -58,7 +58,8 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         let [failed] = &*view.restarts.failed_starts else { panic!("{:?}", view.restarts) };
         let Failure::ReplicaExited { replica, .. } = &failed.failure else { panic!("{failed:?}") };
         assert_eq!((*replica, failed.generation, view.restarts.total()), (worker(1), view.generation, 0));
-        let record = master.store.get(&spec.name).await.expect("it answers").expect("the job is on record").record;
+        let record =
+            master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record").record;
         assert!(record.restarts.is_empty(), "the failure is judged later");
         push(&master, &spec, old).await.expect("the code is accepted");
         let pushes = until(&job, |view| view.state == JobState::Halted).await.pushes;
@@ -143,7 +144,7 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
 async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
     let master = Master::new();
     let spec = halting(&master);
-    let on_record = async || master.store.get(&spec.name).await.expect("it answers").expect("it is there").record;
+    let on_record = async || master.store.get(&spec.name).await.expect("the store answers").expect("the record").record;
     let (job, ..) = halt(&master, &spec).await;
     assert_eq!(on_record().await.halted.map(|halted| halted.pushes), Some(0));
     suspend(&master, &spec, true).await;

@@ -62,7 +62,7 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
         for agent in &agents {
             let history = agent.history();
             assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
-            assert_eq!(history.configs.last().expect("it was configured").1["MUSTER_RESTART_COUNT"], json!(1));
+            assert_eq!(history.configs.last().expect("a config").1["MUSTER_RESTART_COUNT"], json!(1));
         }
         push(&master, &spec, other).await.expect("the code is accepted");
         assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "the same code changes nothing");
@@ -123,7 +123,7 @@ async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_ag
     until(&job, runs_in(1, 1)).await;
     let other = keep_other(&master);
     let blob = master.logs.path().join("code/blobs").join(Sha256::of(b"print('hello again')").to_string());
-    std::fs::write(blob, "print('HELLO AGAIN')").expect("it is damaged");
+    std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob is damaged");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
     let error = master.jobs.patch(&spec.name, patch).await.expect_err("the code is damaged");
     assert!(matches!(error, JobsError::Code(CodeError::Missing(id)) if id == other), "{error}");

@@ -45,7 +45,7 @@ async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
     };
     second.report(report(1, 0.5));
     let series = master.series("", |series| !series.replicas.is_empty()).await;
-    let shown = serde_json::to_value(&series).expect("it is JSON");
+    let shown = serde_json::to_value(&series).expect("JSON");
     let point = &shown["replicas"][0]["points"][0];
     assert_eq!(shown["replicas"][0]["replica"], "worker-1");
     assert_eq!(

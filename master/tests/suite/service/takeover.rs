@@ -34,7 +34,7 @@ async fn found(master: &Master, name: &protocol::ids::JobName) -> master::regist
 /// A persistent agent key that no other master has.
 fn kept_key() -> AgentKey {
     let dir = tempfile::tempdir().expect("a folder");
-    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("made")
+    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("a new key")
 }
 
 #[tokio::test(flavor = "multi_thread")]
