@@ -57,10 +57,10 @@ fn received(store: &CodeStore, id: CodeId, stream: &[u8]) -> Result<Vec<Sha256>,
     store.receive(id, || pieces.next())
 }
 
-/// Sends what the store does not have. Returns how many blobs it sent.
+/// Sends the blobs that the store does not have, and returns their number.
 pub(crate) fn send(store: &CodeStore, code: &Code) -> usize {
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
-    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are taken"), []);
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are accepted"), []);
     missing.len()
 }
 
@@ -111,7 +111,7 @@ fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
     std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file is damaged");
     assert_eq!(store.blob(blob).expect("the file can be read"), None);
     assert_eq!(store.manifest(code.id()), None);
-    assert_eq!(send(&store, &code), 1, "its room was given back");
+    assert_eq!(send(&store, &code), 1, "the room of the damaged file is free again");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
     }
     let (of_jobs, now) = (BTreeSet::from([used.id()]), SystemTime::now());
     store.sweep(&of_jobs, now).expect("swept");
-    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "it was sent just now");
+    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "the unused code was sent just now");
     store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("swept");
     assert_eq!((store.manifest(unused.id()), store.manifest(used.id())), (None, Some(used.manifest.clone())));
     assert_eq!(files_below(folder.path()).len(), 3, "one manifest, two files");
@@ -140,9 +140,9 @@ fn a_sweep_that_cannot_read_a_manifest_keeps_the_files_of_its_code() {
         send(&store, code);
     }
     let manifest = folder.path().join("manifests").join(used.id().to_string());
-    std::fs::remove_file(&manifest).expect("it exists");
+    std::fs::remove_file(&manifest).expect("the manifest exists");
     std::fs::create_dir(&manifest).expect("a folder instead of the file");
-    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("it cannot be read");
+    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("an unreadable manifest");
     assert!(store.blob(Sha256::of(b"used")).expect("the blob").is_some());
 }
 
@@ -151,7 +151,7 @@ fn files_that_no_manifest_names_are_removed_when_the_store_is_opened() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
     send(&store, &code);
-    std::fs::remove_file(folder.path().join("manifests").join(code.id().to_string())).expect("it exists");
+    std::fs::remove_file(folder.path().join("manifests").join(code.id().to_string())).expect("the manifest");
     CodeStore::open(folder.path()).expect("a store");
     assert_eq!(files_below(folder.path()), BTreeSet::new());
 }
@@ -170,10 +170,10 @@ fn code_beyond_the_room_is_refused_and_fits_after_other_code_is_removed() {
 }
 
 #[test]
-fn a_broken_upload_keeps_nothing_and_can_be_repeated() {
+fn a_broken_upload_leaves_nothing_behind_and_can_be_repeated() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
     let before = files_below(folder.path());
     let mut pieces = [Piece::Bytes(code.stream(&missing).into())].into_iter();
     assert!(matches!(store.receive(code.id(), || pieces.next()), Err(CodeError::Aborted)));
@@ -185,17 +185,17 @@ fn a_broken_upload_keeps_nothing_and_can_be_repeated() {
 fn two_uploads_of_the_same_code_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
     let stream = code.stream(&missing);
     let mut outer = [Piece::Bytes(stream.clone().into()), Piece::End].into_iter();
     let mut sent_within = false;
     let received_around = store.receive(code.id(), || {
         if !std::mem::replace(&mut sent_within, true) {
-            assert_eq!(received(&store, code.id(), &stream).expect("taken"), []);
+            assert_eq!(received(&store, code.id(), &stream).expect("accepted"), []);
         }
         outer.next()
     });
-    assert_eq!(received_around.expect("taken"), []);
+    assert_eq!(received_around.expect("accepted"), []);
     assert_eq!(store.manifest(code.id()), Some(code.manifest));
 }
 
@@ -224,7 +224,7 @@ fn damage() -> impl Strategy<Value = Damage> {
 fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     let mut stream = stream.to_vec();
     match damage {
-        // Within the last blob, which is not empty.
+        // The cut is within the last blob, which is not empty.
         Damage::Cut(by) => stream.truncate(stream.len() - 1 - by % 4),
         Damage::Flip(at) => {
             let at = at % stream.len();
@@ -237,7 +237,7 @@ fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     stream
 }
 
-/// A path that leads somewhere else, or collides with `train.py` or `lib/a.py`.
+/// An invalid path, or a path that collides with `train.py` or `lib/a.py`.
 fn hostile_path() -> impl Strategy<Value = String> {
     prop_oneof![
         "/[a-z/]{0,9}",
@@ -258,14 +258,14 @@ fn hostile_path() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
-    /// A hostile stream of blobs is refused whole: not even its good blobs are kept, and nothing is written elsewhere.
+    /// If one blob of a stream is refused, the good blobs of the stream are not stored either.
     #[test]
-    fn a_hostile_stream_is_refused_whole(damage in damage()) {
+    fn a_hostile_stream_is_refused_as_a_whole(damage in damage()) {
         let folder = tempfile::tempdir().expect("a folder");
         let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("a store"), Code::example());
-        // The last blob is not empty, so that a cut is a cut within it.
+        // `Damage::Cut` needs a last blob that is not empty.
         let order = [b"".as_slice(), b"A = 1\n", b"print('hello')\n"].map(Sha256::of);
-        store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+        store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
         let before = files_below(folder.path());
         let refused = received(&store, code.id(), &damaged(&code.stream(&order), &damage));
         prop_assert!(matches!(refused, Err(CodeError::Blobs(_))), "{:?}", refused);
@@ -274,7 +274,7 @@ proptest! {
         send(&store, &code);
     }
 
-    /// A hostile manifest does not parse, so no part of the store ever sees it.
+    /// A hostile manifest cannot be parsed, so it never reaches the store.
     #[test]
     fn a_hostile_manifest_is_refused(path in hostile_path()) {
         let mut manifest = serde_json::to_value(&Code::example().manifest).expect("JSON");
@@ -298,7 +298,7 @@ fn missing(answer: &Answer) -> Vec<Sha256> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_accepted_once_its_code_has_been_sent() {
+async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     let (master, code) = (Master::serving(None).await, Code::example());
     let job = JobSpec { code: Some(code.id()), script: script("train.py"), ..spec("brought", 1) };
     let job = serde_json::to_value(&job).expect("JSON");
@@ -329,7 +329,7 @@ async fn a_job_whose_script_is_not_in_its_code_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn uploads_that_are_not_valid_get_an_answer_that_says_why() {
+async fn invalid_uploads_are_refused_with_the_reason() {
     let (master, code) = (Master::serving(None).await, Code::example());
     let manifest = serde_json::to_value(&code.manifest).expect("JSON");
     let other = put_manifest(&master, Code::new(&[]).id(), &manifest).await;

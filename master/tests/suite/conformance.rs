@@ -104,7 +104,7 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
     assert_eq!(ended(100).bounded(), ended(100), "an end of 100 replicas is kept unchanged");
     for count in [1000, 5457] {
         let bounded = ended(count).bounded();
-        assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count}");
+        assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count} replicas");
         assert_eq!(bounded.replicas.is_empty(), count > 1000, "replicas are listed up to 1000");
     }
 }

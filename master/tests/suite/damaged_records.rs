@@ -184,7 +184,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_of_a_later_format_is_left_alone_even_if_it_cannot_be_read() {
+async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
     let dir = tempfile::tempdir().expect("a folder");
     let (store, file) = open(dir.path());
     let stored = store.create(conformance::record("later")).await.expect("create");
@@ -212,19 +212,19 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job is new") };
     let replicas = plan::replicas(&spec);
     let agent = master.backend.agent(&spec.name, replicas[0]).await;
-    timeout(DEADLINE, agent.started()).await.expect("it starts in time");
+    timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
     let text = json!({ "format": FORMAT + 1 }).to_string();
     overwrite(&file, &spec.name, text.as_bytes());
-    // The driver wants to record this failure, and finds the other record.
+    // When the driver records this failure, it finds the record with the later format.
     agent.exit(ExitOutcome::Code(1));
     let is_waiting = |view: &JobView| view.replicas.iter().any(|replica| replica.reason.is_some());
     let waits = async {
-        // The next driver has another channel for its views.
+        // When a new driver replaces the job's driver, its views come through a new channel.
         while master.jobs.find(&spec.name).expect("the job stays").view.wait_for(is_waiting).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(DEADLINE, waits).await.expect("the job waits for its master in time");
+    timeout(DEADLINE, waits).await.expect("the view gives in time the reason why the job waits");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
     assert_eq!(after.expect("the record"), text, "the record is as it was");
     assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "no pod is deleted");

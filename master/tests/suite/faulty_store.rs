@@ -1,4 +1,5 @@
-//! A store with a bug, or with another writer. Tests check how the master reacts, or that the chaos checker finds the bug.
+//! A store with a bug, or with another writer. Tests check how the master reacts, or that the chaos checker finds the
+//! bug.
 
 use async_trait::async_trait;
 use master::store::{Change, JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, amend};
@@ -18,7 +19,7 @@ pub(crate) enum Bug {
     PushComesFirst(CodeId),
 }
 
-/// A store in memory that is correct except for this.
+/// A store in memory that is correct except for `bug`.
 pub(crate) struct FaultyStore {
     pub(crate) store: FakeStore,
     pub(crate) bug: Bug,

@@ -1,4 +1,5 @@
-//! The back end of machines that join: it conforms, and it knows its machines after a restart of the master.
+//! The back end of machines that join passes its conformance suite. It still has its machines after a restart of the
+//! master.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -63,7 +64,7 @@ fn message(boot_id: &str, port: u16) -> JoinRequest {
 }
 
 async fn join(backend: &JoinedBackend, message: JoinRequest) -> Option<ReplicaId> {
-    backend.join(&job(), message).await.expect("the disk takes it")
+    backend.join(&job(), message).await.expect("the message is written to disk")
 }
 
 fn states(backend: &JoinedBackend) -> Vec<(ReplicaId, &'static str)> {
@@ -77,7 +78,7 @@ fn states(backend: &JoinedBackend) -> Vec<(ReplicaId, &'static str)> {
     backend.watch(&job()).borrow().iter().map(|(id, pod)| (*id, name(pod))).collect()
 }
 
-/// Starts an agent, lets it join, and says when it has ended.
+/// Starts an agent, lets it join, waits for its end, and reports its end to the back end.
 async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
     let mut agent = Command::new(built("agent"));
     agent.args(["--supervised", "--listen", "127.0.0.1:0", "--token-sha256", &hash, "--", "true"]);
@@ -91,12 +92,12 @@ async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let here = JoinRequest { address, ..message(&status.boot_id, PORT.fetch_add(1, Ordering::Relaxed)) };
     join(&backend, here.clone()).await;
-    child.wait().await.expect("it ends");
+    child.wait().await.expect("the agent ends");
     drop(lifeline);
     join(&backend, JoinRequest { left: Some(Left::Finished), ..here }).await;
 }
 
-/// Starts a machine for each place that waits for one.
+/// Starts a machine for each place that waits for a machine.
 async fn fleet(backend: JoinedBackend, key: AgentKey) {
     let token = key.token("uid");
     let agents = AgentClient::new().with_token(&token);
@@ -129,7 +130,7 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     let first = open(folder.path(), &key);
     create(&first, 0).await;
     create(&first, 1).await;
-    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "the lowest place");
+    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "the machine gets the lowest place");
     assert_eq!(join(&first, message("b", 2)).await, Some(worker(1)));
     assert_eq!(join(&first, message("c", 3)).await, None, "no place is free");
     assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "a repeated message changes nothing");
@@ -139,7 +140,7 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     drop(first);
 
     let second = open(folder.path(), &key);
-    assert_eq!(states(&second), known, "before anything is created or joins");
+    assert_eq!(states(&second), known, "before the new master creates a pod and before a machine joins");
     create(&second, 1).await;
     assert_eq!(states(&second), known);
     second.delete(&job(), worker(1)).await.expect("delete");
@@ -158,7 +159,7 @@ async fn an_invalid_message_is_skipped_and_its_place_is_free() {
     join(&first, message("a", 1)).await;
     join(&first, message("b", 2)).await;
     drop(first);
-    // An earlier version accepted this port.
+    // An earlier version of Muster accepted port 0.
     let file = folder.path().join("machines/pods.uid/worker-0.json");
     let text = std::fs::read_to_string(&file).expect("the message");
     let earlier = text.replace("\"tensorflow_port\":1", "\"tensorflow_port\":0");
@@ -173,7 +174,7 @@ async fn an_invalid_message_is_skipped_and_its_place_is_free() {
 }
 
 #[tokio::test]
-async fn a_machine_gets_its_earlier_place_if_it_is_free() {
+async fn a_machine_gets_its_earlier_place_if_that_place_is_free() {
     let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for index in 0..3 {
@@ -181,8 +182,8 @@ async fn a_machine_gets_its_earlier_place_if_it_is_free() {
     }
     let back = |boot_id: &str, port: u16| JoinRequest { place: Some(worker(1)), ..message(boot_id, port) };
     assert_eq!(join(&backend, back("a", 1)).await, Some(worker(1)));
-    assert_eq!(join(&backend, back("b", 2)).await, Some(worker(0)), "another machine has it");
-    // Somebody has killed the first agent, and started it again.
+    assert_eq!(join(&backend, back("b", 2)).await, Some(worker(0)), "another machine has worker-1");
+    // The first agent was killed, and then started again at the same port.
     assert_eq!(join(&backend, message("c", 1)).await, Some(worker(2)));
     assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "was ended"), (worker(2), "runs")]);
 }
@@ -193,24 +194,24 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
     let backend = open(folder.path(), &key);
     for (index, port) in [(0, 1), (1, 2)] {
         create(&backend, index).await;
-        // Nothing listens there.
+        // Nothing listens at this port.
         join(&backend, message(&index.to_string(), port)).await;
     }
     let driver = backend.watch(&job());
     backend.delete_all(&job()).await.expect("delete");
     sleep(Duration::from_secs(60)).await;
     assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "runs")], "the driver may still renew the lease");
-    assert_eq!(join(&backend, message("0", 1)).await, None, "it has to leave");
+    assert_eq!(join(&backend, message("0", 1)).await, None, "the machine of worker-0 has to leave");
     backend.delete_unconfirmed(&job(), worker(0)).await.expect("the driver knows that the script is dead");
     assert_eq!(states(&backend), [(worker(1), "runs")]);
 
     drop(driver);
     let began = Instant::now();
     while folder.path().join("machines/pods.uid/worker-1.json").exists() {
-        assert!(began.elapsed() < Duration::from_secs(60), "still kept: {:?}", states(&backend));
+        assert!(began.elapsed() < Duration::from_secs(60), "the place of worker-1 is not free: {:?}", states(&backend));
         sleep(Duration::from_millis(10)).await;
     }
-    assert!(began.elapsed() >= Duration::from_secs(3), "the fence is three leases");
+    assert!(began.elapsed() >= Duration::from_secs(3), "a script may live for three leases");
     assert_eq!(states(&backend), []);
 }
 

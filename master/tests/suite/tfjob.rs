@@ -1,5 +1,5 @@
-//! Reads a corpus of TFJobs: each file in `tests/tfjob` with what it becomes, or why it is refused. A line of JSON in the
-//! first comment says with which options a file is read.
+//! Reads a corpus of TFJobs in `tests/tfjob`. For each YAML file, a JSON file contains the expected job or the expected
+//! refusal. The first line of a YAML file may be a comment that contains its options as JSON.
 
 mod again;
 mod environment;
@@ -24,13 +24,13 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tfjob")
 }
 
-/// What a file of the corpus becomes.
+/// Reads a file of the corpus. Returns its job, or the reasons of the refusal.
 pub(crate) fn read_file(name: &str) -> Result<Read, Vec<Note>> {
     let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("read a file of the corpus");
     read_text(&document)
 }
 
-/// What a document becomes, with the options of its first line.
+/// Reads a document with the options in its first line.
 fn read_text(document: &str) -> Result<Read, Vec<Note>> {
     let first = document.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
     let given: Value = serde_json::from_str(first).unwrap_or_default();
@@ -73,12 +73,12 @@ fn every_file_of_the_corpus_becomes_its_golden_job_or_refusal() {
         let expected: Value = serde_json::from_str(&expected).unwrap_or_default();
         let found = golden(read_file(&name));
         assert_eq!(found.get("refused").is_some(), name.starts_with("broken_"), "{name}: {found:#}");
-        assert_eq!(found, expected, "{name}: if this is right, run the ignored test `write_the_golden_files`");
+        assert_eq!(found, expected, "{name}: if the left value is right, run the test `write_the_golden_files`");
     }
 }
 
 #[test]
-fn one_unknown_user_of_an_image_is_enough_to_choose_the_user_for_all() {
+fn if_the_user_of_one_image_is_unknown_all_replicas_run_as_the_default_user() {
     let document = r#"# {"entrypoints": {"mnist:2": {"command": ["python", "/mnist.py"], "user": "1000"}}}
 {apiVersion: kubeflow.org/v1, kind: TFJob, metadata: {name: mnist}, spec: {tfReplicaSpecs: {
   Chief: {template: {spec: {containers: [{name: tensorflow, image: "mnist:2"}]}}},
@@ -117,7 +117,7 @@ fn write_the_golden_files() {
 }
 
 #[test]
-fn no_part_of_a_document_breaks_the_reader() {
+fn a_value_of_a_wrong_type_never_makes_the_reader_panic() {
     // Each value of a valid document is replaced by values of other types.
     let document = fs::read_to_string(corpus().join("sidecars.yaml")).expect("read a file of the corpus");
     let whole: Value = serde_saphyr::from_str(&document).expect("YAML");
@@ -128,7 +128,7 @@ fn no_part_of_a_document_breaks_the_reader() {
         for wrong in [json!(null), json!(7), json!("text"), json!([]), json!({}), json!([[]]), json!(true)] {
             let mut broken = whole.clone();
             *broken.pointer_mut(&pointer).expect("a value") = wrong;
-            // It becomes a job or a refusal; a refusal names a field.
+            // The document becomes a job or a refusal. Each reason of a refusal names a field.
             if let Err(notes) = read_text(&broken.to_string()) {
                 assert!(notes.iter().all(|note| !note.path.is_empty()), "{pointer}: {notes:?}");
             }

@@ -1,5 +1,5 @@
-//! The checker of the matrix: it compares the promises of the master with what the store, the pods and the agents have
-//! recorded.
+//! The checker of the crash matrix. It checks the master's promises against everything that the store, the pods and the
+//! agents have recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ fn versions(evidence: &Evidence) -> impl Iterator<Item = (Instant, &JobRecord)> 
     })
 }
 
-/// An accepted submission is not lost, a name belongs to one job, and each change of the record follows the rules.
+/// No accepted submission is lost. A name belongs to one job. Each change of the record follows the rules.
 fn records(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     let mut current: Option<&JobRecord> = None;
@@ -116,11 +116,11 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         *failed.entry(generation).or_default() += 1;
     }
     found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
-    // A master may be replaced during a launch. A start in which only some replicas ran need not be on record.
+    // If a master is replaced during a launch, only some replicas run. Such a start need not be on record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
-    // A push ends a start with older code, without a failure.
+    // When a user pushes new code, the start with the older code ends without a failure.
     let is_outdated = |generation: Generation| configured(evidence, generation).any(|one| one.code != last.code());
     let is_recorded = |generation: &&Generation| {
         evidence.is_elastic
@@ -172,16 +172,16 @@ fn agent(pod: &PodLife) -> Vec<String> {
         match event {
             AgentEvent::Configured(generation, ..) => {
                 if newest >= Some(*generation) {
-                    found.push(format!("{} is configured for {generation} after {newest:?}", pod.replica));
+                    found.push(format!("{} is configured for start {generation} after {newest:?}", pod.replica));
                 }
                 newest = Some(*generation);
             }
             AgentEvent::Started(generation) => {
                 if newest != Some(*generation) {
-                    found.push(format!("{} starts {generation} but was configured for {newest:?}", pod.replica));
+                    found.push(format!("{} runs in start {generation} but was configured for {newest:?}", pod.replica));
                 }
                 if !started.insert(*generation) {
-                    found.push(format!("{} starts {generation} twice", pod.replica));
+                    found.push(format!("{} runs in start {generation} twice", pod.replica));
                 }
             }
             AgentEvent::Ended { .. } | AgentEvent::Gone => {}
@@ -209,19 +209,19 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         }));
         let seats: BTreeSet<String> = members.iter().map(|one| one.env["TF_CONFIG"]["task"].to_string()).collect();
         if seats.len() != members.len() {
-            found.push(format!("two members of {generation} have one seat: {seats:?}"));
+            found.push(format!("two members of start {generation} have the same seat: {seats:?}"));
         }
         let clusters: BTreeSet<String> =
             members.iter().map(|one| one.env["TF_CONFIG"]["cluster"].to_string()).collect();
         if clusters.len() != 1 {
-            found.push(format!("the members of {generation} see different clusters: {clusters:?}"));
+            found.push(format!("the members of start {generation} see different clusters: {clusters:?}"));
         }
         if members.iter().any(|one| one.code != members[0].code) {
-            found.push(format!("the members of {generation} run different code"));
+            found.push(format!("the members of start {generation} run different code"));
         }
         let first = runs.iter().filter(|run| run.generation == generation).map(|run| run.started).min();
         if members.iter().any(|one| first < Some(one.at)) {
-            found.push(format!("a replica runs in {generation} before all have its environment"));
+            found.push(format!("a replica runs in start {generation} before all members have its environment"));
         }
     }
     for run in runs {
@@ -233,7 +233,7 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         let alive = runs.iter().filter(is_alive);
         found.extend(alive.map(|older| {
             format!(
-                "{} still runs in {} while {} is launched in {}",
+                "{} still runs in start {} while {} is launched in start {}",
                 older.replica, older.generation, run.replica, run.generation
             )
         }));
@@ -277,10 +277,10 @@ fn environment(
         && index.is_none_or(|index| task["index"] == index)
         && task["index"].as_u64().is_some_and(|index| index < members as u64)
         && env["MUSTER_GENERATION"] == generation.to_string();
-    (!is_right).then(|| format!("{replica} has a wrong environment in {generation}: {env}"))
+    (!is_right).then(|| format!("{replica} has a wrong environment in start {generation}: {env}"))
 }
 
-/// After a takeover, no agent accepts an environment of an earlier master, except for a moment: see [`UNDERWAY`].
+/// When [`UNDERWAY`] has passed after a takeover, no agent accepts an environment of an earlier master.
 fn epochs(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     for (adopted, record) in versions(evidence).filter(|_| !evidence.is_overlapping) {
@@ -289,7 +289,7 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
                 AgentEvent::Configured(generation, ..)
                     if *at > adopted + UNDERWAY && generation.epoch < record.epoch =>
                 {
-                    Some(format!("{} accepts {generation} after epoch {} has begun", pod.replica, record.epoch))
+                    Some(format!("{} accepts start {generation} after epoch {} has begun", pod.replica, record.epoch))
                 }
                 AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => {
                     None

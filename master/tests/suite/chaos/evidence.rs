@@ -1,4 +1,4 @@
-//! The evidence of a matrix run, as plain values: what the store, the pods and the agents have recorded.
+//! The evidence of one run of the crash matrix: everything that the store, the pods and the agents have recorded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,11 +22,12 @@ pub(crate) struct Evidence {
     pub(crate) budget: u32,
     /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
-    /// How many pods were created although the master got an error, because the answer was lost. The master replaces
-    /// such a pod. If the other pods are already up when the error comes, the gang also restarts, uncounted.
+    /// How many pods exist although the master got an error, because the answer was lost. The master replaces these
+    /// pods. If the other pods already run when the error comes, the gang also restarts. This restart is not counted.
     pub(crate) unconfirmed_pods: u32,
-    /// Whether two masters drove the job for a moment. Late messages of the first master may then still have an effect:
-    /// an agent that the second has not yet contacted accepts an environment, or a newer pod of the same name is ended.
+    /// Whether two masters drove the job for a moment. Late messages of the first master may then still have an effect.
+    /// An agent that the second master has not yet contacted may accept an environment. A newer pod of the same name
+    /// may end.
     pub(crate) is_overlapping: bool,
     /// The answers to the client.
     pub(crate) answers: Answers,
@@ -34,8 +35,8 @@ pub(crate) struct Evidence {
     pub(crate) records: Vec<(Instant, Written)>,
     /// Every pod that was created.
     pub(crate) pods: Vec<PodLife>,
-    /// The periods in which nothing may change. Each begins after the job's end, when frozen masters that were replaced
-    /// thaw, and lasts until no more events come.
+    /// The periods in which nothing may change. A period begins when replaced masters thaw after the job's end. It
+    /// lasts until no more events come.
     pub(crate) calm: Vec<(Instant, Instant)>,
     /// What is left at the end of the run.
     pub(crate) left: Left,

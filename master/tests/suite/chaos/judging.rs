@@ -1,5 +1,5 @@
-//! Tests of the checker. It must find a violation in evidence that a test has changed, and in a run over a store that
-//! ignores versions.
+//! Tests of the checker. The checker must find violations in evidence that a test has changed, and in a run over a
+//! store that ignores versions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::chaos::place::Scenario;
 use crate::chaos::play::{Play, Played, Thaw};
 use crate::faulty_store::{Bug, FaultyStore};
 
-/// A part of the violation that the checker must report, and the change to the evidence that causes this violation.
+/// A part of the sentence that the checker must report, and the change of the evidence that causes this violation.
 type Tampering = (&'static str, fn(&mut Evidence));
 
 /// The last version of the record.
@@ -46,7 +46,7 @@ const TAMPERINGS: [Tampering; 19] = [
     ("the epoch leaps", |evidence| last_record(evidence).epoch += 2),
     ("from a master that began later", |evidence| last_record(evidence).holder = "master-0".to_owned()),
     ("how the job ended has changed", |evidence| {
-        last_record(evidence).ended.as_mut().expect("it ended").result = JobResult::Cancelled;
+        last_record(evidence).ended.as_mut().expect("the job has ended").result = JobResult::Cancelled;
     }),
     ("start 1.1 failed twice", |evidence| {
         let failed = &mut last_record(evidence).restarts.failed_starts;
@@ -59,21 +59,21 @@ const TAMPERINGS: [Tampering; 19] = [
         let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("worker-0 had a pod").clone();
         evidence.pods.push(twin);
     }),
-    ("starts 1.1 twice", |evidence| {
+    ("runs in start 1.1 twice", |evidence| {
         let again = event(evidence, 0, |event| matches!(event, AgentEvent::Started(_))).clone();
         evidence.pods[0].journal.insert(2, again);
     }),
-    ("is configured for 1.2 after", |evidence| {
+    ("is configured for start 1.2 after", |evidence| {
         let again = evidence.pods[0].journal.iter().rev().find(|(_, event)| is_config(event)).cloned();
-        evidence.pods[0].journal.push(again.expect("it was configured"));
+        evidence.pods[0].journal.push(again.expect("the agent was configured"));
     }),
     ("see different clusters", |evidence| {
         if let (_, AgentEvent::Configured(_, env, _)) = event(evidence, 0, is_config) {
             env["TF_CONFIG"]["cluster"]["worker"][0] = "192.0.2.1:1".into();
         }
     }),
-    ("before all have its environment", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
-    ("still runs in 1.1", |evidence| {
+    ("before all members have its environment", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
+    ("still runs in start 1.1", |evidence| {
         let is_end = |event: &AgentEvent| matches!(event, AgentEvent::Ended { .. });
         event(evidence, 0, is_end).0 += Duration::from_secs(9);
     }),

@@ -1,4 +1,4 @@
-//! The matrix: its runs, how many of them run at a time, and the report.
+//! The runs of the crash matrix, how many of them are played at the same time, and the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::chaos::play::{Play, Played, Thaw};
 
 /// How many runs are played at the same time. A run mostly waits.
 const AT_ONCE: usize = 24;
-/// How many long stalls are played at the same time. Each waits for half a minute.
+/// How many long stalls are played at the same time. Each stall waits for half a minute.
 const STALLS_AT_ONCE: usize = 96;
 /// The faults that can strike a master inside this process.
 const FAULTS: [Fault; 6] = [Fault::Crash, Fault::Panic, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
@@ -42,8 +42,8 @@ pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
     freezes.flat_map(|at| single_fault(at, passing).map(at_once)).collect()
 }
 
-/// Two runs for every point and scenario: one freezes the whole master there, and one delays only the action.
-/// The freeze and the delay last longer than every timeout.
+/// Two runs for every point and scenario. The first run freezes the whole master at the point, and the second run
+/// delays only the action. The freeze and the delay last longer than every timeout.
 pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
     let stalls = faults().filter(|(_, fault)| matches!(fault, Fault::Freeze | Fault::Delay));
     let late = |play| (Kind::LongStall, Play { thaw: Thaw::Late, ..play });
@@ -58,12 +58,12 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
     Scenario::ALL.into_iter().filter(move |scenario| scenario.passes(point)).map(play)
 }
 
-/// Every ordered pair of points. The first master crashes at the first point and its successor at the second point,
-/// each when it passes that point for the `passing`-th time.
+/// Every ordered pair of points. The first master crashes when it passes the first point for the `passing`-th time. Its
+/// successor crashes in the same way at the second point.
 pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
-    // The first two pass every point that is not about code.
+    // `Evicted` and `Elastic` pass every point that is not about code.
     let scenarios = [Scenario::Evicted, Scenario::Elastic, Scenario::Pushed];
     let play = |strikes: Vec<Strike>| {
         let is_about_code = strikes.iter().any(|strike| strike.point.deed().is_about_code());
@@ -74,8 +74,8 @@ pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     pairs.flat_map(play).collect()
 }
 
-/// One in `rounds` of the ordered pairs of faults, without the pairs of two crashes. No pair is taken twice in `rounds`
-/// consecutive rounds.
+/// Returns every `rounds`-th ordered pair of faults, without the pairs of two crashes. `rounds` consecutive rounds
+/// return different pairs.
 pub(crate) fn mixed_pairs(round: u32, rounds: usize) -> Vec<(Kind, Play)> {
     let strike = |(point, fault)| Strike { point, fault, passing: 1 };
     let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));

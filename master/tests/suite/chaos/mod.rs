@@ -24,8 +24,8 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
-    // Runs of `Evicted` and `Elastic` reach every point but those about code, so all their faults are played, and all those
-    // about code. Of the other faults, one in eight is played. `make chaos` plays all of them.
+    // `Evicted` and `Elastic` reach every point that is not about code. This test plays all faults of these two
+    // scenarios, all faults about code, and one in eight of the other faults. `make chaos` plays all faults.
     let mut index = 0;
     plays.retain(|(_, play)| {
         index += 1;

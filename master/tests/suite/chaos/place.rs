@@ -1,5 +1,5 @@
-//! The surroundings of a matrix run: pods and records in memory, masters with injected faults, and a simulated training
-//! script.
+//! The surroundings of one run of the crash matrix: pods and records in memory, masters with injected faults, and a
+//! simulated training script.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -42,10 +42,10 @@ pub(crate) enum Scenario {
     Evicted,
     /// The first start is suspended, the second fails, the third succeeds; then the job is deleted.
     Suspended,
-    /// The job brings its code. A push ends the first start. The second fails, and the job waits for another push. The third
-    /// succeeds; then the job is deleted.
+    /// The job brings its code. A push ends the first start. The second start fails, and the job waits for another
+    /// push. The third start succeeds; then the job is deleted.
     Pushed,
-    /// Like [`Self::Evicted`], in an elastic job. It also starts with two workers.
+    /// Like [`Self::Evicted`], in an elastic job. This job may also start with two workers.
     Elastic,
 }
 
@@ -53,17 +53,17 @@ impl Scenario {
     pub(crate) const ALL: [Self; 6] =
         [Self::Completes, Self::Cancelled, Self::Suspended, Self::Pushed, Self::Evicted, Self::Elastic];
 
-    /// Whether its job is elastic.
+    /// Whether the scenario's job is elastic.
     pub(crate) fn is_elastic(self) -> bool {
         self == Self::Elastic
     }
 
-    /// Whether its masters do this.
+    /// Whether a master passes this point in this scenario.
     pub(crate) fn passes(self, point: Point) -> bool {
         self == Self::Pushed || !point.deed().is_about_code()
     }
 
-    /// What ends the first starts, in order.
+    /// The mishaps that end the first starts, in order.
     fn mishaps(self) -> VecDeque<Mishap> {
         match self {
             Self::Completes | Self::Cancelled => VecDeque::from([Mishap::Failure]),
@@ -74,7 +74,10 @@ impl Scenario {
     }
 
     pub(crate) fn expected(self) -> Mishaps {
-        let count = |mishap| u32::try_from(self.mishaps().iter().filter(|one| **one == mishap).count()).expect("few");
+        let count = |mishap| {
+            u32::try_from(self.mishaps().iter().filter(|one| **one == mishap).count())
+                .expect("a scenario has few mishaps")
+        };
         Mishaps { failures: count(Mishap::Failure), evictions: count(Mishap::Eviction) }
     }
 }
@@ -83,7 +86,7 @@ impl Scenario {
 enum Mishap {
     /// worker-1 exits with 1.
     Failure,
-    /// The same in a job that waits for new code, so that the failure is not counted.
+    /// worker-1 exits with 1 in a job that then waits for new code. This failure is not counted.
     Halt,
     /// The pod of worker-2 is evicted.
     Eviction,
@@ -136,7 +139,7 @@ impl Place {
         (0..WORKERS).map(worker).collect()
     }
 
-    /// Starts a master that these strikes will hit. It keeps output in `folder`.
+    /// Starts a master that stores its output in `folder`. The `strikes` will hit this master.
     pub(crate) fn master(&self, boot_id: &str, folder: &str, strikes: Vec<Strike>) -> Arc<Master> {
         let chaos = Chaos::new(strikes);
         let context = Context {
@@ -209,7 +212,7 @@ impl Place {
         }
     }
 
-    /// Waits until a start has trained. A wish that came earlier would end a start without a mishap.
+    /// Waits until a start has trained. The mishap of this start is then no longer in the queue.
     pub(crate) async fn trains(&self) {
         self.has_trained.subscribe().wait_for(|has_trained| *has_trained).await.expect("the sender lives in the place");
     }

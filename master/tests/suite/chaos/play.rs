@@ -1,5 +1,5 @@
-//! One run of the matrix: a client submits a job, faults strike the masters, successors replace them, and the checker
-//! reads the evidence.
+//! One run of the crash matrix: a client submits a job, faults strike the masters, successors replace them, and the
+//! checker reads the evidence.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(crate) struct Play {
 pub(crate) enum Thaw {
     /// When the job has ended under the master's successor.
     AtTheEnd,
-    /// As soon as its successor holds the job, so that both drive the job for a moment.
+    /// As soon as the master's successor holds the job. Both masters then drive the job for a moment.
     AtOnce,
     /// Like [`Thaw::AtTheEnd`], but [`LONG`] later.
     Late,
@@ -83,7 +83,7 @@ impl Play {
         let is_unconfirmed =
             |strike: &&Strike| (strike.point, strike.fault) == (Point::After(Deed::CreatePod), Fault::AnswerLost);
         evidence.unconfirmed_pods =
-            u32::try_from(self.strikes[..struck].iter().filter(is_unconfirmed).count()).expect("few");
+            u32::try_from(self.strikes[..struck].iter().filter(is_unconfirmed).count()).expect("a run has few strikes");
         let mut violations = checker::violations(&evidence);
         if done.is_err() {
             violations.insert(0, format!("not done in {deadline:?}"));
@@ -136,7 +136,7 @@ impl Stage {
         }
     }
 
-    /// Replaces each master that no longer answers, and ends each delay when it has lasted long enough.
+    /// Replaces each master that no longer answers, and ends each delay after [`Self::stall`].
     async fn supervise(&self) {
         let mut folder = "logs-1".to_owned();
         for number in 2.. {
@@ -169,7 +169,7 @@ impl Stage {
         }
     }
 
-    /// Submits the job, waits for its end and deletes it, whichever master serves.
+    /// Submits the job, waits for its end and deletes it. Each request is sent to the current master.
     async fn client(&self) {
         let spec = &self.place.spec;
         let uid = self.ask(async |jobs| match jobs.submit(spec.clone()).await {
@@ -216,7 +216,7 @@ impl Stage {
         let _ = timeout(CLEANUP, self.place.cleared()).await;
     }
 
-    /// Returns when a freeze or a delay has lasted long enough.
+    /// Waits for as long as a freeze or a delay must last.
     async fn stall(&self) {
         if self.thaw == Thaw::Late {
             sleep(LONG).await;
@@ -224,7 +224,8 @@ impl Stage {
         self.place.quiet().await;
     }
 
-    /// Thaws the frozen masters, unless `supervise` has thawed them, and then waits until no new event is recorded.
+    /// Thaws the frozen masters and waits until no new event is recorded. With [`Thaw::AtOnce`], `supervise` has
+    /// already thawed them.
     async fn thaw(&self) {
         let frozen = std::mem::take(&mut *self.frozen.lock().unwrap_or_else(PoisonError::into_inner));
         if frozen.is_empty() {
@@ -249,7 +250,7 @@ impl Stage {
         .await;
     }
 
-    /// Sends other code to the master, and pushes it.
+    /// Stores code with this script in the master, and pushes the code.
     async fn push(&self, script: &'static str) {
         self.ask(async |jobs| {
             let code = Some(keep_files(jobs.code(), [script, "NAME = 1"]));
@@ -291,7 +292,7 @@ impl Stage {
                     Some(answer) => return answer,
                     None => drop(ticks.tick().await),
                 },
-                // A new master has replaced this one: ask the new one.
+                // A new master has replaced `master`. The next round of the loop asks the new master.
                 _ = masters.changed() => {}
             }
         }

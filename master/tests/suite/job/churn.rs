@@ -1,4 +1,4 @@
-//! An elastic job keeps its promises while its workers come and go in random order, under one master or several.
+//! An elastic job keeps its promises while its workers come and go in random order, under one or several masters.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,15 +19,15 @@ use protocol::lease::{Lease, Standing};
 
 use crate::job::support::{cases, with_restarts};
 
-/// Replicas of these tests: one more than the first maximum, so that a job can grow beyond it.
+/// The number of places. It is larger than the first maximum, so that a job can grow.
 const PLACES: u32 = 16;
 
-/// What happens between two looks of the master. A number chooses one of the pods that it can happen to.
+/// An event between two observations of the master. The number chooses one of the pods to which the event can happen.
 #[derive(Debug, Clone)]
 enum Happening {
     /// A requested pod runs, and its agent answers.
     Arrives(u8),
-    /// An agent heeds the newest request that it got.
+    /// An agent carries out the newest request of its master.
     Heeds(u8),
     /// The cluster deletes a pod.
     Evicted(u8),
@@ -43,9 +43,9 @@ enum Happening {
     Pushed,
     /// A user suspends the job, or resumes it.
     Suspended(bool),
-    /// Time passes.
+    /// This number of milliseconds passes.
     Waits(u16),
-    /// Another master takes the job over.
+    /// A new master takes over the job.
     TakenOver,
     /// The network of an agent breaks.
     CutOff(u8),
@@ -78,14 +78,14 @@ fn any_happening_with_cuts() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// An agent that neither hears nor says anything.
+/// The state of an agent whose network is broken.
 #[derive(Debug)]
 struct Cut {
-    /// When its master last heard it. The agent knows this time.
+    /// When the agent and its master last exchanged a message. The agent computes its fence from this time.
     fence_from: Duration,
-    /// When the present master last heard it, or began.
+    /// When the current master last received a message of the agent, or when this master began.
     heard: Duration,
-    /// Its last status, which a new master does not know.
+    /// The agent's last status. A new master receives this status when the network works again.
     hidden: Option<RunStatus>,
 }
 
@@ -97,14 +97,14 @@ enum Order {
     Stop,
 }
 
-/// A replica: what the master knows, and what is true.
+/// A replica: the master's observation of it, and its real state.
 #[derive(Debug)]
 struct Place {
     id: ReplicaId,
     seen: Observation,
     replacements: Replacements,
     order: Option<Order>,
-    /// The start that its exec.py runs in.
+    /// The start in which the replica's exec.py runs.
     runs: Option<Generation>,
     cut: Option<Cut>,
 }
@@ -136,18 +136,17 @@ impl Place {
         });
     }
 
-    /// This master deletes the pod. Nobody can confirm the end of an agent that is cut off, so its pod stays until its run
-    /// must be dead.
+    /// Lets the current master delete the pod. If the agent is cut off, the pod stays until its run must be dead.
     fn delete(&mut self, is_member: bool) {
         if self.cut.is_some() && self.seen.agent.standing() < Standing::Fenced {
             self.seen.deleted_by = DeletedBy::ThisMaster;
             return;
         }
-        assert!(self.cut.is_none() || self.runs.is_none(), "{} still runs behind its fence", self.id);
+        assert!(self.cut.is_none() || self.runs.is_none(), "{} still runs although its fence has passed", self.id);
         self.vanish(is_member);
     }
 
-    /// What its silence means, for the agent itself and for the master.
+    /// If the agent is cut off, ends its run at the fence, and updates the master's observation when the lease lapses.
     fn pass_time(&mut self, lease: Lease, now: Duration) {
         let Some(cut) = &self.cut else { return };
         if now >= cut.fence_from + lease.fence() {
@@ -164,7 +163,7 @@ impl Place {
         self.cut = Some(Cut { fence_from: now, heard: now, hidden: self.status() });
     }
 
-    /// Its network works again. A new master learns what its agent does.
+    /// Repairs the agent's network. The master then receives the agent's status.
     fn reconnect(&mut self) {
         let Some(Cut { hidden: Some(status), .. }) = self.cut.take() else { return };
         let was_killed = status.state == RunState::Running && self.runs.is_none();
@@ -174,7 +173,7 @@ impl Place {
         }
     }
 
-    /// The pod is gone with everything in it.
+    /// Removes the pod with everything in it.
     fn vanish(&mut self, is_member: bool) {
         (self.order, self.runs, self.cut) = (None, None, None);
         self.seen.pod = None;
@@ -197,12 +196,12 @@ struct World {
     halted: Option<Halt>,
     epoch: u32,
     now: Duration,
-    /// The members of the newest start, by seat, and its number.
+    /// The members of the newest start, in the order of their seats.
     roster: Vec<ReplicaId>,
     newest: Option<Generation>,
-    /// Whether all members of that start have run.
+    /// Whether all members of the newest start have run.
     was_launched: bool,
-    /// How many starts there were.
+    /// The number of starts so far.
     starts: u32,
 }
 
@@ -281,16 +280,17 @@ impl World {
     }
 
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
-        assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "{after:?} of {gang:?}");
+        let has_ended = matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. });
+        assert!(!has_ended, "the job must not end: {after:?} of {gang:?}");
         if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
-            // Behind a fence, a run may live on, and a new master may hear of it after its start's end is on record. The job
-            // does not start again before it must be dead, or its pod is gone.
+            // A run of a cut-off agent may still be alive, even after the end of its start is on record. The job's next
+            // start waits until this run must be dead or its pod is deleted.
             let is_on_record = |run: Generation| Some(run) <= self.newest_failed;
             let is_over = |place: &Place| place.runs.is_none_or(is_on_record) || place.cut.is_some();
-            assert!(self.places.iter().all(is_over), "a job runs that is suspended or halted");
+            assert!(self.places.iter().all(is_over), "a script runs although the job is suspended or halted");
         }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
-            assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "a member does not run");
+            assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "not all members run");
         }
     }
 
@@ -360,13 +360,13 @@ impl World {
                 }
             }
             Action::CreatePods | Action::Conclude(_) | Action::ReleasePods => {
-                panic!("{action:?} of a job that goes on")
+                panic!("unexpected action of an elastic job that continues: {action:?}")
             }
         }
     }
 
     fn record_halt(&mut self) {
-        let JobPhase::Halted(halt) = &self.phase else { panic!("{:?} is no halt", self.phase) };
+        let JobPhase::Halted(halt) = &self.phase else { panic!("the phase is {:?}, not Halted", self.phase) };
         self.halted = Some(halt.clone());
     }
 
@@ -381,15 +381,15 @@ impl World {
         place.replacements.note(self.now);
     }
 
-    /// What must hold at each start.
+    /// Checks the promises that hold at each start, and stores the new start.
     fn check_roster(&mut self, generation: Generation, members: &[ReplicaId]) {
         let Workers { min, max } = self.elastic().workers;
-        assert!(Some(generation) > self.newest, "{generation} after {:?}", self.newest);
+        assert!(Some(generation) > self.newest, "start {generation} follows start {:?}", self.newest);
         let has_new_code = self.halted.as_ref().is_none_or(|halt| halt.has_new_code(&self.policy));
         assert!(has_new_code, "{generation} repeats the failed code: {:?}", self.halted);
         assert!(
             (min..=max).contains(&u32::try_from(members.len()).expect("a small number")),
-            "{} of {min}:{max}",
+            "{} members, but the range is {min} to {max}",
             members.len()
         );
         for place in &self.places {
@@ -482,11 +482,11 @@ impl World {
         }
     }
 
-    /// A new master knows the record, the pods, and what the agents report.
+    /// Replaces the master. The new master observes only the record, the pods, and the agents' reports.
     fn take_over(&mut self) {
         self.epoch += 1;
         if !self.was_launched {
-            // Perhaps no agent knows the seats of this start.
+            // Perhaps no agent has received its seat in this start.
             self.roster.clear();
         }
         for place in &mut self.places {
@@ -508,7 +508,7 @@ impl World {
         self.phase = begun(&self.policy, Record { epoch, newest_failed, halted: self.halted.clone() }, self.now);
     }
 
-    /// Lets all that is under way come to its end, and returns whether the gang runs.
+    /// Lets all pods start, all agents answer and much time pass. Returns whether the gang runs then.
     fn settle(&mut self) -> bool {
         for _ in 0..400 {
             self.now += Duration::from_secs(30);
@@ -527,7 +527,7 @@ impl World {
     }
 }
 
-/// What a master finds on record.
+/// The parts of the record that a new master reads.
 struct Record {
     epoch: u32,
     newest_failed: Option<Generation>,
@@ -576,7 +576,7 @@ fn heed(place: &mut Place) {
     }
 }
 
-/// Checks what must hold at each start, and that all workers take part in the end.
+/// Plays the happenings. Checks each start, and that the job runs with the maximum of workers in the end.
 fn check(lease: Option<Lease>, waits_for_code: bool, happenings: &[Happening]) {
     let mut world = World::new(lease);
     world.policy.halt = waits_for_code.then_some(Duration::from_secs(20));
@@ -589,14 +589,14 @@ fn check(lease: Option<Lease>, waits_for_code: bool, happenings: &[Happening]) {
     assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
     let Workers { min, max } = world.elastic().workers;
     let members = u32::try_from(world.gang().members().count()).expect("a small number");
-    assert_eq!(members, max, "all {min} to {max} workers take part in the end: {:?}", world.phase);
+    assert_eq!(members, max, "a job of {min} to {max} workers runs with the maximum in the end: {:?}", world.phase);
 }
 
 proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn a_churning_job_starts_each_gang_alone_and_in_order_and_always_runs_in_the_end(
+    fn a_job_whose_workers_change_starts_one_gang_at_a_time_in_order_and_runs_in_the_end(
         happenings in vec(any_happening(), 0..200), waits_for_code in any::<bool>()
     ) {
         check(None, waits_for_code, &happenings);
@@ -607,7 +607,7 @@ proptest! {
     #![proptest_config(cases(96))]
 
     #[test]
-    fn a_job_with_leases_starts_no_gang_beside_a_run_that_it_cannot_reach(
+    fn a_job_with_leases_starts_no_gang_while_an_unreachable_run_may_be_alive(
         happenings in vec(any_happening_with_cuts(), 0..200)
     ) {
         check(Some(Lease::new(Duration::from_secs(5))), false, &happenings);
@@ -615,14 +615,14 @@ proptest! {
 }
 
 #[test]
-fn a_new_master_of_a_suspended_job_may_hear_of_a_run_behind_its_fence() {
+fn a_suspended_job_with_an_unreachable_agent_runs_again_after_a_takeover() {
     use Happening::{Arrives, CutOff, Heeds, Scaled, Suspended, TakenOver, Waits};
     let happenings = [Scaled(0, 0), Arrives(0), Heeds(0), Heeds(0), CutOff(0), Suspended(true), Waits(5000), TakenOver];
     check(Some(Lease::new(Duration::from_secs(5))), false, &happenings);
 }
 
 #[test]
-fn workers_that_join_in_one_window_make_one_start() {
+fn workers_that_join_in_one_window_cause_only_one_start() {
     let mut world = World::new(None);
     world.look();
     for place in &mut world.places {

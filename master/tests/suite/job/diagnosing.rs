@@ -103,7 +103,7 @@ fn the_time_of_a_failure_comes_from_the_agents_report_or_else_is_now() {
 }
 
 #[test]
-fn only_a_failure_that_uses_the_budget_counts() {
+fn only_a_failure_that_uses_the_budget_is_counted() {
     for (budget, counted) in [(Some(Budget::Counted), true), (Some(Budget::Free), false), (None, false)] {
         let failed = diagnose(was_lost("worker-0"), &workers(&[lost()]), evidence(budget));
         assert_eq!((failed.counted, failed.generation), (counted, Some(FIRST)), "{budget:?}");

@@ -1,4 +1,4 @@
-//! Elastic jobs: what holds a start back, and what does not. Also pushes, which stop any gang.
+//! Elastic jobs: when a start waits, and when it does not. Also gangs of any job that are stopped for new code.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn found(pod: Option<PodState>) -> Observation {
     Observation { pod, is_found: true, ..Observation::NEW }
 }
 
-/// A worker whose agent reports this run of the first start, in this seat of three.
+/// A worker whose agent reports a run of the first start. The worker has the given seat of three.
 fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
     let status = RunStatus {
         state,
@@ -64,7 +64,7 @@ fn gang(workers: &[Observation], horizon: Option<Generation>) -> Gang {
     Gang::elastic(workers.iter().enumerate().map(member).collect(), horizon)
 }
 
-/// One look of a master that has taken the job over.
+/// One step in which a new master observes these workers.
 fn look(workers: &[Observation]) -> (JobPhase, Vec<Action>) {
     let (gang, policy) = (gang(workers, None), policy());
     let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
@@ -85,7 +85,7 @@ fn a_new_master_does_not_call_a_job_successful_before_all_members_are_known() {
 }
 
 #[test]
-fn a_new_master_goes_on_with_a_launch_and_keeps_each_member_when_its_acknowledgement_comes() {
+fn a_new_master_continues_a_launch_and_keeps_a_member_whose_acknowledgement_arrives_later() {
     let mut workers = [0, 1].map(|seat| member(seat, RunState::Running, None)).to_vec();
     workers.push(member(2, RunState::Configured, None));
     let (phase, _) = look(&workers);
@@ -105,7 +105,7 @@ fn agents_that_may_have_been_asked_to_start_are_stopped_before_a_new_master_star
 }
 
 #[test]
-fn a_pod_that_cannot_be_scheduled_does_not_hold_up_a_start_after_a_takeover() {
+fn a_pod_that_cannot_be_scheduled_does_not_delay_a_start_after_a_takeover() {
     let waits = found(Some(PodState::Pending { reason: Some("0/3 nodes have room".to_owned()) }));
     let (_, actions) = look(&[joined(), joined(), waits.clone(), waits]);
     let members: Option<&[ReplicaId]> = roster(&actions).map(Roster::members);
@@ -113,7 +113,7 @@ fn a_pod_that_cannot_be_scheduled_does_not_hold_up_a_start_after_a_takeover() {
 }
 
 #[test]
-fn a_silent_pod_that_may_run_exec_py_holds_up_a_start_after_a_takeover() {
+fn a_silent_pod_that_may_run_exec_py_delays_a_start_after_a_takeover() {
     let (phase, actions) = look(&[joined(), joined(), joined(), found(running_pod())]);
     assert!(matches!(phase, JobPhase::Pending { .. }), "{phase:?}");
     assert_eq!(roster(&actions), None);
@@ -160,11 +160,11 @@ fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
     killed.pod = Some(PodState::Terminated { exit: None, reason: "its agent was killed".to_owned() });
     let gang = gang(&[left(0), killed, left(2)], None);
     let first = gang.first_failure().expect("a failure");
-    assert_eq!(first.replica(), Some(id("worker-0")), "it was reported first");
+    assert_eq!(first.replica(), Some(id("worker-0")), "the exit of worker-0 is reported first");
     assert_eq!(gang.cause(first).replica(), Some(id("worker-1")));
 }
 
-/// A member of the first start that has not answered for its lease.
+/// A member of the first start whose agent has not answered for the length of its lease.
 fn unreachable(seat: u32, is_fenced: bool) -> Observation {
     let mut seen = member(seat, RunState::Running, None);
     seen.hear(AgentState::Unreachable { lost: LostRun::disrupted("it is silent"), is_fenced });
@@ -172,7 +172,7 @@ fn unreachable(seat: u32, is_fenced: bool) -> Observation {
 }
 
 #[test]
-fn the_others_do_not_get_time_to_leave_when_a_member_is_unreachable() {
+fn when_a_member_is_unreachable_the_other_runs_are_stopped_without_grace() {
     let running = |seat| member(seat, RunState::Running, None);
     let (gang, policy) = (gang(&[running(0), unreachable(1, false), running(2)], Some(FIRST)), policy());
     let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: 1, now: SOON };

@@ -1,4 +1,4 @@
-//! What counts as success, and the way from a decided end to a finished job.
+//! When a job succeeds, and the phases from the decided end to the finished job.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ fn a_parameter_server_job_waits_for_its_decider() {
 }
 
 #[test]
-fn a_decider_that_has_succeeded_outweighs_later_failures() {
+fn a_success_of_the_decider_takes_precedence_over_later_failures() {
     let seen = gang(&[("chief-0", Exited(FIRST, exit(0, 5))), ("worker-0", Exited(FIRST, exit(1, 6)))]);
     assert_eq!(look_where_one_decides("chief-0", &seen), succeeded());
 }
@@ -175,7 +175,7 @@ fn a_finished_job_does_not_change() {
 }
 
 #[test]
-fn a_pod_that_comes_up_after_the_end_is_deleted() {
+fn a_pod_that_starts_after_the_end_is_deleted() {
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
     assert_eq!(
         look(finished.clone(), &with_pods(&[Ended, Live])),

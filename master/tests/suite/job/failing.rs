@@ -1,4 +1,4 @@
-//! What makes a job fail, which failure is named, and what a wish to cancel does in each phase.
+//! What makes a job fail, and which failure is named. Also the effect of a cancel in each phase.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn a_failed_server_or_evaluator_fails_the_job() {
 }
 
 #[test]
-fn the_earliest_failure_is_named_whatever_the_order_of_replicas() {
+fn the_earliest_failure_is_named_even_if_another_replica_is_listed_first() {
     let echo = Exited(FIRST, exit(134, 20));
     let first = Exited(FIRST, exit(1, 10));
     let moved = look(running(), &workers(&[echo.clone(), first, echo]));
@@ -165,13 +165,13 @@ fn a_cancel_stops_a_starting_or_running_gang_with_grace() {
 }
 
 #[test]
-fn a_cancel_that_comes_with_the_last_exit_is_in_time() {
+fn a_cancel_that_is_seen_together_with_the_last_exit_cancels_the_job() {
     let seen = workers(&[Exited(FIRST, exit(0, 1))]);
     assert_eq!(cancel(running(), &seen), (stopping(Ending::Cancelled), stop_with(POLICY.stop_grace)));
 }
 
 #[test]
-fn a_cancel_comes_too_late_once_the_end_is_decided() {
+fn a_cancel_changes_nothing_after_the_end_is_decided() {
     let seen = workers(&[Running(FIRST)]);
     let failure = exited("worker-0", exit(1, 1));
     let decided =

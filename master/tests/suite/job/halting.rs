@@ -1,4 +1,4 @@
-//! Jobs that wait for new code after their script has failed, and new masters that find code pushed.
+//! Jobs that wait for new code after their script has failed, and new masters that find new code on record.
 
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ fn failure() -> Failure {
     exited("worker-1", exit(1, 9))
 }
 
-/// The gang after that failure.
+/// The gang after [`failure`].
 fn dead() -> Gang {
     workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(1, 9))])
 }
 
-/// The phase after the failure of a start with this number of pushes.
+/// The phase after the failure of a start that began after this number of pushes.
 fn halted(pushes: u32) -> JobPhase {
     Halt { generation: FIRST, next: AGAIN, failure: failure(), pushes, until: SOON + WAIT }.into()
 }
@@ -55,11 +55,11 @@ fn a_job_whose_script_has_failed_waits_when_all_runs_are_dead() {
     assert_eq!(halted(0).deadline(&halting(0)), Some(SOON + WAIT));
     assert_eq!(look_at(SOON, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
     let gone = workers(&[lost(), lost()]);
-    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), (halted(0), vec![]), "lost pods end no wait");
+    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), (halted(0), vec![]), "lost pods do not end the wait");
 }
 
 #[test]
-fn only_failures_of_the_script_itself_are_waited_after() {
+fn a_job_waits_for_new_code_only_after_a_failure_of_its_script() {
     let never = ExitReport { outcome: ExitOutcome::NotStarted("a syntax error".to_owned()), ..exit(0, 1) };
     let disrupted =
         Failure::ReplicaLost { replica: id("worker-0"), reason: "drained".to_owned(), loss: Loss::Disrupted };
@@ -84,7 +84,7 @@ fn only_failures_of_the_script_itself_are_waited_after() {
 }
 
 #[test]
-fn new_code_starts_the_gang_again_at_once_and_counts_nothing() {
+fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
     let pushed = Policy { pushes: 1, ..halting(0) };
     let again = JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until: SOON, since: SOON };
     assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
@@ -92,7 +92,7 @@ fn new_code_starts_the_gang_again_at_once_and_counts_nothing() {
 }
 
 #[test]
-fn without_new_code_the_failure_is_judged_when_the_wait_or_the_job_s_time_is_over() {
+fn without_new_code_the_failure_is_judged_at_the_end_of_the_wait_or_at_the_deadline() {
     let late = SOON + WAIT;
     let result = JobResult::Failed { failure: failure() };
     let concluded = |now| {
@@ -124,12 +124,12 @@ fn a_halted_job_can_be_cancelled_and_suspended() {
 }
 
 #[test]
-fn a_run_that_appears_late_is_stopped_and_ends_no_wait() {
+fn a_run_that_appears_late_is_stopped_and_does_not_end_the_wait() {
     let late = workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]);
     let look = |now, policy: &Policy| look_at(now, halted(0), &late, policy);
     assert_eq!(look(SOON, &halting(0)), (halted(0), stop_with(Duration::ZERO)));
     let deleted = || (halted(0), vec![Action::DeletePods(PodSelection::Unended)]);
-    assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "it has not ended in time");
+    assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "the late run has not ended in time");
     assert_eq!(look(SOON, &Policy { pushes: 1, ..halting(0) }), deleted());
 }
 
@@ -164,12 +164,12 @@ fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() 
             matches!(look_at(now, phase(), &gang, &policy).0, JobPhase::Releasing { .. })
         };
         assert!(!look(now, Scheduled), "an agent has not answered");
-        assert!(look(now, Exited(FIRST, stopped(10))), "all have answered");
-        assert!(look(policy.release_timeout, Scheduled), "it has had its time");
+        assert!(look(now, Exited(FIRST, stopped(10))), "all agents have answered");
+        assert!(look(policy.release_timeout, Scheduled), "the agent has had its time to report");
     }
 }
 
-/// A worker of a new master, in the state that its agent reports.
+/// A worker as a new master observes it.
 fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Member {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
@@ -177,7 +177,7 @@ fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Member {
     Member::of(id(&format!("worker-{index}")), &seen, horizon)
 }
 
-/// An agent whose script was started after this number of pushes. It has ended unless `exit` is `None`.
+/// An agent that was configured for `generation` after this number of pushes. If `exit` is given, the run has ended.
 fn status(generation: Generation, pushes: u32, exit: Option<ExitReport>) -> AgentState {
     AgentState::Status(Box::new(RunStatus {
         state: if exit.is_some() { RunState::Exited } else { RunState::Configured },
@@ -188,7 +188,7 @@ fn status(generation: Generation, pushes: u32, exit: Option<ExitReport>) -> Agen
     }))
 }
 
-/// A worker whose agent reports that its run in the first start has ended, and that a user had pushed once before.
+/// A worker whose agent reports the end of its run in the first start. A user had pushed once before this start.
 fn ended(index: u32, report: ExitReport) -> Member {
     found(index, status(FIRST, 1, Some(report)), None)
 }
@@ -210,16 +210,16 @@ fn a_new_master_halts_the_job_again_unless_it_finds_newer_code_on_record() {
     }
 }
 
-/// An agent that was told not to start the run for which it was configured.
+/// An agent that was stopped after it was configured and before it started its run.
 fn called_back(index: u32, generation: Generation, pushes: u32, horizon: Option<Generation>) -> Member {
     let never = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(10) };
     found(index, status(generation, pushes, Some(never)), horizon)
 }
 
 #[test]
-fn a_new_master_starts_the_new_code_whose_start_an_earlier_one_was_configuring_and_records_no_failure() {
+fn a_new_master_starts_the_new_code_whose_start_an_earlier_master_was_configuring_and_records_no_failure() {
     let policies = [POLICY, halting(0)].map(|policy| Policy { pushes: 1, ..policy });
-    // Other scripts may fail because one is stopped.
+    // When one script is stopped, the other scripts may fail.
     for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
         let look = |phase, members: Vec<Member>| {
             let gang = Gang::new(members);
@@ -243,7 +243,7 @@ fn a_new_master_starts_the_new_code_whose_start_an_earlier_one_was_configuring_a
             let members = vec![called_back(0, AGAIN, 1, horizon), ended(horizon), idle()];
             assert_eq!(look(phase, members), (again, vec![]));
         }
-        // A master that died a moment later leaves this behind.
+        // A master that died a moment later leaves these agents.
         let members = vec![called_back(0, AGAIN, 1, None), ended(None), ended(None)];
         let (phase, _) = look(pending(), members);
         assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Regroup, .. }), "{phase:?}");

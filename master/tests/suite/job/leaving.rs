@@ -1,4 +1,4 @@
-//! Pods that are being evicted, while their runs have a grace period.
+//! Pods that are being evicted while their runs have a grace period, and gangs whose scripts leave with exit code 75.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -107,7 +107,7 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
     assert_eq!(with_pod(Absent), stop_with(Duration::ZERO));
 }
 
-/// A worker with a live pod, whose script uses the helper in this way.
+/// A replica with a live pod. `helper` says how its script uses the helper.
 fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
     let place = Place { helper, ..Place::default() };
     Member { id: id(name), phase, pod: Live, waits_for: None, deleted_by: DeletedBy::Others, place }
@@ -126,7 +126,7 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_hel
     assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
     let silent = |name| with_helper(name, Running(FIRST), HelperUse::None);
     assert_eq!(beside(silent("worker-1")), stop_with(POLICY.stop_grace));
-    assert_eq!(of(HelperUse::Stepped, silent("worker-1")), stop_with(POLICY.leaving_grace), "its report is late");
+    assert_eq!(of(HelperUse::Stepped, silent("worker-1")), stop_with(POLICY.leaving_grace), "a late report");
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }
 
@@ -135,7 +135,7 @@ fn elastic() -> Policy {
     Policy { elastic: Some(Elastic::of(Workers { min: 2, max: 2 }, &RunPolicy::default())), ..POLICY }
 }
 
-/// What a gang does after worker-1, which used the helper in this way, has left with exit code 75.
+/// One step of a gang after worker-1 has left with exit code 75. `helper` says how both scripts use the helper.
 fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> (JobPhase, Vec<Action>) {
     let left = Exited(FIRST, exit(75, 9));
     let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
@@ -149,7 +149,7 @@ fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> 
 }
 
 #[test]
-fn the_first_rank_has_time_to_save_when_another_has_left_after_a_step() {
+fn the_first_rank_has_time_to_save_when_another_member_has_left_after_a_step() {
     for policy in [POLICY, elastic()] {
         let grace = |helper| after_leaving(&policy, helper, Running(FIRST)).1;
         assert_eq!(grace(HelperUse::Stepped), stop_with(POLICY.leaving_grace));
@@ -173,7 +173,7 @@ fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
 }
 
 #[test]
-fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_records_it() {
+fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_the_restart_is_recorded() {
     let after = |helper| after_leaving(&POLICY, helper, Exited(FIRST, exit(75, 10)));
     let (phase, actions) = after(HelperUse::Stepped);
     assert!(matches!(phase, JobPhase::Restarting { until, .. } if until == SOON + POLICY.backoff), "{phase:?}");
@@ -190,7 +190,7 @@ fn scripts_that_leave_because_a_peer_failed_are_not_the_cause() {
     let crash = exited("worker-0", exit(1, 11));
     let policy = Policy { max_restarts: 1, ..POLICY };
     let (_, actions) = after_leaving(&policy, HelperUse::Stepped, Exited(FIRST, exit(1, 11)));
-    assert_eq!(actions[0], Action::RecordRestart(crash), "although it is later by the agents' clocks");
+    assert_eq!(actions[0], Action::RecordRestart(crash), "the crash is the cause, although its time is later");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn ended(exit: ExitReport) -> AgentState {
     AgentState::Status(Box::new(run))
 }
 
-/// The same exit of a run that the agent stopped because its pod was being removed.
+/// Turns `exit` into the exit of a run that the agent stopped because its pod was being removed.
 fn with_its_pod(exit: ExitReport) -> ExitReport {
     ExitReport { stopped: true, terminated: true, ..exit }
 }

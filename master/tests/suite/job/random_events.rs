@@ -329,7 +329,7 @@ proptest! {
             for generation in moved.actions.iter().filter_map(launched) {
                 // A member with a newer generation is harmless, because its agent refuses this launch.
                 let ready = |member: &Member| member.phase.generation() >= Some(generation);
-                prop_assert!(moved.gang.members().all(ready), "{generation} for {:?}", moved.gang);
+                prop_assert!(moved.gang.members().all(ready), "start {generation} is launched for {:?}", moved.gang);
             }
         }
     }
@@ -364,7 +364,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_gathering_waits_for_the_pause_and_for_unfit_pods_to_go(script in any_script()) {
+    fn the_next_gathering_waits_until_the_pause_is_over_and_unfit_pods_are_deleted(script in any_script()) {
         for moved in script.play() {
             if let (JobPhase::Restarting { without, until, .. }, JobPhase::Pending { .. }) = (&moved.before, &moved.after) {
                 let is_gone = |member: &Member| match without {

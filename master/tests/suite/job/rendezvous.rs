@@ -38,7 +38,7 @@ fn environments(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
     let members = members(spec);
     let rendezvous = Rendezvous::new(spec, FIRST, &members).of_job("u-1");
     let body = |id: &ReplicaId| {
-        let text = serde_json::to_string(&rendezvous.environment(*id)).expect("it serializes");
+        let text = serde_json::to_string(&rendezvous.environment(*id)).expect("JSON");
         (*id, serde_json::from_str(&text).expect("JSON"))
     };
     members.keys().map(body).collect()
@@ -90,7 +90,7 @@ fn an_environment_has_exactly_the_documented_variables() {
     assert_eq!(env, &Value::Object(all.into_iter().flatten().collect()));
 }
 
-/// The variables of a member that differ from those of the others or from the defaults.
+/// The values of these variables as JSON. A variable that is not set has the value `-`.
 fn chosen(env: &Value, names: [&str; 6]) -> Vec<String> {
     names.map(|name| env.get(name).map_or("-".to_owned(), Value::to_string)).into()
 }
@@ -106,7 +106,7 @@ fn ranks_are_grouped_by_address() {
         let members = plan::replicas(&spec).into_iter().zip(addresses).collect();
         let rendezvous = Rendezvous::new(&spec, FIRST, &members);
         let place = |id: &ReplicaId| {
-            chosen(&serde_json::to_value(rendezvous.environment(*id)).expect("it serializes"), PLACES).join(" ")
+            chosen(&serde_json::to_value(rendezvous.environment(*id)).expect("JSON"), PLACES).join(" ")
         };
         members.keys().map(place).collect::<Vec<_>>()
     };
@@ -119,7 +119,7 @@ fn ranks_are_grouped_by_address() {
 }
 
 #[test]
-fn replicas_that_do_not_train_know_the_cluster_and_have_no_rank() {
+fn replicas_that_do_not_train_receive_the_cluster_but_no_rank() {
     let request = JobRequest {
         ps_num: Some(2),
         evaluator_num: Some(1),
@@ -208,10 +208,10 @@ fn variables_of_the_job_override_defaults() {
 }
 
 #[test]
-fn variables_of_the_job_never_override_computed_ones() {
+fn variables_of_the_job_never_override_computed_variables() {
     let honest = spec(request(Strategy::AllReduce, 2));
     let expected = environments(&honest);
-    // Requests with such variables are refused earlier. This is a second check.
+    // A request with a reserved variable is refused. If it were accepted, the computed value would still win.
     let mut forged = honest.clone();
     for (id, env) in &expected {
         let names = env.as_object().expect("an object").keys();
@@ -219,14 +219,14 @@ fn variables_of_the_job_never_override_computed_ones() {
         for key in names.filter(EnvName::is_reserved) {
             forged.env = BTreeMap::from([(key.clone(), "forged".to_owned())]);
             let text = serde_json::to_string(&Rendezvous::new(&forged, FIRST, &members(&forged)).environment(*id));
-            let text = text.expect("it serializes");
+            let text = text.expect("JSON");
             assert!(!text.contains("forged"), "{key}: {text}");
         }
     }
 }
 
 #[test]
-fn every_variable_is_computed_for_each_start_or_the_same_in_all() {
+fn every_variable_is_either_computed_for_each_start_or_constant() {
     let spec = spec(request(Strategy::AllReduce, 2));
     let constant = warm::request(&JobSpec { run_policy: preloading(), ..spec.clone() }, Role::Worker).expect("warm");
     for env in environments(&spec).values() {
@@ -248,7 +248,7 @@ fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
     for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3), ("3.2", 5)] {
         let parsed = generation.parse().expect("a generation");
         let rendezvous = Rendezvous::new(&spec, parsed, &members).after_restarts(restarts);
-        let env = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("it serializes");
+        let env = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("JSON");
         assert_eq!(env["MUSTER_GENERATION"], json!(generation));
         assert_eq!(env["MUSTER_RESTART_COUNT"], json!(restarts), "{generation}");
     }
@@ -264,7 +264,7 @@ fn muster_no_proxy_names_each_host_once() {
         (id("worker-2"), address("10.0.0.9:20001")),
     ]);
     let body = serde_json::to_value(Rendezvous::new(&spec, FIRST, &members).environment(id("worker-1")));
-    assert_eq!(body.expect("it serializes")["MUSTER_NO_PROXY"], json!("10.0.0.9,127.0.0.1"));
+    assert_eq!(body.expect("JSON")["MUSTER_NO_PROXY"], json!("10.0.0.9,127.0.0.1"));
 }
 
 fn any_spec() -> impl proptest::strategy::Strategy<Value = JobSpec> {

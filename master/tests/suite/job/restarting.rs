@@ -35,7 +35,7 @@ fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -
     step(phase, JobEvent::Observed, Seen { restarts: &restarts, ..seen(gang, policy, now) })
 }
 
-/// The phase before the second start: it waits until `until`, and until all unfit pods are gone.
+/// The phase before the second start. It lasts until `until`, and until all unfit pods are deleted.
 fn waiting(until: Duration) -> JobPhase {
     JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until, since: until }
 }
@@ -273,7 +273,7 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
 }
 
 #[test]
-fn a_job_fails_at_its_deadline_whatever_its_phase_is() {
+fn a_job_fails_at_its_deadline_in_any_phase() {
     let deadline = Deadline { at: seconds(102), given: seconds(3600) };
     let hurried = Policy { deadline: Some(deadline), ..THREE };
     let launching = workers(&[Running(FIRST), Configured(FIRST)]);

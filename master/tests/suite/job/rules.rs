@@ -1,4 +1,4 @@
-//! The policy that follows from a spec, and its verdict on each failure.
+//! The policy that follows from a spec, and the policy's verdict on each failure.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
 }
 
 #[test]
-fn the_time_in_which_a_job_is_suspended_is_no_part_of_its_age() {
+fn the_time_in_which_a_job_is_suspended_is_not_included_in_its_age() {
     let mut record = record("digits");
     let accepted = record.accepted_at.0;
     let at = |seconds: u64| UnixMillis(accepted + 1000 * seconds);
@@ -166,7 +166,7 @@ fn timed_out() -> Failure {
 }
 
 #[test]
-fn each_failure_has_its_verdict() {
+fn each_failure_gets_the_expected_verdict() {
     let run_policy = RunPolicy { backoff_seconds: 4, no_retry_exit_codes: [2, 200].into(), ..RunPolicy::default() };
     let policy = of(run_policy, 0, 0);
     let restart = |budget| Verdict::Restart { budget, pause: Duration::from_secs(4) };
@@ -232,7 +232,7 @@ fn a_script_that_leaves_after_a_step_costs_no_restart() {
 }
 
 #[test]
-fn after_a_success_replicas_with_a_template_have_the_time_of_their_pods() {
+fn after_a_success_replicas_with_a_template_have_the_grace_period_of_their_pods() {
     let container = json!({ "name": "tensorflow", "image": "mnist:1" });
     let template = Template {
         container: "tensorflow".to_owned(),

@@ -63,7 +63,7 @@ fn all_replicas_are_launched_when_all_have_acknowledged() {
 }
 
 #[test]
-fn a_launch_is_ordered_once() {
+fn a_launch_is_not_ordered_a_second_time() {
     let waiting = starting(StartStage::Launching);
     let seen = workers(&[Running(FIRST), Configured(FIRST)]);
     assert_eq!(look(waiting.clone(), &seen), (waiting, vec![]));
@@ -119,7 +119,7 @@ fn only_phases_that_wait_have_a_deadline() {
 }
 
 #[test]
-fn each_phase_has_its_state_for_users() {
+fn each_phase_is_shown_to_users_as_the_expected_state() {
     let failure = Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None };
     let shown = [
         (pending(), JobState::Pending),
@@ -139,7 +139,7 @@ fn each_phase_has_its_state_for_users() {
 
 #[test]
 fn the_phase_of_a_replica_tells_what_the_replica_has_reached() {
-    // joined, configured, launched, dead
+    // The columns are: joined, configured, launched, dead.
     let reached: [(ReplicaPhase, [bool; 4]); 7] = [
         (Requested, [false, false, false, false]),
         (Scheduled, [false, false, false, false]),

@@ -19,9 +19,9 @@ use protocol::view::JobResult;
 
 /// The first start of a job under its first master.
 pub(crate) const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
-/// The first start under its second master.
+/// The first start of a job under its second master.
 pub(crate) const SECOND: Generation = Generation { epoch: 2, sequence: 1 };
-/// The `since` of the phases that have one.
+/// The `since` of the phases that the tests begin with.
 pub(crate) const SINCE: Duration = Duration::from_secs(100);
 /// One second after [`SINCE`].
 pub(crate) const SOON: Duration = Duration::from_secs(101);
@@ -152,7 +152,7 @@ pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase,
     step(phase, JobEvent::Observed, seen(gang, &POLICY, now))
 }
 
-/// What the first master sees of a job in which no start has failed yet.
+/// The input of `step` under the first master of a job. No start of the job has failed yet.
 pub(crate) fn seen<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
     Seen { gang, policy, restarts: &NO_RESTARTS, epoch: 1, now }
 }
@@ -166,7 +166,7 @@ pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
 const DEFAULT_CASES: u32 = 256;
 
 /// `count` random cases, or the number in PROPTEST_CASES. A failure prints enough for a table test, so no seeds are
-/// kept.
+/// stored.
 pub(crate) fn cases(count: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let cases = if default.cases == DEFAULT_CASES { count } else { default.cases };

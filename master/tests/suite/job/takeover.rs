@@ -162,7 +162,7 @@ fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
     assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
     assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
     let lost = ReplicaPhase::Lost(LostRun::broken("its container was killed"));
-    assert_eq!(phase(AgentState::Silent), lost, "it may never have run");
+    assert_eq!(phase(AgentState::Silent), lost, "the script may never have run");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn the_kill_of_an_agent_is_reported_instead_of_an_exit_of_its_script() {
     assert_eq!(
         phase(AgentState::Started(FIRST)),
         Exited(FIRST, words.exit),
-        "the prototype's agent exits like its script"
+        "the prototype's agent ends with the exit status of its script"
     );
 }
 
@@ -198,7 +198,7 @@ fn a_gang_whose_pods_have_all_ended_gets_the_result_of_its_runs() {
 }
 
 #[test]
-fn a_gang_whose_runs_have_all_succeeded_meanwhile_has_succeeded() {
+fn a_gang_whose_runs_all_succeeded_while_no_master_ran_has_succeeded() {
     let ended = || Exited(FIRST, exit(0, 1));
     let moved = look(pending(), &workers(&[ended(), ended()]));
     assert_eq!(moved, (stopping(Some(FIRST), Ending::Succeeded), stop_with(POLICY.stop_grace)));
@@ -220,7 +220,7 @@ fn a_gang_with_a_lost_replica_is_stopped_in_its_generation() {
 }
 
 #[test]
-fn a_gang_fails_if_an_agent_does_not_know_its_start() {
+fn a_gang_fails_if_one_agent_does_not_know_the_start_of_the_gang() {
     for forgetful in [Joined, Configured(SECOND)] {
         let moved = look(pending(), &workers(&[Running(FIRST), forgetful, Exited(FIRST, exit(0, 1))]));
         let (JobPhase::Stopping { generation, ending: Ending::Failed(failure), .. }, actions) = moved else {
@@ -314,7 +314,7 @@ fn no_pod_is_deleted_before_every_agent_has_answered() {
 }
 
 #[test]
-fn a_start_that_is_newer_than_the_failed_one_on_record_continues() {
+fn a_start_that_is_newer_than_the_failed_start_on_record_continues() {
     let moved = look(gathering_after_a_failure(Leftovers::Possible), &workers(&[Running(AGAIN), Running(AGAIN)]));
     assert_eq!(moved, (JobPhase::Running { generation: AGAIN, since: SOON }, vec![]));
 }

@@ -25,7 +25,7 @@ pub(crate) fn untruth(world: &World, failure: &Failure, gang: &Gang) -> Option<S
     (!has_happened).then(|| format!("this failure has not happened: {failure:?} in {gang:?}"))
 }
 
-/// Whether the record already has an earlier start with this very failure.
+/// Whether the record lists an earlier start with the same failure.
 fn is_on_record(world: &World, failure: &Failure) -> bool {
     world.record.restarts.failed_starts.iter().any(|failed| failed.failure == *failure)
 }

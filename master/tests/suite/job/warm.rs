@@ -15,7 +15,7 @@ fn spec(strategy: Strategy, preload: Option<Preload>) -> JobSpec {
 }
 
 #[test]
-fn a_job_is_warm_only_if_its_user_asks() {
+fn a_job_is_warm_only_if_its_user_asks_for_it() {
     for (preload, expected) in [(None, false), (Some(Preload::Never), false), (Some(Preload::Modules(vec![])), true)] {
         let spec = spec(Strategy::AllReduce, preload);
         assert_eq!(warm::is_warm(&spec), expected, "{spec:?}");
@@ -24,7 +24,7 @@ fn a_job_is_warm_only_if_its_user_asks() {
 }
 
 #[test]
-fn the_request_has_the_variables_that_every_start_has() {
+fn a_warm_request_has_only_the_variables_that_are_the_same_in_every_start() {
     let modules = vec!["tensorflow.keras".parse().expect("a module"), "numpy".parse().expect("a module")];
     let all = spec(Strategy::AllReduce, Some(Preload::Modules(modules)));
     let golden = json!({

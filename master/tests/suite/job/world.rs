@@ -33,7 +33,7 @@ pub(crate) enum Death {
     AfterWrite,
 }
 
-/// The run that a master finds at a replica's agent, if there is a pod.
+/// The run that a new master finds in a replica's pod. `None` means that the replica has no pod.
 pub(crate) type Found = Option<(RunState, Generation)>;
 
 /// The simulated world: the policy, the pods, the record and the current master.
@@ -89,12 +89,12 @@ impl World {
         world
     }
 
-    /// The master will die at its next write of the record.
+    /// Lets the master die at its next write of the record.
     pub(crate) fn doom(&mut self, death: Death) {
         self.doom = Some(death);
     }
 
-    /// Time passes. Each event gets a distinct time.
+    /// Lets `time` pass, and one nanosecond more. So all events have different times.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.now += time + Duration::from_nanos(1);
         self.advance();
@@ -105,10 +105,10 @@ impl World {
         self.advance();
     }
 
-    /// A pod carries out its oldest order.
+    /// Lets a pod carry out its oldest order.
     pub(crate) fn carry_out(&mut self, place: usize) {
         self.now += Duration::from_nanos(1);
-        // The watch reports that a pod has changed before the master gives up on its unreachable agent.
+        // The watch reports the change of a pod before the master gives up on the pod's unreachable agent.
         if self.pods[place].is_out_of_reach() {
             self.look(place);
         }
@@ -132,18 +132,18 @@ impl World {
         }
     }
 
-    /// A run exits.
+    /// Lets a run exit.
     pub(crate) fn exit(&mut self, place: usize, code: i32) {
         self.now += Duration::from_nanos(1);
         if self.pods[place].runs() {
-            // The agent of a leaving pod stops the run.
+            // In a leaving pod, the agent stops the run.
             let stopped = self.pods[place].is_leaving();
             self.pods[place].end_run(ExitOutcome::Code(code), stopped, self.now);
         }
     }
 
-    /// The cluster begins to evict a pod, if the master has seen that it is alive. The master never
-    /// re-creates a pod that it has not seen, so without this condition the start would only time out.
+    /// Begins to evict a pod if the master has seen that the pod is alive. A pod that the master has not seen would not
+    /// be created again, so that the start would only time out.
     pub(crate) fn disrupt(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         if pod.seen.presence() == Presence::Live {
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// The master observes a pod.
+    /// Lets the master observe a pod.
     pub(crate) fn look(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         let was_there = pod.seen.pod.is_some();
@@ -175,7 +175,7 @@ impl World {
         self.advance();
     }
 
-    /// All orders are carried out, and the master observes the results.
+    /// Carries out all orders, and lets the master observe the results.
     pub(crate) fn progress(&mut self) {
         for place in 0..self.pods.len() {
             while !self.pods[place].orders.is_empty() {

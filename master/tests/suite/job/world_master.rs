@@ -1,4 +1,4 @@
-//! The master of the simulated world: like a driver, it feeds `step` with observations and carries out the actions.
+//! The master of the simulated world. Like a driver, it feeds `step` with observations and carries out the actions.
 //! Each action asserts the rules that must always hold.
 
 use std::mem;
@@ -25,7 +25,7 @@ enum Next {
 }
 
 impl World {
-    /// A master begins with the record and with the first observations of a watch of pods.
+    /// Begins a master with the record and with the first observations of its watch of pods.
     pub(crate) fn begin(&mut self) {
         self.pods.iter_mut().for_each(Pod::begin_anew);
         let Record { epoch, restarts, result, .. } = &self.record;
@@ -42,7 +42,7 @@ impl World {
         self.advance();
     }
 
-    /// The master dies, and another master takes over.
+    /// Ends the master, and lets another master take over.
     pub(crate) fn die(&mut self) {
         self.deaths += 1;
         self.doom = None;
@@ -110,7 +110,8 @@ impl World {
         Next::GoOn
     }
 
-    /// Begins a step of the start. Orders of an earlier step that are still on their way are withdrawn.
+    /// Withdraws the orders of an earlier step that no pod has carried out. Then gives `order` to the pods that pass
+    /// `test`.
     fn begin_start(&mut self, order: impl Fn(&Pod) -> Order, test: impl Fn(&Pod) -> bool) {
         assert_eq!(self.record.result, None, "a start begins after the result was recorded");
         for pod in &mut self.pods {
@@ -133,14 +134,14 @@ impl World {
         assert!(Some(generation) >= self.newest_launch, "{generation} is launched after {:?}", self.newest_launch);
         self.newest_launch = Some(generation);
         for pod in &self.pods {
-            assert_eq!(pod.run().generation, Some(generation), "{} is launched unconfigured", pod.id);
+            assert_eq!(pod.run().generation, Some(generation), "{} is not configured for this launch", pod.id);
         }
         let horizon = self.phase.horizon();
         let was_launched = |pod: &Pod| ReplicaPhase::of(&pod.seen, horizon).was_launched();
         self.begin_start(|_| Order::Launch(generation), |pod| !was_launched(pod));
     }
 
-    /// Stops all configured runs, and withdraws orders of the start that are still on their way.
+    /// Stops all configured runs, and withdraws the orders of the start that no pod has carried out.
     fn stop(&mut self) {
         let (horizon, generation) = (self.phase.horizon(), self.phase.generation());
         for pod in &mut self.pods {
@@ -242,7 +243,7 @@ impl World {
         if doom.is_some() { Next::Die } else { Next::GoOn }
     }
 
-    /// Asserts that no run is alive when its start is over, except in lost pods.
+    /// Asserts that only lost pods still have live runs when a start is over.
     fn check_all_dead(&self, gang: &Gang) {
         for (pod, member) in self.pods.iter().zip(gang.members()) {
             let is_lost = matches!(member.phase, ReplicaPhase::Lost(_));
@@ -256,6 +257,6 @@ impl World {
             SuccessRule::AllThatTrain => pod.id.role.trains(),
             SuccessRule::Decider(decider) => pod.id == decider,
         });
-        assert!(deciding.all(succeeded), "the job is said to succeed, but a deciding replica has not succeeded");
+        assert!(deciding.all(succeeded), "the master concludes a success, but a deciding replica has not succeeded");
     }
 }

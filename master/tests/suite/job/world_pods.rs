@@ -12,7 +12,7 @@ use protocol::ids::{Generation, ReplicaId, UnixMillis};
 /// The addresses of all members of a start.
 pub(crate) type Cluster = Vec<SocketAddr>;
 
-/// A request of the master: to create a pod, or to the agent in a pod.
+/// An order of the master: to create a pod, or a request to a pod's agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
     Create,
@@ -39,7 +39,7 @@ pub(crate) enum Effect {
 pub(crate) enum Fate {
     NodeDied,
     Disrupted,
-    /// A master deleted it.
+    /// A master deleted the pod.
     Deleted,
 }
 
@@ -116,7 +116,7 @@ impl Pod {
         self.is_up() && self.run.state == RunState::Running
     }
 
-    /// The newest run, even if its pod is gone.
+    /// The newest run, even if its pod is deleted.
     pub(crate) fn run(&self) -> &RunStatus {
         &self.run
     }
@@ -125,7 +125,7 @@ impl Pod {
         self.fates.contains(&fate)
     }
 
-    /// Whether this pod has replaced another, so that its agent does not know earlier orders.
+    /// Whether this pod has replaced another pod. The new pod's agent has not received the earlier orders.
     pub(crate) fn is_new(&self) -> bool {
         self.instance > 1
     }
@@ -150,7 +150,7 @@ impl Pod {
         self.truth = Some(PodState::Terminated { exit: None, reason: reason.to_owned() });
     }
 
-    /// Begins to remove the pod. Its run continues until the pod is [gone](Self::go).
+    /// Begins to remove the pod. Its run continues until [`Self::go`] removes the pod.
     pub(crate) fn leave(&mut self, fate: Fate) {
         if self.is_up() {
             self.fates.push(fate);
@@ -181,7 +181,7 @@ impl Pod {
         self.orders.front().is_some_and(|(instance, order)| *order != Order::Create && !is_reached(*instance))
     }
 
-    /// Withdraws the orders of a start that are still on their way.
+    /// Withdraws the orders of a start that the pod has not carried out.
     pub(crate) fn withdraw_start_orders(&mut self) {
         let is_of_start = |order: &Order| matches!(order, Order::Create | Order::Configure(..) | Order::Launch(_));
         self.orders.retain(|(_, order)| !is_of_start(order));
@@ -276,7 +276,7 @@ impl Pod {
         }
     }
 
-    /// Resets the observation to what a new watch of pods reports first.
+    /// Resets the observation to the first report of a new watch of pods.
     pub(crate) fn begin_anew(&mut self) {
         (self.is_stopped, self.is_released) = (false, false);
         self.seen = Observation { pod: self.truth.clone(), ..Observation::NEW };

@@ -1,4 +1,5 @@
-//! A master that cannot list or watch the pods fails with the reason instead of waiting forever. It asks whose cluster it is.
+//! If a master cannot list or watch the pods, it fails with the reason instead of waiting forever. A master also
+//! detects OpenShift.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ async fn an_unreachable_server_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_answer_is_given_up() {
+async fn the_master_gives_up_on_a_server_that_does_not_answer() {
     let server = ApiServer::new();
     server.script(Kind::List, Reply::Silence);
     let began = Instant::now();
@@ -65,7 +66,7 @@ async fn a_list_that_fails_a_few_times_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_does_not_begin_is_given_up() {
+async fn the_master_gives_up_on_a_watch_that_does_not_begin() {
     let server = ApiServer::new();
     let empty = super::objects::Objects::default();
     let nothing = empty.list_answer(&super::objects::Query { plural: "pods", selector: None });
@@ -78,7 +79,7 @@ async fn a_watch_that_does_not_begin_is_given_up() {
 }
 
 #[tokio::test]
-async fn openshift_is_known_by_a_group_of_its_api() {
+async fn openshift_is_detected_by_an_api_group() {
     let groups = |names: &[&str]| {
         let group = |name: &&str| json!({ "name": name, "versions": [{ "groupVersion": format!("{name}/v1"), "version": "v1" }] });
         let groups: Vec<Value> = names.iter().map(group).collect();

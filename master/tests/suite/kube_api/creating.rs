@@ -29,7 +29,7 @@ async fn a_create_whose_answer_was_lost_finds_its_own_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_ended_counts_as_created_and_is_left_alone() {
+async fn a_pod_that_has_ended_counts_as_created_and_is_not_changed() {
     let server = ApiServer::new();
     server.put("pods", pod("new", 0, &super::world::evicted()));
     let pods = begin(&server).await;
@@ -43,7 +43,7 @@ async fn a_create_waits_until_the_pod_of_an_earlier_job_is_deleted_and_ignores_o
     let server = ApiServer::new();
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
-    let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
+    let creating = async { pods.create(wanted("new")).await.expect("the create succeeds when the name is free") };
     let going = async {
         server.until("the create is tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
         for index in 1..20 {
@@ -59,11 +59,11 @@ async fn a_create_waits_until_the_pod_of_an_earlier_job_is_deleted_and_ignores_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_succeeds_once_a_foreign_pod_is_gone() {
+async fn a_create_succeeds_after_a_foreign_pod_was_deleted() {
     let server = ApiServer::new();
     server.put("pods", foreign_pod());
     let pods = begin(&server).await;
-    let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
+    let creating = async { pods.create(wanted("new")).await.expect("the create succeeds when the name is free") };
     let going = async {
         server.until("the create is tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
         server.remove("pods", "digits-worker-0");
@@ -153,7 +153,7 @@ async fn a_refused_create_is_reported_in_the_words_of_the_api_and_not_retried() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exceeded_quota_is_reported_as_such_and_not_as_a_refusal() {
+async fn an_exceeded_quota_is_reported_as_over_quota_and_not_as_a_refusal() {
     let sentence =
         "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
     let server = ApiServer::new();
@@ -177,7 +177,7 @@ async fn a_call_without_an_answer_times_out_and_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_that_stays_silent_is_given_up() {
+async fn a_create_gives_up_on_an_api_that_stays_silent() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script_times(100, Kind::Create, &Reply::Silence);

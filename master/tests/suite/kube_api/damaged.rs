@@ -1,4 +1,4 @@
-//! Unreadable records in ConfigMaps: each is set aside, and other jobs are not affected.
+//! Unreadable records in ConfigMaps are set aside, and other jobs are not affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,7 +117,7 @@ async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job()
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    assert!((200..450).contains(&unreadable.len()), "{} of {MUTATIONS}", unreadable.len());
+    assert!((200..450).contains(&unreadable.len()), "{} of {MUTATIONS} records are unreadable", unreadable.len());
 
     let master = Master::over(&server).await;
     let healthy = master.start("healthy").await;

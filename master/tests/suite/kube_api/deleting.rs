@@ -17,7 +17,7 @@ async fn deleting_an_absent_pod_succeeds_and_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_jobs_pod_of_the_same_name_is_left_alone() {
+async fn another_jobs_pod_of_the_same_name_is_not_deleted() {
     let server = ApiServer::new();
     server.put("pods", pod("other", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
@@ -26,7 +26,7 @@ async fn another_jobs_pod_of_the_same_name_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_pod_of_the_same_name_is_left_alone() {
+async fn a_newer_pod_of_the_same_name_is_not_deleted() {
     let server = ApiServer::new();
     server.put("pods", pod("new", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;

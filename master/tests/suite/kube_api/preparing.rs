@@ -17,10 +17,10 @@ use super::world::{begin, chain, internal_error, job, spec};
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_an_earlier_master_has_created_stays_unchanged() {
     let server = ApiServer::new();
-    begin(&server).await.prepare(&job("new")).await.expect("made");
+    begin(&server).await.prepare(&job("new")).await.expect("the policy is created");
     let made = server.object("networkpolicies", "muster-digits-new");
     assert!(made.is_some(), "{:?}", server.mutations());
-    begin(&server).await.prepare(&job("new")).await.expect("found");
+    begin(&server).await.prepare(&job("new")).await.expect("the policy exists");
     assert_eq!(server.object("networkpolicies", "muster-digits-new"), made);
 }
 
@@ -28,8 +28,8 @@ async fn a_policy_that_an_earlier_master_has_created_stays_unchanged() {
 async fn the_policy_of_an_earlier_job_of_the_same_name_is_not_reused() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
-    pods.prepare(&job("old")).await.expect("made");
-    pods.prepare(&job("new")).await.expect("made");
+    pods.prepare(&job("old")).await.expect("the policy is created");
+    pods.prepare(&job("new")).await.expect("the policy is created");
     let policy = server.object("networkpolicies", "muster-digits-new").expect("a second policy");
     assert_eq!(policy["spec"]["podSelector"]["matchLabels"]["muster/job-uid"], "new");
     assert_eq!(policy["metadata"]["ownerReferences"][0]["uid"], "new");

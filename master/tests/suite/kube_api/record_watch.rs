@@ -1,4 +1,4 @@
-//! However the watch of the records ends, its reader learns of each change once, and of each deletion.
+//! Even if the watch of the records breaks, its reader receives each change exactly once, and each deletion.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreEvent};
@@ -11,7 +11,7 @@ use super::objects::failure;
 use super::server::{ApiServer, DEADLINE, Kind, Reply, gone};
 use super::world::internal_error;
 
-/// A store with records of these names, and a watch that has reported them.
+/// A store with records of these names, and a watch that has reported these records.
 async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiver<StoreEvent>) {
     let store = KubeStore::new(&server.cluster());
     for name in names {
@@ -110,7 +110,7 @@ async fn the_watch_ends_when_its_reader_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_misses_nothing() {
+async fn a_slow_reader_receives_every_change() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &[]).await;
     let many = 1500;

@@ -23,7 +23,7 @@ fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_store_conforms_over_this_server() {
+async fn the_kubernetes_store_conforms() {
     conformance::check(&store(&ApiServer::new())).await;
 }
 
@@ -31,7 +31,7 @@ async fn the_store_conforms_over_this_server() {
 async fn a_create_whose_answer_was_lost_returns_its_own_record() {
     let server = ApiServer::new();
     let store = KubeStore::new(&server.cluster_over_http().await);
-    // kube itself retries after such an answer, and finds that the name is taken.
+    // After this answer, kube's client retries the request. The API then answers that the name is taken.
     server.script(Kind::Create, Reply::DoneAnd(failure(504, "Timeout", "request did not complete in time")));
     let created = store.create(record()).await.expect("create");
     assert_eq!(server.mutations(), ["Create configmaps", "Create configmaps"]);
@@ -104,7 +104,7 @@ async fn an_update_of_an_absent_or_changed_record_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_names_the_uid_and_leaves_another_jobs_record_alone() {
+async fn a_delete_names_the_uid_and_does_not_delete_the_record_of_another_job() {
     let server = ApiServer::new();
     let store = store(&server);
     let stored = store.create(record()).await.expect("create");

@@ -1,4 +1,4 @@
-//! An API server in this process. It keeps objects and serves watches. A test can script answers, and read the
+//! An API server in this process. It stores objects and serves watches. A test can script answers, and read the
 //! requests.
 
 use std::collections::VecDeque;
@@ -71,11 +71,11 @@ pub(crate) enum Kind {
 /// A scripted answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    /// Answers this, and does not carry out the request.
+    /// Sends this answer, and does not carry out the request.
     Instead(Answer),
-    /// Answers this with a `Retry-After` of so many seconds, and does not carry out the request.
+    /// Sends this answer with a `Retry-After` of this many seconds, and does not carry out the request.
     RetryAfter(Answer, u32),
-    /// Carries out the request, but answers this.
+    /// Carries out the request, but sends this answer.
     DoneAnd(Answer),
     /// Never answers.
     Silence,
@@ -283,7 +283,7 @@ fn line(kind: &str, object: &Value) -> String {
     format!("{}\n", json!({ "type": kind, "object": object }))
 }
 
-/// The event that a watch ends with when its version is too old.
+/// The last event of a watch whose version is too old.
 pub(crate) fn gone() -> Value {
     status_object(410, "Expired", "too old resource version")
 }

@@ -39,7 +39,7 @@ fn define(server: &ApiServer) {
 }
 
 #[tokio::test]
-async fn the_jobs_of_tfjobs_that_were_deleted_while_no_master_ran_are_deleted_and_those_created_again_are_new() {
+async fn the_job_of_a_tfjob_that_was_deleted_while_no_master_ran_is_deleted_and_a_new_tfjob_gets_a_new_job() {
     let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     define(&server);
     let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("an image")));

@@ -1,4 +1,4 @@
-//! However the watch of the pods ends, the back end's tables of pods become correct again.
+//! After any failure of the watch of the pods, the back end's tables of pods become correct again.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::objects::{failure, status_object};
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, evicted, internal_error, ip, job, pod, running, until, worker};
 
-/// A back end that knows three workers' pods. [`change_all`] gives worker-1 another address, removes worker-2 and
-/// adds worker-3.
+/// A back end that has seen the pods of three workers. [`change_all`] gives worker-1 another address, removes worker-2
+/// and adds worker-3.
 async fn three_workers(server: &ApiServer) -> KubeBackend {
     server.put("pods", pod("new", 0, &evicted()));
     server.put("pods", pod("new", 1, &running("10.0.0.1")));
@@ -45,7 +45,7 @@ async fn sees_all_changes(pods: &KubeBackend) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_watch_resumes_where_it_was() {
+async fn a_watch_that_ends_resumes_at_its_newest_version() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let lists = server.count(Kind::List);
@@ -163,7 +163,7 @@ async fn a_table_reports_no_change_if_nothing_has_changed() {
     table.mark_unchanged();
     server.end_watches(Some(gone()));
     server.put("pods", pod("new", 1, &running("10.0.0.1")));
-    // Once this pod is seen, the earlier events have been handled.
+    // When the back end has seen this pod, it has handled the earlier events.
     server.put("pods", pod("other", 7, &running("10.0.0.7")));
     until(&pods, &job("other"), "the pod is known", |table| !table.is_empty()).await;
     assert!(!table.has_changed().expect("the back end runs"));

@@ -54,7 +54,7 @@ fn run_at_once(pod: &mut Value) {
 fn run_elsewhere_at_once(pod: &mut Value) {
     run_at_once(pod);
     let index: u32 =
-        pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok()).expect("one");
+        pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok()).expect("an index");
     pod["status"]["podIP"] = json!(address(index + WORKERS));
 }
 

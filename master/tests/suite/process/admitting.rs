@@ -14,7 +14,7 @@ async fn refused(master: &Master, job: &Value, code: &str, texts: &[&str]) {
     assert_eq!((status, problem["code"].as_str()), (422, Some(code)), "{problem}");
     let detail = problem["detail"].as_str().unwrap_or_default();
     for text in texts {
-        assert!(detail.contains(text), "{detail:?} does not say {text:?}");
+        assert!(detail.contains(text), "{detail:?} does not contain {text:?}");
     }
     assert_eq!(master.get("/v1/jobs").await.1, json!({"jobs": []}));
     assert_eq!(descendants(master.id()), [0; 0], "a process was started");

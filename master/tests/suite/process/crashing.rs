@@ -1,4 +1,4 @@
-//! The agents of a killed master end too, and the next master continues its jobs.
+//! When a master is killed, its agents end too, and the next master continues the jobs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ async fn an_agent_that_gets_sigterm_from_outside_causes_an_uncounted_restart() {
     let view = master.until("beheaded", |view| view["generation"] == "1.2" && all_run(view)).await;
     assert_eq!((&view["restarts"]["counted"], &view["restarts"]["uncounted"]), (&json!(0), &json!(1)));
     assert_eq!(view["restarts"]["failed_starts"][0]["failure"]["replica"], "worker-1", "{view:#}");
-    let kept = parent(u32::try_from(view["replicas"][0]["pid"].as_u64().expect("a process id")).expect("small"));
+    let kept = parent(u32::try_from(view["replicas"][0]["pid"].as_u64().expect("a process id")).expect("an id"));
     assert!(kept.is_some_and(|agent| processes.contains(&agent)), "worker-0 keeps its agent");
 }
 

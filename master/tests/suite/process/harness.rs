@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The path of a program that this workspace builds.
 pub(crate) fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test is a program");
-    let program = test.parent().and_then(Path::parent).expect("the test lies in target/debug/deps").join(name);
+    let program = test.parent().and_then(Path::parent).expect("the test is in target/debug/deps").join(name);
     assert!(program.is_file(), "there is no {}: run `cargo build --workspace` first", program.display());
     program
 }
@@ -66,7 +66,7 @@ impl Folders {
         Self::serving(&mut shell).expect("the master serves")
     }
 
-    /// A master with an injected fault. If it dies before it serves, the error is the signal that ended it.
+    /// A master with an injected fault. If the master dies before it serves, the error is the signal that ended it.
     pub(crate) fn struck_master(&self, strike: &Strike) -> Result<Master, Option<i32>> {
         Self::serving(self.command_of("chaos-master").env(STRIKE_VARIABLE, strike.to_string()))
     }
@@ -92,7 +92,7 @@ pub(crate) struct Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // The test may already have killed it.
+        // The test may already have killed the master.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -146,7 +146,8 @@ impl Master {
 }
 
 fn client() -> reqwest::Client {
-    // The crate `client` enables TLS in reqwest, and cargo unifies a workspace's features. A second call has no effect.
+    // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
+    // second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
 }
@@ -196,7 +197,8 @@ fn processes() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The state and the parent of a process. The fields follow its name, which may contain any character: see proc(5).
+/// The state and the parent of a process. Both fields follow the process's name, which may contain any character: see
+/// proc(5).
 fn stat(id: u32) -> Option<(String, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

@@ -13,7 +13,7 @@ fn refuses(command: &mut Command, texts: &[&str]) {
     let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
     assert_eq!(errors.len(), 1, "{said}");
     for text in texts {
-        assert!(errors[0].contains(text), "{:?} does not say {text:?}", errors[0]);
+        assert!(errors[0].contains(text), "{:?} does not contain {text:?}", errors[0]);
     }
 }
 

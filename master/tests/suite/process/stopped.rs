@@ -1,16 +1,16 @@
-//! An agent that somebody has stopped answers nothing, and neither it nor its script ends by itself.
+//! An agent that was stopped with SIGSTOP does not answer. Neither this agent nor its script ends by itself.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::process::harness::{Folders, descendants, is_dead, parent};
 
-/// Leaves a process behind that is in no group of the script.
+/// A script that starts a process in another process group.
 const DETACHES: &str = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n\
                         print('up', flush=True)\ntime.sleep(600)\n";
 
 #[tokio::test]
-async fn a_stopped_agent_is_killed_with_all_its_processes_before_the_others_start_again() {
+async fn a_stopped_agent_is_killed_with_all_its_processes_before_the_gang_starts_again() {
     let folders = Folders::new(DETACHES);
     let master = folders.master();
     let rules = json!({"on_unreachable": "replace", "lease_seconds": 1, "max_restarts": 0});
@@ -25,13 +25,13 @@ async fn a_stopped_agent_is_killed_with_all_its_processes_before_the_others_star
     let view = master.until("stopped", |view| is_up(view, json!(["worker-0", "worker-1"]))).await;
     let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
     let agent = parent(run).expect("its agent");
-    kill_process(Pid::from_raw(agent.try_into().expect("small")).expect("a process"), Signal::STOP).expect("it lives");
+    kill_process(Pid::from_raw(agent.try_into().expect("an id")).expect("a process"), Signal::STOP).expect("it runs");
     let processes = [descendants(agent), vec![agent]].concat();
 
     let view = master.until("stopped", |view| view["generation"] != "1.1" && view["state"] == "running").await;
     let alive: Vec<&u32> = processes.iter().filter(|id| !is_dead(**id)).collect();
-    assert!(alive.is_empty(), "{alive:?} of {processes:?} live: {view:#}");
+    assert!(alive.is_empty(), "{alive:?} of {processes:?} are alive: {view:#}");
     let is_whole_again = |view: &Value| view["generation"] != "1.1" && is_up(view, json!(["worker-0", "worker-1"]));
     let view = master.until("stopped", is_whole_again).await;
-    assert!(view["restarts"].is_null(), "nothing counts: {view:#}");
+    assert!(view["restarts"].is_null(), "no restart is recorded: {view:#}");
 }

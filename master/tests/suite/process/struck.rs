@@ -1,4 +1,4 @@
-//! A master's process is killed at a chosen point, and the next master brings the job to its end.
+//! A master's process is killed at a chosen point, and the next master continues the job until it succeeds.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -34,14 +34,14 @@ const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault:
 /// A client of the current master. Each strike kills one master; the last master survives.
 struct Client<'a> {
     folders: &'a Folders,
-    /// The strikes that are left, one for each of the next masters.
+    /// The strikes of the next masters, one for each.
     strikes: VecDeque<Strike>,
     master: Option<Master>,
     killed: usize,
 }
 
 impl Client<'_> {
-    /// Asks until `test` accepts the answer. A master that does not answer was killed, so its successor is asked.
+    /// Asks until `test` accepts the answer. If a master does not answer, it was killed, and its successor is asked.
     async fn ask(&mut self, (method, path): (Method, &str), body: &Value, test: impl Fn(u16, &Value) -> bool) -> Value {
         let mut seq = 0;
         loop {
@@ -93,14 +93,14 @@ async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
     client.ask((Method::POST, "/v1/jobs"), &job, |status, _| status == 201 || status == 200).await;
     let is_over = |_: u16, view: &Value| view["result"].is_object() && view["state"] != "stopping";
     let view = client.ask((Method::GET, "/v1/jobs/struck"), &Value::Null, is_over).await;
-    // The count of failures may be 0: a master may be killed before it records the failure, and its pods die with it.
+    // If a master is killed before it records the failure, its pods end too. Then the count of failures is 0.
     assert_eq!(
         (&view["state"], &view["restarts"]["uncounted"]),
         (&json!("succeeded"), &json!(1)),
         "{strike}: {view:#}"
     );
     client.ask((Method::DELETE, "/v1/jobs/struck"), &Value::Null, |status, _| status == 202 || status == 404).await;
-    // The client may learn of the delete before the strike kills the master, so it asks a second time.
+    // The master may answer 404 before the strike kills it, so the client asks twice.
     for _ in 0..2 {
         client.ask((Method::GET, "/v1/jobs/struck"), &Value::Null, |status, _| status == 404).await;
     }

@@ -70,7 +70,7 @@ async fn a_tfjob_may_begin_suspended_and_is_resumed_by_the_file_without_suspend(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tfjob_that_is_applied_again_with_other_code_names_the_push() {
+async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_push() {
     let master = Master::new();
     let (code, other) = (keep(master.jobs.code()), keep_other(&master));
     let apply = async |code: CodeId| {
@@ -80,11 +80,11 @@ async fn a_tfjob_that_is_applied_again_with_other_code_names_the_push() {
             .expect("a valid TFJob");
         let is_fine = master.jobs.check(&read).await.is_ok();
         let applied = master.jobs.apply(read).await.map(drop).map_err(|error| error.to_string());
-        assert_eq!(applied.is_ok(), is_fine, "the check knows: {applied:?}");
+        assert_eq!(applied.is_ok(), is_fine, "`check` and `apply` disagree: {applied:?}");
         applied
     };
-    apply(code).await.expect("it is new");
-    apply(code).await.expect("it is the same");
+    apply(code).await.expect("the job is new");
+    apply(code).await.expect("the job has the same code");
     let refused = "tfjob brought is on record with other code. To start its scripts again with the new code: \
                    client push brought FOLDER";
     assert_eq!(apply(other).await, Err(refused.to_owned()));
@@ -111,7 +111,7 @@ async fn a_check_creates_nothing_and_a_refusal_names_each_field() {
     assert_eq!(refused.json()["detail"], detail);
     assert_eq!(master.get(TFJOBS).await.json(), json!({ "items": [] }));
 
-    // A job that was submitted in another way is no TFJob.
+    // A job that was not submitted as a TFJob is not shown as a TFJob.
     let spec = crate::service::elastic::elastic("own", 1, 2);
     master.submit(spec).await;
     assert_eq!(master.get("/v1/jobs/own/tfjob").await.status, 404);

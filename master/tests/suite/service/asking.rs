@@ -36,7 +36,7 @@ async fn a_view_shows_state_generation_and_each_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_poll_answers_when_something_changes() {
+async fn a_long_poll_answers_when_the_view_changes() {
     let master = Master::serving(None).await;
     let spec = spec("polled", 1);
     let job = master.submit(spec.clone()).await;
@@ -48,7 +48,7 @@ async fn a_long_poll_answers_when_something_changes() {
     let change = async { agents[0].exit(ExitOutcome::Code(0)) };
     let (answer, ()) = tokio::join!(poll, change);
     let seq = answer.json()["seq"].as_u64().expect("a number");
-    assert!(seq > running.seq, "{seq} after {}", running.seq);
+    assert!(seq > running.seq, "the answer has sequence number {seq}, the request had {}", running.seq);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,12 +23,12 @@ async fn a_panic_in_a_handler_is_a_500_and_is_counted_and_the_next_request_is_se
         "muster_http_requests_total{route=\"/create\",status=\"500\"} 2\n",
         "muster_http_requests_total{route=\"/v1/jobs\",status=\"200\"} 1\n",
     ] {
-        assert!(metrics.body.contains(line), "{line}{}", metrics.body);
+        assert!(metrics.body.contains(line), "no line {line}in {}", metrics.body);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_count_jobs_by_state_and_name_no_job() {
+async fn metrics_count_jobs_by_state_and_contain_no_job_name() {
     let master = Master::serving(Some("the-token")).await;
     let spec = crate::service::harness::spec("secret-plan", 2);
     master.succeed(&spec).await;

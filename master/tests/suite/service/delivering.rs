@@ -1,4 +1,4 @@
-//! The code of a job on its way to the agents.
+//! The master sends the code of a job to its agents.
 
 use axum::http::StatusCode;
 use master::code::CodeStore;
@@ -73,9 +73,9 @@ async fn a_new_master_sends_nothing_to_agents_that_have_the_code() {
     let job = first.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
     first.stop_following().await;
-    // It does not even have the code.
+    // The second master does not have the code itself.
     let second = Master::over("second", backend, store);
-    in_time("the second master knows the job", second.jobs.complete()).await;
+    in_time("the second master has read the records", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     reach(&job, JobState::Running).await;
     let agents = agents(&second, &spec).await;
@@ -126,7 +126,7 @@ async fn a_replica_that_cannot_receive_the_code_is_named_and_no_script_starts() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_with_the_way_out() {
+async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_and_the_failure_says_what_to_do() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 1);
     let job = master.submit(spec.clone()).await;
@@ -144,7 +144,7 @@ async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_with_the_w
     assert_eq!(*replica, worker(0));
 }
 
-/// The number of agents that receive blobs of one job at the same time.
+/// The maximum number of agents that receive blobs of one job at the same time.
 const MANY: u32 = 32;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +170,7 @@ async fn slow_agents_of_one_job_do_not_delay_another_job() {
     master.submit(slow.clone()).await;
     for index in 0..MANY {
         let agent = master.backend.agent(&slow.name, worker(index)).await;
-        in_time("the agent is asked what it misses", async {
+        in_time("the agent is asked which blobs it lacks", async {
             while agent.history().offers == 0 {
                 tokio::task::yield_now().await;
             }

@@ -68,7 +68,7 @@ async fn every_reference_resolves_and_every_error_is_a_problem() {
     assert!(references.len() > 50, "{references:?}");
     for reference in references {
         let pointer = reference.as_str().and_then(|text| text.strip_prefix('#')).expect("a local reference");
-        assert!(document.pointer(pointer).is_some(), "{pointer}");
+        assert!(document.pointer(pointer).is_some(), "{pointer} does not resolve");
     }
     let mut responses = vec![];
     all(&document["paths"], "responses", &mut responses);

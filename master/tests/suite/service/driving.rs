@@ -69,7 +69,7 @@ async fn no_agent_is_started_before_all_have_their_environment() {
     let histories: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history()).collect();
     let last_config = histories.iter().flat_map(|history| &history.configured_at).max();
     let first_start = histories.iter().flat_map(|history| &history.starts).min();
-    assert!(last_config < first_start, "{last_config:?} and {first_start:?}");
+    assert!(last_config < first_start, "last environment at {last_config:?}, first start at {first_start:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +95,7 @@ async fn pods_that_never_start_show_why_they_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_agent_learns_its_membership_in_the_start() {
+async fn each_agent_receives_its_membership_in_the_start() {
     let master = Master::new();
     let spec = spec("seated", 3);
     master.submit(spec.clone()).await;
@@ -126,7 +126,7 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     use master::store::JobStore;
     let mut master = Master::new();
     let old = master.succeed(&spec("again", 1)).await;
-    // The registry does not learn yet that the record is deleted.
+    // The registry stops following the records, so that it does not learn of the deletion yet.
     master.stop_following().await;
     master.store.delete(&old.name, &old.uid).await.expect("delete");
     let submit = {

@@ -17,7 +17,7 @@ use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
 
 use crate::service::harness::{Master, client, in_time, reach, until, worker};
 
-/// An elastic job that never grows only because time has passed, and restarts without a pause.
+/// An elastic job that restarts without a pause. Its grow interval is longer than a test may take.
 pub(crate) fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
     let request = JobRequest {
         worker_min: Some(min),
@@ -52,9 +52,9 @@ async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> W
     record.workers().expect("the job is elastic")
 }
 
-/// The newest value of a variable that this agent got.
+/// The value of a variable in the newest environment of this agent.
 pub(crate) fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
-    agent.history().configs.last().expect("it was configured").1[variable].clone()
+    agent.history().configs.last().expect("the agent was configured").1[variable].clone()
 }
 
 pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
@@ -89,7 +89,7 @@ async fn pods_for_a_larger_number_of_workers_are_created_without_a_pause() {
     let master = Master::new();
     let spec = elastic("scaled", 1, 2);
     let job = master.submit(spec.clone()).await;
-    // The pauses after lost pods would exceed the deadline.
+    // If the master paused as it does after lost pods, this test would exceed its deadline.
     for _ in 0..8 {
         running_with(&job, &[0, 1]).await;
         scale(&master, &spec, None, 1).await;
@@ -124,7 +124,7 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
     assert_eq!(newest(&agents[&0], "RANK"), json!(3));
     assert_eq!(newest(&agents[&1], "RANK"), json!(0));
     assert_eq!(newest(&agents[&1], "TF_CONFIG")["task"], json!({"type": "worker", "index": 0}));
-    assert_eq!(self::revision(&master, &spec).await, revision, "nothing is recorded");
+    assert_eq!(self::revision(&master, &spec).await, revision, "the record has not changed");
     succeed(&agents);
     assert_eq!(reach(&job, JobState::Succeeded).await.restarts.total(), 0);
 }
@@ -134,7 +134,7 @@ async fn revision(master: &Master, spec: &JobSpec) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_script_counts_and_the_gang_starts_again_with_everybody() {
+async fn a_failed_script_uses_a_restart_and_the_gang_starts_again_with_all_workers() {
     let master = Master::new();
     let spec = elastic("failed", 2, 3);
     let job = master.submit(spec.clone()).await;
@@ -149,7 +149,7 @@ async fn a_failed_script_counts_and_the_gang_starts_again_with_everybody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_goes_on_with_the_same_members() {
+async fn a_new_master_continues_with_the_same_members() {
     let first = Master::with_key("first", AgentKey::random(), FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let spec = elastic("adopted", 2, 4);
     let job = first.submit(spec.clone()).await;
@@ -161,7 +161,7 @@ async fn a_new_master_goes_on_with_the_same_members() {
     second.jobs.complete().await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     let view = running_with(&job, &[0, 2, 3, 1]).await;
-    assert_eq!(view.generation, seats.generation, "the start goes on");
+    assert_eq!(view.generation, seats.generation, "the start continues");
     scale(&second, &spec, None, 3).await;
     let view = running_with(&job, &[0, 2, 3]).await;
     assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
@@ -172,7 +172,7 @@ async fn a_new_master_goes_on_with_the_same_members() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_left_without_a_master_is_missed_by_the_next_master() {
+async fn the_next_master_notices_that_a_member_left_while_no_master_ran() {
     let first = Master::new();
     let spec = elastic("missed", 2, 3);
     let job = first.submit(spec.clone()).await;
@@ -241,7 +241,7 @@ async fn a_change_that_does_not_fit_the_job_is_refused() {
     let before = revision(&master, &spec).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 3})).await;
     assert_eq!((answer.status, &answer.json()["workers"]), (200, &json!({"min": 2, "max": 3})));
-    assert_eq!(revision(&master, &spec).await, before, "the same number is no change");
+    assert_eq!(revision(&master, &spec).await, before, "the same number changes nothing");
     succeed(&agents(&master, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 4})).await;
@@ -297,7 +297,7 @@ async fn workers_that_come_and_go_in_any_order_leave_a_gang_that_succeeds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_ten_minutes_without_a_failure_the_earlier_ones_use_up_no_restart() {
+async fn after_ten_minutes_without_a_failure_earlier_failures_use_no_restart() {
     let master = Master::new();
     let elastic = elastic("forgiven", 1, 2);
     let spec = JobSpec { run_policy: RunPolicy { max_restarts: 1, ..elastic.run_policy.clone() }, ..elastic };

@@ -1,9 +1,9 @@
-//! Requests with an ambiguous length are refused, and a request that is hidden in their body has no effect.
+//! Requests with an ambiguous length are refused. A request that is hidden behind their body has no effect.
 
 use crate::service::harness::{Master, statuses};
 
-/// A request that is hidden behind the body of another request. If the master ended that request too early, this
-/// request would create a job.
+/// A request that follows the body of another request. If the master did not close the connection after it had refused
+/// the other request, this request would create a job.
 const HIDDEN: &str =
     "GET /create?strategy=AllReduce&n_worker=1&name=hidden HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 

@@ -1,4 +1,4 @@
-//! A script fails, and its job waits for new code with `on_failure` `wait`.
+//! With `on_failure` `wait`, a job whose script fails waits for new code.
 
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
@@ -33,10 +33,10 @@ async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgen
     (job, view, agents)
 }
 
-/// The second master over the pods and the records of the first, with both codes of the tests.
+/// A second master over the pods and the records of the first master. It has both versions of the code.
 async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
     let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both);
-    in_time("the second master knows the job", second.jobs.complete()).await;
+    in_time("the second master has read the records", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     (second, job)
 }
@@ -58,13 +58,15 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         let [failed] = &*view.restarts.failed_starts else { panic!("{:?}", view.restarts) };
         let Failure::ReplicaExited { replica, .. } = &failed.failure else { panic!("{failed:?}") };
         assert_eq!((*replica, failed.generation, view.restarts.total()), (worker(1), view.generation, 0));
-        let record = master.store.get(&spec.name).await.expect("it answers").expect("the job is on record").record;
+        let record =
+            master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record").record;
         assert!(record.restarts.is_empty(), "the failure is judged later");
-        push(&master, &spec, old).await.expect("the code is taken");
-        assert_eq!(until(&job, |view| view.state == JobState::Halted).await.pushes, 0, "it is the failed code");
+        push(&master, &spec, old).await.expect("the code is accepted");
+        let pushes = until(&job, |view| view.state == JobState::Halted).await.pushes;
+        assert_eq!(pushes, 0, "a push of the failed code changes nothing");
 
         let other = keep_other(&master);
-        push(&master, &spec, other).await.expect("the code is taken");
+        push(&master, &spec, other).await.expect("the code is accepted");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.times.halted), (Some(other), None));
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
@@ -87,14 +89,14 @@ async fn a_new_master_finds_the_job_halted() {
     let (second, job) = taken_over(&first, &spec).await;
     let view = until(&job, |view| view.state == JobState::Halted).await;
     assert_eq!((view.restarts.failed_starts.len(), view.restarts.total()), (1, 0));
-    push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+    push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
     let view = until(&job, |view| view.state == JobState::Running).await;
     assert_eq!(view.restarts.total(), 0);
-    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "in the same pods");
+    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "the scripts start again in the same pods");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
+async fn a_new_master_continues_to_wait_for_code_although_the_failed_pod_is_lost_too() {
     let elsewhere = Master::new();
     let fixed = halting(&elsewhere);
     for spec in [fixed.clone(), JobSpec { worker_min: Some(1), ..fixed }] {
@@ -106,8 +108,8 @@ async fn a_new_master_goes_on_waiting_although_the_failed_pod_is_lost_too() {
         let (second, job) = taken_over(&first, &spec).await;
         let view = until(&job, |view| view.state == JobState::Halted).await;
         let known = |view: &JobView| (view.restarts.clone(), view.times.halted, view.generation, view.started_pushes);
-        assert_eq!(known(&view), known(&before), "why and since when it waits");
-        push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+        assert_eq!(known(&view), known(&before), "the view still shows why and since when the job waits");
+        push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
         let view = until(&job, |view| view.state == JobState::Running).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
         let GangChange { generation, cause, .. } = &view.changes[0];
@@ -131,18 +133,18 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
     }
     let (second, job) = taken_over(&first, &spec).await;
     reach(&job, JobState::Halted).await;
-    push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+    push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
     until(&job, runs_in(2, 1)).await;
     for agent in agents(&second, &spec).await {
-        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "the evicted start and the failed one");
+        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "one evicted start, one failed start");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_record_of_a_job_that_is_suspended_or_over_has_no_halt() {
+async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
     let master = Master::new();
     let spec = halting(&master);
-    let on_record = async || master.store.get(&spec.name).await.expect("it answers").expect("it is there").record;
+    let on_record = async || master.store.get(&spec.name).await.expect("the store answers").expect("the record").record;
     let (job, ..) = halt(&master, &spec).await;
     assert_eq!(on_record().await.halted.map(|halted| halted.pushes), Some(0));
     suspend(&master, &spec, true).await;
@@ -208,9 +210,9 @@ async fn the_pods_of_a_halted_elastic_job_follow_its_number_of_workers() {
     let view = until(&job, |view| view.replicas.len() == 3).await;
     assert_eq!((view.state, third.history().configs.len()), (JobState::Halted, 0));
     master.backend.evict(&spec.name, worker(1), "drained");
-    // A push is refused until the master knows that the agent is gone.
+    // The master refuses a push until it has observed the eviction.
     let other = keep_other(&master);
-    in_time("the code is taken", async { while push(&master, &spec, other).await.is_err() {} }).await;
+    in_time("the code is accepted", async { while push(&master, &spec, other).await.is_err() {} }).await;
     let view = until(&job, |view| view.state == JobState::Running && view.roster.len() == 3).await;
     assert_eq!(view.restarts.counted, 0);
 }

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 /// How long a step of these tests may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A master with its pods and records. A second master may share them.
+/// A master with its pods and records. A second master may share these pods and records.
 pub(crate) struct Master {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) backend: FakeBackend,
@@ -62,7 +62,7 @@ impl Master {
         Self::with((boot_id, agent_key), backend, (store.clone(), Arc::new(store)), logs)
     }
 
-    /// Like [`Self::over`], with code that it has before it begins.
+    /// Like [`Self::over`]. `fill` stores code before the master begins.
     pub(crate) fn with_code(boot_id: &str, backend: FakeBackend, store: FakeStore, fill: impl Fn(&CodeStore)) -> Self {
         let logs = tempfile::tempdir().expect("a folder");
         fill(&code_below(logs.path()));
@@ -241,7 +241,8 @@ pub(crate) fn statuses(answers: &str) -> Vec<u16> {
 }
 
 pub(crate) fn client() -> reqwest::Client {
-    // The crate `client` enables TLS in reqwest, and cargo unifies a workspace's features. A second call has no effect.
+    // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
+    // second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
 }
@@ -277,7 +278,7 @@ pub(crate) async fn until(job: &JobHandle, test: impl FnMut(&JobView) -> bool) -
     found.unwrap_or_else(|_| panic!("the expected view did not come: {:#?}", job.view.borrow()))
 }
 
-/// Waits for `future`, which must end in time. `what` names it in the failure.
+/// Waits until `future` ends, for at most [`DEADLINE`]. `what` describes the condition in the failure.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }

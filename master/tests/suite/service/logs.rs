@@ -104,7 +104,7 @@ async fn a_follower_gets_all_output_and_then_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_copied_however_often_its_connection_breaks() {
+async fn output_is_copied_completely_even_if_its_connection_breaks_often() {
     let master = Master::serving(None).await;
     let spec = spec("cut", 1);
     let job = master.submit(spec.clone()).await;
@@ -118,7 +118,7 @@ async fn output_is_copied_however_often_its_connection_breaks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opening_a_log_file_is_retried() {
+async fn opening_a_log_file_is_retried_until_it_succeeds() {
     let master = Master::serving(None).await;
     let folder = master.logs.path().to_owned();
     std::fs::remove_dir_all(&folder).expect("the folder with the store of code");

@@ -19,7 +19,7 @@ use crate::faulty_store::{Bug, FaultyStore};
 use crate::service::delivering::{agents, keep, keep_files, spec};
 use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 
-/// Other code of the same script.
+/// Stores the second version of the code.
 pub(crate) fn keep_other(master: &Master) -> CodeId {
     keep_other_in(master.jobs.code())
 }
@@ -28,7 +28,7 @@ fn keep_other_in(store: &CodeStore) -> CodeId {
     keep_files(store, ["print('hello again')", "NAME = 1"])
 }
 
-/// Both codes of these tests, for a master that follows jobs as soon as it begins.
+/// Stores both versions of the code.
 pub(crate) fn keep_both(store: &CodeStore) {
     keep(store);
     keep_other_in(store);
@@ -44,7 +44,7 @@ pub(crate) fn runs_in(epoch: u32, sequence: u32) -> impl Fn(&JobView) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
+async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods() {
     let first = spec(keep(Master::new().jobs.code()), 0);
     for spec in [first.clone(), JobSpec { worker_min: Some(1), ..first }] {
         let master = Master::new();
@@ -53,7 +53,7 @@ async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
         until(&job, runs_in(1, 1)).await;
         let agents = agents(&master, &spec).await;
         let other = keep_other(&master);
-        push(&master, &spec, other).await.expect("the code is taken");
+        push(&master, &spec, other).await.expect("the code is accepted");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.pushes, view.started_pushes), (Some(other), 1, 1));
         assert_eq!(view.restarts.total(), 0);
@@ -62,9 +62,9 @@ async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
         for agent in &agents {
             let history = agent.history();
             assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
-            assert_eq!(history.configs.last().expect("it was configured").1["MUSTER_RESTART_COUNT"], json!(1));
+            assert_eq!(history.configs.last().expect("a config").1["MUSTER_RESTART_COUNT"], json!(1));
         }
-        push(&master, &spec, other).await.expect("the code is taken");
+        push(&master, &spec, other).await.expect("the code is accepted");
         assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "the same code changes nothing");
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         reach(&job, JobState::Succeeded).await;
@@ -74,7 +74,7 @@ async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_goes_on() {
+async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_continues() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
@@ -88,7 +88,7 @@ async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_push_that_outlasts_a_request_names_the_slow_agent_and_is_done_when_it_is_repeated() {
+async fn a_push_that_takes_longer_than_a_request_names_the_slow_agent_and_succeeds_when_it_is_repeated() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
@@ -105,24 +105,25 @@ async fn a_push_that_outlasts_a_request_names_the_slow_agent_and_is_done_when_it
         }
     };
     assert!(error.starts_with("the new code of job \"bringing\" has not reached worker-1 yet"), "{error}");
-    assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "nothing is on record");
+    assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "the push is not on record");
     agents[1].take_code(TakesCode::AtOnce);
-    push(&master, &spec, other).await.expect("all agents have it");
+    push(&master, &spec, other).await.expect("all agents have the code");
     until(&job, |view| view.started_pushes == 1 && view.code == Some(other)).await;
-    // The first offer was that of the submit. The last request asks again if the delivery has ended before it.
+    // The submit made the first offer. All push requests share one delivery, which makes the second offer. If this
+    // delivery ends before the last request, the last request makes a third offer.
     let offers = agents.map(|agent| agent.history().offers);
     assert!(offers == [2, 2] || offers == [3, 3], "one delivery for all requests: {offers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_the_masters_disk_has_damaged_is_asked_for_again() {
+async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_again() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
     until(&job, runs_in(1, 1)).await;
     let other = keep_other(&master);
     let blob = master.logs.path().join("code/blobs").join(Sha256::of(b"print('hello again')").to_string());
-    std::fs::write(blob, "print('HELLO AGAIN')").expect("it is damaged");
+    std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob is damaged");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
     let error = master.jobs.patch(&spec.name, patch).await.expect_err("the code is damaged");
     assert!(matches!(error, JobsError::Code(CodeError::Missing(id)) if id == other), "{error}");
@@ -152,7 +153,7 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
     let other = keep_other(&second);
     // The first master died after it had written the record.
     put_push_on_record(&store, &spec, other).await;
-    in_time("the second master knows the job", second.jobs.complete()).await;
+    in_time("the second master has read the records", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     let view = until(&job, |view| {
         view.state == JobState::Running
@@ -168,7 +169,7 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_died_while_it_stopped_the_scripts_for_a_push_has_neither_failed_nor_lost_a_start() {
+async fn after_a_master_died_while_it_stopped_scripts_for_a_push_the_next_master_runs_the_new_code_without_a_failure() {
     let fixed = spec(keep(Master::new().jobs.code()), 0);
     for spec in [fixed.clone(), JobSpec { worker_min: Some(1), ..fixed }] {
         let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
@@ -183,7 +184,7 @@ async fn a_master_that_died_while_it_stopped_the_scripts_for_a_push_has_neither_
             agent.end_as_stopped();
         }
         let second = Master::with_code("second", backend, store.clone(), keep_both);
-        in_time("the second master knows the job", second.jobs.complete()).await;
+        in_time("the second master has read the records", second.jobs.complete()).await;
         let job = second.jobs.find(&spec.name).expect("the job is on record");
         let view = until(&job, |view| view.state == JobState::Running && view.pushes == 1).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
@@ -228,7 +229,7 @@ async fn a_job_of_an_image_takes_no_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_pushes_at_once_all_scripts_run_the_one_on_record() {
+async fn after_two_pushes_at_once_all_scripts_run_the_code_on_record() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
@@ -246,7 +247,7 @@ async fn of_two_pushes_at_once_all_scripts_run_the_one_on_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_waits_for_its_pods_starts_with_pushed_code_and_one_that_is_deleted_takes_none() {
+async fn a_job_that_waits_for_its_pods_takes_a_push_and_a_deleted_job_refuses_it() {
     let master = Master::over("first", FakeBackend::new(Arrival::Never("no node")), FakeStore::default());
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
@@ -255,6 +256,7 @@ async fn a_job_that_waits_for_its_pods_starts_with_pushed_code_and_one_that_is_d
     let view = until(&job, |view| view.pushes == 1).await;
     assert_eq!((view.state, view.code), (JobState::Pending, Some(other)));
     master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish is recorded");
-    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("it is deleted, or will be");
+    let error =
+        push(&master, &spec, keep(master.jobs.code())).await.expect_err("the job is deleted or is being deleted");
     assert!(error.contains("takes no new code") || error.starts_with("no job is named"), "{error}");
 }

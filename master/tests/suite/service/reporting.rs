@@ -1,4 +1,4 @@
-//! What scripts report with the helper, over HTTP.
+//! The reports that scripts make with the helper, as the master shows them over HTTP.
 
 use protocol::agent::ExitOutcome;
 use protocol::progress::{JobSeries, Progress};
@@ -45,7 +45,7 @@ async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
     };
     second.report(report(1, 0.5));
     let series = master.series("", |series| !series.replicas.is_empty()).await;
-    let shown = serde_json::to_value(&series).expect("it is JSON");
+    let shown = serde_json::to_value(&series).expect("JSON");
     let point = &shown["replicas"][0]["points"][0];
     assert_eq!(shown["replicas"][0]["replica"], "worker-1");
     assert_eq!(
@@ -54,7 +54,7 @@ async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
     );
     first.report(report(2, 0.25));
     second.report(report(2, 0.25));
-    // The end of a run brings its last report.
+    // When a run ends, the master also receives the run's last report.
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
     let series = master.series("", |series| steps(series) == [vec![2], vec![1, 2]]).await;

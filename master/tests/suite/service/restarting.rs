@@ -64,7 +64,7 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
     let failed = &view.restarts.failed_starts[0];
     assert_eq!(failed.failure.to_string(), "worker-1 exited with code 3");
-    assert_eq!(failed.consequences.len(), 2, "the others were stopped: {failed:?}");
+    assert_eq!(failed.consequences.len(), 2, "the other runs were stopped: {failed:?}");
     let after = agents(&master, &spec.name, 3).await;
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old.address(), new.address());
@@ -76,7 +76,7 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     reach(&job, JobState::Succeeded).await;
 }
 
-/// Waits until the master has nothing to do but wait for these agents.
+/// Waits until the master only waits for news of these agents.
 async fn followed(agents: &[FakeAgent]) {
     let all = async {
         while !agents.iter().all(FakeAgent::is_followed) {
@@ -87,7 +87,7 @@ async fn followed(agents: &[FakeAgent]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_without_output_are_no_failed_copies_and_restart_with_two_polls_each() {
+async fn runs_without_output_cause_no_failed_copy_and_each_restart_needs_two_polls() {
     captured_log::begin();
     for (name, is_older) in [("silent", false), ("older", true)] {
         let master = Master::new();
@@ -108,16 +108,17 @@ async fn runs_without_output_are_no_failed_copies_and_restart_with_two_polls_eac
             let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
             assert_eq!(interrupted, Vec::<String>::new());
         }
-        // One poll finds that the run has started, and one waits for its end. For older agents, the copy asks too.
+        // The first poll finds that the run has started, and the second poll waits for its end. With older agents, the
+        // copy of the output polls too.
         let expected = before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>();
-        assert!(is_older || polls() == expected, "{:?}, not {expected:?}", polls());
+        assert!(is_older || polls() == expected, "{:?} polls, but {expected:?} are expected", polls());
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         reach(&job, JobState::Succeeded).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_replaced_between_two_looks_loses_its_run() {
+async fn a_pod_that_is_replaced_between_two_observations_causes_an_uncounted_restart() {
     let master = Master::new();
     let spec = spec_with("replaced", 2, at_once(0));
     let job = master.submit(spec.clone()).await;
@@ -132,7 +133,7 @@ async fn a_pod_that_is_replaced_between_two_looks_loses_its_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_replaced_after_its_success_does_not_undo_it() {
+async fn a_pod_that_is_replaced_after_its_success_does_not_undo_the_success() {
     let master = Master::new();
     let spec = spec_with("done-before", 2, at_once(0));
     let job = master.submit(spec.clone()).await;
@@ -183,7 +184,7 @@ async fn an_evicted_pod_is_replaced_and_no_restart_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_503_of_an_ending_agent_causes_an_uncounted_restart_and_a_503_of_a_proxy_a_counted_one() {
+async fn a_503_of_an_ending_agent_causes_an_uncounted_restart_and_a_503_of_a_proxy_a_counted_restart() {
     let ending = r#"{"status":503,"code":"unavailable","detail":"the agent is ending"}"#;
     for (body, counts) in [(ending, (1, 1)), ("no healthy upstream", (2, 0))] {
         let master = Master::new();
@@ -319,7 +320,7 @@ async fn a_requeued_gang_deletes_its_pods_and_creates_them_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_not_done_by_its_deadline_has_failed() {
+async fn a_job_that_is_not_done_by_its_deadline_fails() {
     let master = Master::new();
     let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
     let job = master.submit(spec.clone()).await;

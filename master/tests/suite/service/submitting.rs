@@ -10,12 +10,12 @@ fn job(name: &str) -> Value {
     json!({"name": name, "strategy": "AllReduce", "worker_num": 2})
 }
 
-/// Asserts that the request is refused with this status and code, that its detail contains `text`, and that there is no
-/// job.
+/// Asserts that `answer` refuses the request with this status and code, that the detail contains `text`, and that there
+/// is no job.
 async fn refused(master: &Master, answer: Answer, expected: (u16, &str), text: &str) {
     assert_eq!((answer.status, answer.code().as_str()), expected, "{answer:?}");
     let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
-    assert!(detail.contains(text), "{detail:?} does not say {text:?}");
+    assert!(detail.contains(text), "{detail:?} does not contain {text:?}");
     assert_eq!(master.get("/v1/jobs").await.json(), json!({"jobs": []}));
 }
 

@@ -24,7 +24,7 @@ async fn suspend(master: &Master, spec: &JobSpec, is_suspended: bool) {
     master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
 }
 
-/// Waits until the job is suspended and none of its pods is left.
+/// Waits until the job is suspended and all its pods are deleted.
 async fn emptied(master: &Master, job: &JobHandle, spec: &JobSpec) -> JobView {
     let view = until(job, |view| view.state == JobState::Suspended).await;
     in_time("the pods are deleted", async {
@@ -37,7 +37,7 @@ async fn emptied(master: &Master, job: &JobHandle, spec: &JobSpec) -> JobView {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_suspended_job_has_no_pods_and_goes_on_when_it_is_resumed() {
+async fn a_suspended_job_has_no_pods_and_starts_again_when_it_is_resumed() {
     for spec in [elastic("suspended", 2, 3), fixed("suspended", 3)] {
         let master = Master::new();
         let job = master.submit(spec.clone()).await;
@@ -59,7 +59,7 @@ async fn a_suspended_job_has_no_pods_and_goes_on_when_it_is_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_leaves_a_suspended_job_alone_and_counts_its_starts() {
+async fn a_new_master_keeps_a_suspended_job_suspended_and_counts_its_starts() {
     for spec in [elastic("left", 2, 3), fixed("left", 3)] {
         let key = AgentKey::random();
         let first = Master::with_key("first", key, FakeBackend::new(Arrival::AtOnce), FakeStore::default());
@@ -76,14 +76,14 @@ async fn a_new_master_leaves_a_suspended_job_alone_and_counts_its_starts() {
         until(&job, |view| view.state == JobState::Running).await;
         let agents = agents(&second, &spec, &[0, 1, 2]).await;
         let count = newest(&agents[&0], "MUSTER_RESTART_COUNT").as_u64().expect("a number");
-        assert!(count >= 1, "{count} starts before this one");
+        assert!(count >= 1, "{count} earlier starts");
         succeed(&agents);
         assert_eq!(reach(&job, JobState::Succeeded).await.restarts.counted, 0);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_suspended_job_can_be_cancelled_and_an_ended_one_cannot_be_suspended() {
+async fn a_suspended_job_can_be_cancelled_and_an_ended_job_cannot_be_suspended() {
     let master = Master::new();
     let spec = fixed("paused", 2);
     let job = master.submit(spec.clone()).await;

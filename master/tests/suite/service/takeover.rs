@@ -34,11 +34,11 @@ async fn found(master: &Master, name: &protocol::ids::JobName) -> master::regist
 /// A persistent agent key that no other master has.
 fn kept_key() -> AgentKey {
     let dir = tempfile::tempdir().expect("a folder");
-    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("made")
+    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("a new key")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_with_another_key_leaves_a_running_job_alone_and_says_so() {
+async fn a_master_with_another_key_does_not_change_a_running_job_and_shows_the_reason() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::with_key("first", kept_key(), backend, store);
     let spec = spec("foreign", 2);
@@ -80,7 +80,8 @@ async fn a_cancel_at_a_master_with_another_key_is_carried_out_by_the_master_that
     reach(&shown, JobState::Cancelled).await;
 }
 
-/// A job that two masters know and that the first master then abandons. Its pods never start. Their grace is 1 s each.
+/// Submits a job to `first`, waits until `second` shows the job, and stops `first`. The job's pods never start. Each
+/// pod has a grace period of 1 s.
 async fn abandoned(first: &Master, second: &Master) -> master::registry::JobHandle {
     let pod = PodOptions { termination_grace_seconds: NonZeroU32::new(1), ..PodOptions::default() };
     let spec = JobSpec { pod, ..spec("left", 2) };
@@ -96,7 +97,7 @@ async fn abandoned(first: &Master, second: &Master) -> master::registry::JobHand
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_is_carried_out_by_the_asked_master_if_the_master_with_the_jobs_key_is_gone() {
+async fn a_wish_is_carried_out_by_the_asked_master_if_the_master_with_the_jobs_key_has_stopped() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
         let first = Master::with_key("first", kept_key(), backend.clone(), store.clone());
@@ -107,7 +108,7 @@ async fn a_wish_is_carried_out_by_the_asked_master_if_the_master_with_the_jobs_k
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_is_carried_out_by_the_asked_master_if_the_newer_master_is_gone() {
+async fn a_wish_is_carried_out_by_the_asked_master_if_the_newer_master_has_stopped() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
         let newer = Master::over("2-newer", backend.clone(), store.clone());
@@ -206,12 +207,14 @@ async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
     let backend: &dyn master::backend::PodBackend = &master.backend;
     backend.delete(&key, crate::service::harness::worker(1)).await.expect("delete");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));
-    in_time("the pod is back", master.backend.table(&spec.name).wait_for(is_there)).await.expect("the table is kept");
+    in_time("the pod is created again", master.backend.table(&spec.name).wait_for(is_there))
+        .await
+        .expect("the table is kept");
     assert!(job.view.borrow().restarts.is_empty(), "no start has failed: {:?}", job.view.borrow());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_epoch_is_raised_once_and_the_first_master_yields() {
+async fn the_epoch_is_raised_once_and_the_first_master_stops_driving_the_job() {
     let first = Master::new();
     let spec = spec("yields", 2);
     let job = first.submit(spec.clone()).await;
@@ -229,7 +232,7 @@ async fn the_epoch_is_raised_once_and_the_first_master_yields() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_succeeded_while_no_master_ran_has_succeeded() {
+async fn the_next_master_shows_that_a_job_succeeded_while_no_master_ran() {
     let first = Master::new();
     let spec = spec("meanwhile", 2);
     let job = first.submit(spec.clone()).await;
@@ -263,7 +266,7 @@ async fn a_cancel_that_was_recorded_while_no_master_ran_is_carried_out_by_the_ne
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_that_the_first_master_stopped_for_a_cancel_are_no_failure_to_the_second() {
+async fn runs_that_the_first_master_stopped_for_a_cancel_are_not_a_failure_for_the_second_master() {
     let first = Master::new();
     let spec = spec("half-way", 2);
     let job = first.submit(spec.clone()).await;

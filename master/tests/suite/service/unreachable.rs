@@ -1,4 +1,5 @@
-//! Elastic jobs with `on_unreachable` `replace`: a machine is cut off, and nothing shows that its script is dead.
+//! Elastic jobs with `on_unreachable` `replace`. When a machine is cut off, the master cannot observe the end of its
+//! script.
 
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use testkit::fake::{AgentEvent, Arrival, FakeAgent, FakeBackend, FakeStore};
 use crate::service::elastic::{agents, running_with, succeed};
 use crate::service::harness::{Master, reach, worker};
 
-/// An elastic job of 2 to 3 workers with a lease of a second.
+/// An elastic job of 2 to 3 workers with a lease of 1 s.
 fn leased(name: &str) -> JobSpec {
     let run_policy = RunPolicy {
         backoff_seconds: 0,
@@ -33,7 +34,7 @@ fn leased(name: &str) -> JobSpec {
 fn ended_at(agent: &FakeAgent) -> Instant {
     let events = agent.history().events;
     let ended = events.iter().rev().find(|(_, event)| matches!(event, AgentEvent::Ended { .. }));
-    ended.unwrap_or_else(|| panic!("its run has not ended: {events:#?}")).0
+    ended.unwrap_or_else(|| panic!("the agent's run has not ended: {events:#?}")).0
 }
 
 fn cause(view: &JobView) -> Option<String> {

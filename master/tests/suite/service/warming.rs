@@ -8,7 +8,7 @@ use protocol::view::JobState;
 use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_agent_of_a_warm_job_is_asked_once() {
+async fn each_agent_of_a_warm_job_is_asked_once_for_a_warm_interpreter() {
     for (preload, expected) in [(Some(Preload::Modules(vec![])), 1), (Some(Preload::Never), 0), (None, 0)] {
         let master = Master::new();
         let policy = RunPolicy { preload, max_restarts: 1, backoff_seconds: 0, ..RunPolicy::default() };

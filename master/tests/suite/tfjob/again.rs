@@ -1,4 +1,4 @@
-//! A TFJob that is applied again: what may differ from the job on record.
+//! A TFJob that is applied again: the fields that may differ from the job on record.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use protocol::job::JobSpec;
 
 use super::{corpus, read_text};
 
-/// The job of a file with this text instead of another one.
+/// The job of a file in which the text `before` is replaced by `after`.
 fn edited(name: &str, before: &str, after: &str) -> JobSpec {
     let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("read a file of the corpus");
     assert!(document.contains(before), "{name} has no {before}");
@@ -39,7 +39,7 @@ fn only_suspend_and_the_workers_of_an_elastic_job_may_differ() {
 }
 
 #[test]
-fn workers_are_compared_with_those_that_the_job_has_now() {
+fn workers_are_compared_with_the_current_number_of_workers() {
     let spec = edited("dynamic", "kind", "kind");
     let scaled = Some(Workers { min: 1, max: 7 });
     let back = Some(JobPatch { worker_num: Some(4), ..JobPatch::default() });

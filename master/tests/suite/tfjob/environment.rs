@@ -1,4 +1,4 @@
-//! What the scripts of a TFJob find in TF_CONFIG, and the labels of their pods.
+//! The TF_CONFIG of the scripts of a TFJob, and the labels of their pods.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ fn tf_config_is_that_of_a_tfjob_with_addresses_instead_of_services() {
 }
 
 #[test]
-fn a_master_keeps_its_name_in_tf_config() {
+fn a_replica_of_type_master_keeps_this_type_in_tf_config() {
     let environments = environments(&spec("master"));
     let cluster = json!({
         "master": ["10.0.0.0:2222"], "worker": ["10.0.0.1:2222"], "ps": ["10.0.0.2:2222", "10.0.0.3:2222"],

@@ -10,7 +10,7 @@ use super::read_file;
 /// 2026-01-01T00:00:00Z.
 const BEGIN: u64 = 1_767_225_600_000;
 
-/// The object of a job of this file whose view has these fields too.
+/// The TFJob object of the job in this file. `more` contains fields of the job's view.
 fn shown(name: &str, more: &Value) -> Value {
     let spec = read_file(name).expect("a valid TFJob").spec;
     let mut view = json!({
@@ -142,7 +142,7 @@ fn replicas_are_counted_by_the_types_of_the_file() {
         counts(&json!({ "state": "running", "replicas": replicas })),
         json!({ "MASTER": { "succeeded": 1 }, "worker": { "active": 1 }, "ps": {} })
     );
-    // Replicas that were stopped after the success have succeeded.
+    // Replicas that were stopped after the success are counted as succeeded.
     let ended = json!([replica("chief-0", "exited", &done), replica("ps-1", "exited", &killed)]);
     assert_eq!(
         counts(&json!({ "state": "succeeded", "result": { "outcome": "succeeded" }, "replicas": ended })),
@@ -151,7 +151,7 @@ fn replicas_are_counted_by_the_types_of_the_file() {
 }
 
 #[test]
-fn the_object_is_what_was_sent_with_a_status() {
+fn the_object_is_the_document_that_was_sent_with_a_status() {
     let ended = json!({
         "state": "succeeded", "result": { "outcome": "succeeded" },
         "times": { "accepted": BEGIN, "started": BEGIN + 5_000, "ended": BEGIN + 30_000 },
@@ -175,7 +175,7 @@ fn the_object_is_what_was_sent_with_a_status() {
 }
 
 #[test]
-fn a_suspended_or_scaled_job_shows_it_in_its_spec() {
+fn a_suspension_and_a_new_number_of_workers_are_shown_in_the_spec() {
     let object = shown("dynamic", &json!({ "state": "suspended", "workers": { "min": 1, "max": 7 } }));
     assert_eq!(object["spec"]["runPolicy"]["suspend"], true);
     assert_eq!(object["spec"]["tfReplicaSpecs"]["Worker"]["replicas"], 7);

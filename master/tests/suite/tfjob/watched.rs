@@ -1,4 +1,4 @@
-//! TFJobs that are objects of the cluster: when each gets a job, which status it shows, and when it is deleted.
+//! TFJobs that are objects of the cluster: when an object gets a job, which status it shows, and when it is deleted.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn watched(object: &Value) -> Watched {
     watched_by(false, object)
 }
 
-/// An object that a master reads which honours the annotation for root, or not.
+/// The object as a master reads it. `honours_root` says whether this master honours the annotation for root.
 fn watched_by(honours_root: bool, object: &Value) -> Watched {
     Watched::of(object, &Place::Pods { namespace: NAMESPACE.to_owned(), honours_root })
 }
@@ -54,7 +54,7 @@ fn newest(need: &Need) -> String {
 }
 
 #[test]
-fn an_object_without_a_job_gets_one_once() {
+fn an_object_without_a_job_gets_a_job_only_once() {
     let plain = object(|_| {});
     let new = Memory::default();
     assert!(matches!(watched(&plain).need(None, &new, NOW), Need::Apply(_)));
@@ -98,10 +98,10 @@ fn a_status_is_written_when_it_changes() {
     assert_eq!(status["observedGeneration"], 1);
     let shown = object(|object| object["status"] = status.clone());
     let later = UnixMillis(NOW.0 + 60_000);
-    // A new master knows from the status that this generation was applied.
+    // A new master reads in the status that this generation was applied.
     assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &Memory::default(), later), Need::Nothing);
 
-    // It knows some times only roughly, so those in the object stay.
+    // A new master may compute other times for the same events. The times in the object then stay.
     let ran = |at: u64| {
         let times = json!({ "accepted": NOW, "started": at });
         job(&plain, &json!({ "state": "running", "times": times }))
@@ -121,7 +121,7 @@ fn a_status_is_written_when_it_changes() {
 }
 
 #[test]
-fn counts_alone_are_written_every_thirty_seconds() {
+fn a_status_in_which_only_counts_have_changed_is_written_every_thirty_seconds() {
     let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
     let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
         panic!("the status is new")
@@ -137,7 +137,7 @@ fn counts_alone_are_written_every_thirty_seconds() {
     assert_eq!(
         unheard.need(Some(&joined), &applied, after(3)),
         Need::Wait(Duration::from_secs(27)),
-        "before the watch"
+        "the status is written, but the watch has not reported it"
     );
     let running = job(&plain, &json!({ "state": "running", "replicas": replicas }));
     assert_eq!(newest(&shown.need(Some(&running), &applied, after(3))), "TFJobRunning: TFJob mnist is running");
@@ -158,7 +158,9 @@ fn a_change_is_applied_or_named_in_the_newest_condition() {
         object["metadata"]["generation"] = 2.into();
         object["spec"]["runPolicy"] = json!({ "suspend": true });
     });
-    let Need::Apply(read) = watched(&suspended).need(Some(&job), &before, NOW) else { panic!("it may change") };
+    let Need::Apply(read) = watched(&suspended).need(Some(&job), &before, NOW) else {
+        panic!("the change is not applied")
+    };
     assert!(read.is_suspended);
 
     let image = "/spec/tfReplicaSpecs/Worker/template/spec/containers/0/image";
@@ -169,7 +171,7 @@ fn a_change_is_applied_or_named_in_the_newest_condition() {
 }
 
 #[test]
-fn a_change_while_no_master_ran_is_applied_or_named_by_the_next_one() {
+fn a_change_while_no_master_ran_is_applied_or_named_by_the_next_master() {
     let plain = object(|_| {});
     let (job, new) = (job(&plain, &json!({})), Memory::default());
     let edited = |change: fn(&mut Value)| {
@@ -182,7 +184,7 @@ fn a_change_while_no_master_ran_is_applied_or_named_by_the_next_one() {
     let Need::Apply(read) =
         edited(|object| object["spec"]["runPolicy"] = json!({ "suspend": true })).need(Some(&job), &new, NOW)
     else {
-        panic!("it may change")
+        panic!("the change is not applied")
     };
     assert!(read.is_suspended);
     let more = edited(|object| object["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 3.into());
@@ -191,7 +193,7 @@ fn a_change_while_no_master_ran_is_applied_or_named_by_the_next_one() {
 }
 
 #[test]
-fn the_annotation_for_root_counts_if_the_master_honours_it() {
+fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
     let wants_root = |object: &mut Value| {
         object["metadata"]["annotations"]["muster/allow-root"] = "true".into();
         object["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["securityContext"] = json!({ "runAsUser": 0 });
@@ -210,7 +212,7 @@ fn the_annotation_for_root_counts_if_the_master_honours_it() {
     });
     assert!(newest(&watched_by(true, &without).need(None, &new, NOW)).starts_with("TFJobFailedValidation: "));
 
-    // An annotation that comes later changes nothing, and is named. Other annotations are not looked at.
+    // If the annotation is added later, it is ignored, and the status names it. Other annotations are not compared.
     let plain = object(|_| {});
     let (job, applied) = (job(&plain, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
     let later = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
