@@ -1,4 +1,5 @@
-//! Code that jobs bring to pods: launches, pushes, and their writes to the API, beside the same pods without Muster.
+//! Measures launches and pushes of code that jobs bring to pods, and their writes to the API. Compares them with the
+//! same pods without Muster.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +24,7 @@ const PUSHED: usize = 8;
 /// Size of the large code.
 const LARGE_BYTES: usize = 5 * 1024 * 1024;
 
-/// A web server that keeps what it receives in a file.
+/// A web server that writes each request's body to a file.
 const RECEIVER: &str = r#"
 import http.server
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -53,7 +54,8 @@ fn submit(count: &str) -> [&str; 7] {
     ["./bench", "--image", BASE, "--task", JOB, "--worker-num", count]
 }
 
-/// Launches through the node's port and through the API server, and of pods without a master, in turn.
+/// Measures three kinds of launch in turn: through the node's port, through the API server, and of pods without a
+/// master.
 fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     let (mut direct, mut forwarded, mut bare) = (vec![], vec![], vec![]);
     let count = LAUNCHED.to_string();
@@ -94,11 +96,11 @@ fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Pushes by the client, and new images with new pods, in turn.
+/// Measures two ways to bring new code, in turn: a push by the client, and a new image with new pods.
 fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Row>> {
     let (mut times, mut bare) = (vec![], vec![]);
     let mut fewest = u64::MAX;
-    // The first pods replace none. An image can be removed when no pod uses it.
+    // The images stay until the end of this function, because an image can be removed only when no pod uses it.
     let mut images = vec![rebuild(site, 0)?.0];
     for start in 1..=RUNS {
         site.write(start)?;
@@ -124,13 +126,13 @@ fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<R
     ])
 }
 
-/// The name of the pods that this start has.
+/// The name of the pods of this start.
 fn replacement(start: usize) -> String {
     format!("image-{start}")
 }
 
-/// Builds an image with the script, and replaces the pods of the start before by pods of this image. Returns the image, and
-/// the time from here until the last script has started. Does not wait until the old pods are gone.
+/// Builds an image with the script, and replaces the pods of the previous start with pods of this image. Returns the
+/// image, and the time from the call until the last script has started. Does not wait until the old pods are gone.
 fn rebuild(site: &Installed, start: usize) -> anyhow::Result<(Image, Duration)> {
     let context = site.scene.path().join("image");
     fs::create_dir_all(&context)?;
@@ -148,7 +150,7 @@ fn rebuild(site: &Installed, start: usize) -> anyhow::Result<(Image, Duration)> 
     Ok((image, site.bare_started(&name, start, PUSHED).duration_since(begin)?))
 }
 
-/// Until all agents have code that the master has, beside uploads of the same bytes, in turn.
+/// Measures, in turn, the time until all agents have code that the master already has, and uploads of the same bytes.
 fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Row>> {
     let container = json!({ "name": "bare", "image": BASE, "command": ["python", "-c", RECEIVER] });
     site.create_bare("receiver", PUSHED, &json!({ "containers": [container] }));
@@ -200,7 +202,7 @@ fn upload(site: &Installed, receivers: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the master has recorded that the job runs. Returns the API writes by then.
+/// Waits until the job is running. Returns the number of API writes until then.
 fn until_running(site: &Installed) -> anyhow::Result<Writes> {
     let view = || Finished::of(&mut site.client(&["status", JOB, "-o", "json"])).code(0).view();
     within("the job runs", || (view().state == JobState::Running).then_some(()), || format!("{:#?}", view()));

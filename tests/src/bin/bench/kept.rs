@@ -40,7 +40,7 @@ const REPLICAS_OF_A_JOB: u32 = 100;
 const FEW_JOBS: u32 = 100;
 const MANY_JOBS: u32 = 200;
 
-/// The 99th percentile of the time that `/healthz` takes while the readers run.
+/// Measures the 99th percentile of the time that `/healthz` takes while the readers run.
 pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
     // One worker thread, like a master that is limited to one processor.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -121,7 +121,8 @@ async fn ask(address: &str, path: &str, answer: Answer) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
-/// Memory of a finished replica: the master's growth from 10,000 to 20,000 finished replicas, per replica.
+/// Measures the memory of a finished replica: how much the master grows from 10,000 to 20,000 finished replicas,
+/// divided by their number.
 pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     let few = memory_with(FEW_JOBS).await?;
     let many = memory_with(MANY_JOBS).await?;

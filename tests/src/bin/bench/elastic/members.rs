@@ -1,4 +1,4 @@
-//! Elastic jobs of hello scripts: an agent is killed, and the number of workers is changed.
+//! Measures elastic jobs of hello scripts after an agent is killed, and after the number of workers is changed.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,11 +13,12 @@ use super::torchrun::{self, Torchruns, Tuning};
 use super::{PEER_LOSSES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// Workers of one job whose agents are killed, each twice. Later replacements would wait longer.
+/// Places of one job whose agents are killed, each twice. The pause before a third replacement would be longer.
 const LOSERS: usize = WORKERS;
 
-/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The replacement of the first one comes at once, usually before
-/// the next start. If it is killed too, the next replacement comes after 1 s, and 7 workers start.
+/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The first killed agent is replaced at once, usually
+/// before the next start. If the replacement is killed too, the second replacement comes after 1 s, and 7 workers
+/// start.
 pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut with_7, mut with_8) = (vec![], vec![]);
     for first in (0..pairs).step_by(LOSERS) {
@@ -25,7 +26,7 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
         let _master = site.muster(&["--worker-num", "4:8"]);
         let mut gang = site.gang_of(WORKERS)?;
         for _ in first..pairs.min(first + LOSERS) {
-            // The other workers move up, and the replacement gets the last rank. So each worker has rank 0 in turn.
+            // The other workers move up by one rank, and the replacement gets the last rank. So each place gets rank 0.
             for rank in [0, WORKERS - 1] {
                 let event = kill(parent(gang.pids[rank]).context("the script has an agent")?);
                 gang = site.next_gang()?;
@@ -57,8 +58,8 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Kills torchruns, each with its script. The other torchruns notice only failures of their own scripts. In a training, the
-/// broken connection would end these scripts; here, one of them is killed instead.
+/// Kills torchruns, each with its script. The other torchruns notice only failures of their own scripts. In a training,
+/// these scripts would end because a connection breaks. Here, the benchmark kills one of these scripts instead.
 fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let mut torchruns = Torchruns::start(&site, tuning)?;
@@ -77,7 +78,7 @@ fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Changes the number of workers of one job.
+/// Measures changes of the number of workers of one job.
 pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut shell = Site::new(HELLO)?;
     let mut site = Site::new(HELLO)?;
