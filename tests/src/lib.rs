@@ -1,4 +1,5 @@
-//! Support for end-to-end tests: starts the real programs, provides places for jobs, and finds processes that still run.
+//! Support for end-to-end tests. It starts the real programs, sets up places for jobs, and finds processes that still
+//! run.
 
 pub mod client;
 pub mod cluster;

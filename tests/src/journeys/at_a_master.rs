@@ -1,4 +1,4 @@
-//! Journeys with a permanent master: many jobs at once, detached jobs, cancelled and deleted jobs.
+//! Journeys with a permanent master: concurrent jobs, detached jobs, and jobs that are cancelled or deleted.
 #![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use protocol::view::{JobList, JobResult, JobState, JobView};
@@ -10,12 +10,12 @@ use crate::processes::{signal, within};
 use crate::scripts::{STUBBORN, with_peers};
 
 pub fn concurrent_jobs_succeed_and_share_no_address(place: Place) {
-    // A node has room for fewer pods than a machine has for processes.
+    // A machine can run more processes than a node can run pods.
     let (jobs, workers) = match place {
         Place::OwnMaster | Place::Processes => (20, "4"),
         Place::Cluster => (5, "2"),
     };
-    // As a TensorFlow server does, each worker keeps its address until all workers of its job listen.
+    // Like a TensorFlow server, each worker keeps its address in use until all workers of its job listen.
     let stage = Stage::new(
         place,
         &with_peers(

@@ -1,4 +1,4 @@
-//! Runs jobs in a few concurrent lanes, one after another in each lane.
+//! Runs jobs in a few lanes. The lanes run concurrently, and the jobs of a lane one after another.
 
 use std::sync::Mutex;
 use std::thread;
@@ -7,10 +7,13 @@ use anyhow::bail;
 
 use crate::say;
 
-/// Maximum complaints that are printed.
+/// Maximum complaints that are printed. With this number of complaints, a campaign stops.
 const SHOWN: usize = 5;
 
-/// Runs `lane` in `lanes` threads, each with its own random numbers. Fails if there are complaints.
+/// Runs `lane` in `lanes` threads, each with its own random numbers.
+///
+/// # Errors
+/// If there are complaints.
 pub(crate) fn run<Lane>(lanes: usize, seed: u64, lane: Lane) -> anyhow::Result<()>
 where
     Lane: Fn(&mut fastrand::Rng, &Complaints) + Sync,
@@ -27,7 +30,7 @@ where
     complaints.judged()
 }
 
-/// The violations that were found.
+/// The violations that a campaign has found.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints(Mutex<Vec<String>>);
 

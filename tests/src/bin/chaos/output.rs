@@ -1,4 +1,5 @@
-//! Checks a job's starts by its output: exec.py prints `begun GENERATION CLUSTER`, and at its end `done GENERATION`.
+//! Checks a job's starts by the job's output. Each exec.py first prints `begun GENERATION CLUSTER`. When it succeeds,
+//! it prints `done GENERATION`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +7,8 @@ use anyhow::{Context as _, ensure};
 use protocol::ids::Generation;
 use protocol::view::{JobView, LogLine};
 
-/// Checks that no replica ran twice in a start, that all members of a start saw the same cluster, and that all replicas of
-/// the last start were done.
+/// Checks that no replica ran twice in a start, that all members of a start received the same cluster, and that all
+/// replicas of the last start printed `done`.
 pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
     let mut clusters: BTreeMap<Generation, String> = BTreeMap::new();
     let (mut begun, mut done) = (BTreeSet::new(), Vec::<Generation>::new());
