@@ -32,9 +32,9 @@ const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
 
 /// In the first start, worker-0 fails. In the second start, worker-1 ends its agent, and thereby its pod. The third
-/// start succeeds. Each script writes a file that shows the later starts that it has already run or failed. With this
-/// file, worker-0 tells worker-1 whether it has failed. MUSTER_RESTART_COUNT is of no use here: it includes starts that
-/// were lost with a master.
+/// start succeeds. To distinguish the starts, worker-0 writes a file when it fails, and tells worker-1 whether the file
+/// exists. worker-1 also writes a file, which shows whether its pod is new. MUSTER_RESTART_COUNT is of no use here,
+/// because it includes starts that were lost with a master.
 const EXEC_PY: &str = r#"
 import json, os, signal, socket, sys, time
 generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])

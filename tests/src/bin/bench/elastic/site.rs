@@ -106,7 +106,7 @@ impl Site {
         command
     }
 
-    /// Waits until all scripts of the next start have started.
+    /// Waits for the next start in which all scripts have started. Skips incomplete starts.
     pub(crate) fn next_gang(&mut self) -> anyhow::Result<Gang> {
         let begin = Instant::now();
         loop {
