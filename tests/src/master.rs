@@ -50,7 +50,7 @@ impl Master {
             return Err(child.wait().expect("it has closed its stdout, so it ends"));
         }
         let url = line.trim().strip_prefix("listening on ");
-        let url = url.unwrap_or_else(|| panic!("the first line names the address: {line:?}"));
+        let url = url.unwrap_or_else(|| panic!("the master's first line has no address: {line:?}"));
         Ok(Self { child, dir: dir.to_owned(), url: url.to_owned() })
     }
 

@@ -20,11 +20,11 @@ const STATE: [&str; 2] = ["--state-dir", "state"];
 /// Where jobs run, and the kind of master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// As processes of this machine. The client starts a master for each job.
+    /// Jobs run as processes of this machine. The client starts a master for each job.
     OwnMaster,
-    /// As processes of this machine, with a permanent master.
+    /// Jobs run as processes of this machine, with a permanent master.
     Processes,
-    /// As pods of the cluster in KUBECONFIG, with a permanent master.
+    /// Jobs run as pods of the cluster in KUBECONFIG, with a permanent master.
     Cluster,
 }
 
@@ -265,7 +265,7 @@ impl Stage {
     #[track_caller]
     pub fn assert_nothing_runs(&self) {
         match self.site {
-            Site::OwnMaster => assert_eq!(self.runs(), Vec::<String>::new(), "left behind"),
+            Site::OwnMaster => assert_eq!(self.runs(), Vec::<String>::new(), "processes are left behind"),
             Site::Processes(_) | Site::Cluster(_) => {
                 within("no pod or exec.py runs", || self.runs().is_empty().then_some(()), || self.runs().join(" "));
             }

@@ -101,7 +101,7 @@ impl Scene {
     /// # Panics
     /// With the processes that still run.
     pub fn assert_empty(&self) {
-        assert_eq!(working_in(&self.path), Vec::<String>::new(), "left behind");
+        assert_eq!(working_in(&self.path), Vec::<String>::new(), "processes are left behind");
     }
 
     /// Returns the processes in the folder, one per line.

@@ -29,7 +29,8 @@ const DOCKERFILE: &str =
 /// Label and first part of the name of the image of [`Image::shared`]. `scripts/test` removes images with this label.
 const SHARED_LABEL: &str = "muster-test-shared";
 
-/// A training image, like an image of a user, and usually the pod image that the client builds from it.
+/// A training image, like an image of a user, and the pod image that the client builds from it. An image of
+/// [`Self::unwrapped`] has no pod image.
 #[derive(Debug)]
 pub struct Image {
     name: String,
@@ -39,9 +40,9 @@ pub struct Image {
 /// When and by whom an image is removed.
 #[derive(Debug, PartialEq, Eq)]
 enum Lifetime {
-    /// At the end of the test that built it.
+    /// The test that built the image removes it at its end.
     Test,
-    /// By `scripts/test`, after all tests.
+    /// `scripts/test` removes the image after all tests.
     Run,
 }
 

@@ -75,7 +75,7 @@ fn the_error_names_a_folder_that_has_no_exec_py() {
 }
 
 #[test]
-fn a_script_that_does_not_parse_is_refused_with_its_line() {
+fn the_error_names_the_line_at_which_a_script_does_not_parse() {
     let scene = Scene::new("print('fine')\nx = (\n");
     let run = scene.run(&["--worker-num", "2"]).code(2);
     scene.assert_empty();

@@ -76,7 +76,7 @@ fn endless(number: u32) -> String {
     )
 }
 
-/// Returns the addresses of the pods. If they are the same as before, the pods are the same.
+/// Returns the addresses of the pods. A new pod has another address.
 fn pods(view: &JobView) -> Vec<Option<String>> {
     view.replicas.iter().map(|one| one.address.clone()).collect()
 }

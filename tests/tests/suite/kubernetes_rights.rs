@@ -54,7 +54,7 @@ fn check(account: &Account, run: Run) {
     let rights = account.rights();
     assert!(!rights.is_empty(), "the role {} has no rights", account.role);
     let unused: Vec<Right> = rights.into_iter().filter(|right| !used.contains(right)).collect();
-    assert_eq!(unused, vec![], "unneeded rights; used: {used:?}");
+    assert_eq!(unused, vec![], "the master does not need these rights; it used: {used:?}");
 }
 
 /// Returns the right that a request needs. `line` is the request's line in the master's log. For the verbs, see

@@ -1,5 +1,5 @@
-//! Tests that commands in a second terminal find the local master of a running job. The client that starts a local
-//! master writes a file about it for this.
+//! Tests that commands in a second terminal find the local master of a running job. For these commands, the client that
+//! starts a local master writes a file with the master's address.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

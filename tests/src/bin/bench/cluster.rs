@@ -16,7 +16,7 @@ use protocol::view::JobView;
 use crate::sample::{Figure, RUNS, Row, median};
 
 /// For each launch: the number of replicas, and the API writes of Kubeflow's tf-operator 1.1 for the same number of
-/// replicas. These are writes of jobs, pods, services and bindings; the value is the smallest of several measurements.
+/// replicas. These are writes of jobs, pods, services and bindings. The number is the smallest of several measurements.
 const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
 /// The first prototype's time from submit to four running scripts. It includes 18 s of sleep.
 const PROTOTYPE: Duration = Duration::from_millis(24_900);
@@ -56,7 +56,7 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
         });
         let bare = (count == 4).then_some(Figure::Time(PROTOTYPE));
         rows.push(Row {
-            what: format!("submit to all started, {count} pods"),
+            what: format!("submit until all have started, {count} pods"),
             muster: Figure::Time(took),
             bare_is: if bare.is_some() { "the first prototype, once" } else { "" },
             bare,
@@ -67,8 +67,8 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Runs a job. Returns two values, from the submit until the client sees that all replicas have started: the API
-/// writes, including the scheduler's bindings, and the time.
+/// Runs a job. Returns the number of API writes, with the scheduler's bindings, and the time. Both are measured from
+/// the submit until the client sees that all replicas have started.
 fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Duration)> {
     let before = writes()?;
     let submit = format!("{master}/create?strategy=AllReduce&n_worker={count}&img={WRAPPED}&name=bench-{count}");

@@ -39,7 +39,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("", 8000), Receiver).serve_forever()
 "#;
 
-/// All rows about code in a cluster.
+/// Returns all rows about code in a cluster.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let site = Installed::new(&[])?;
     let mut rows = launches(&site)?;
@@ -81,13 +81,13 @@ fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     }
     Ok(vec![
         Row {
-            what: format!("launch of a script, {LAUNCHED} pods (at most 1.15)"),
+            what: format!("launch of a script, {LAUNCHED} pods (ratio at most 1.15)"),
             muster: Figure::Times(direct.clone()),
             bare: Some(Figure::Times(bare)),
             bare_is: "pods with the same containers",
         },
         Row {
-            what: "the same, with --master kube (at most 1.5)".to_owned(),
+            what: "the same, with --master kube (ratio at most 1.5)".to_owned(),
             muster: Figure::Times(forwarded),
             bare: Some(Figure::Times(direct)),
             bare_is: "through the node's port",
@@ -117,7 +117,7 @@ fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<R
     site.end_bare(&replacement(RUNS));
     Ok(vec![
         Row {
-            what: format!("push to {PUSHED} pods, to the last script (at most 2 s, and 0.1)"),
+            what: format!("push to {PUSHED} pods, until all scripts have started (at most 2 s, ratio at most 0.1)"),
             muster: Figure::Times(times),
             bare: Some(Figure::Times(bare)),
             bare_is: "docker build, kubectl delete, apply",
@@ -167,7 +167,7 @@ fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Ro
         let change = json!({ "code": code }).to_string();
         let job = format!("{}/v1/jobs/{JOB}", site.url);
         let begin = Instant::now();
-        // The answer comes when all agents have the code.
+        // The master answers when all agents have the code.
         let answer = site.scene.curl(&["-X", "PATCH", "-H", &token, "--json", &change, &job]);
         times.push(begin.elapsed());
         ensure!(answer.contains("\"pushes\""), "{answer}");
@@ -180,7 +180,7 @@ fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Ro
     }
     site.delete_bare("receiver");
     Ok(vec![Row {
-        what: format!("5 MiB of code to {PUSHED} pods, to the master's answer (at most 2)"),
+        what: format!("5 MiB of code to {PUSHED} pods, until the master answers (ratio at most 2)"),
         muster: Figure::Times(times),
         bare: Some(Figure::Times(bare)),
         bare_is: "8 parallel curl -T",

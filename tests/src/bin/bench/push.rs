@@ -74,7 +74,7 @@ pub(crate) fn processes() -> anyhow::Result<Vec<Row>> {
         bare_is: "a shell's start of the same 8",
     };
     Ok(vec![
-        row("push to 8, from the request to the last script (at most 300 ms)", by_request),
+        row("push to 8, from the request until all scripts have started (at most 300 ms)", by_request),
         row("the same, from the start of `client push`", by_client),
         Row {
             what: format!("files sent by a push that changes 1 of {FILES}"),
@@ -87,7 +87,7 @@ pub(crate) fn processes() -> anyhow::Result<Vec<Row>> {
 
 fn files_sent() -> anyhow::Result<u64> {
     let scene = Scene::new(HELLO);
-    // One file is exec.py, and one is starts.py.
+    // The other two files are exec.py and starts.py.
     for number in 2..FILES {
         fs::write(scene.path().join(format!("{number}.py")), format!("NUMBER = {number}\n"))?;
     }
@@ -116,8 +116,8 @@ pub(crate) fn tensorflow(pairs: usize) -> anyhow::Result<Vec<Row>> {
         bare_is: "",
     };
     Ok(vec![
-        row("with muster.py, to the last first step (at most 3 s)", with),
-        row("without it (at most 4.5 s)", without),
+        row("with muster.py, until all have made a step (at most 3 s)", with),
+        row("without muster.py, until all have made a step (at most 4.5 s)", without),
     ])
 }
 

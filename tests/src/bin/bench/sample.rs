@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-/// Runs of each measurement. The result is their median.
+/// Number of runs of each measurement. The result is the median of the runs.
 pub(crate) const RUNS: usize = 5;
 
 /// A row of the table. `bare` is the value that Muster's value is compared with, and `bare_is` says how it was

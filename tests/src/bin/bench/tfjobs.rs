@@ -39,13 +39,13 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
         let bare = operator_took.map(Figure::Time);
         rows.extend([
             Row {
-                what: format!("kubectl apply of a TFJob to all started, {count} workers"),
+                what: format!("kubectl apply of a TFJob until all have started, {count} workers"),
                 muster: Figure::Time(median(times)),
                 bare_is: if bare.is_some() { OPERATOR } else { "" },
                 bare,
             },
             Row {
-                what: format!("its API writes, {count} workers"),
+                what: format!("API writes of the TFJob, {count} workers"),
                 muster: Figure::Count(all),
                 bare: Some(Figure::Count(operator_writes)),
                 bare_is: OPERATOR,

@@ -37,7 +37,7 @@ impl History {
         for event in &records {
             let record = record(event)?;
             let broken = last.iter().flat_map(|before| broken_promises(before, &record)).collect::<Vec<_>>();
-            ensure!(broken.is_empty(), "{broken:?}: {last:?}, followed by {record:?}");
+            ensure!(broken.is_empty(), "broken rules: {broken:?}: {last:?}, followed by {record:?}");
             ensure!(last.is_some() || record.restarts.is_empty(), "the watch missed the first version: {record:?}");
             ensure!(
                 event["type"] != "DELETED" || record.wish == Wish::Delete,

@@ -43,14 +43,14 @@ struct Tally {
     of_agents: u32,
     /// Kills right after another kill in the same job.
     second: u32,
-    /// Kills that came too late, because the process had done its work. Further kills replace them.
+    /// Kills that came too late, because the process had done its work. The campaign makes another kill for each.
     late: u32,
     /// Starts that failed because of a kill.
     starts: u32,
     restarts: u32,
 }
 
-/// Kills processes until `kills` kills have not come too late.
+/// Kills processes until `kills` kills have come in time.
 pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> {
     let site = Site::new()?;
     let api = Api { scene: &site.scene, url: &site.master.url };
@@ -93,7 +93,8 @@ fn job(api: Api<'_>, name: &JobName, (quota, jobs): (u32, Jobs), random: &mut fa
     let worker_min = (jobs == Jobs::Elastic).then(|| random.u32(1..workers));
     api.submit(&JobRequest { worker_min, ..request(name, STEPS, workers, BUDGET) })?;
     let mut tally = Tally { jobs: 1, ..Tally::default() };
-    // If an agent is killed right after another kill, its failure may appear in the next start.
+    // The replicas that were killed in the previous start. If an agent is killed right after another kill, its failure
+    // may appear only in the next start.
     let mut shadow = vec![];
     let mut last = None;
     while tally.kills() < quota {
@@ -164,7 +165,7 @@ impl Volley {
     }
 }
 
-/// Whether a kill of one of these replicas made the start fail.
+/// Returns whether a kill of one of these replicas made the start fail.
 fn is_blamed(failed: &FailedStart, suspects: &[ReplicaId]) -> bool {
     let is_right_kind = match &failed.failure {
         Failure::ReplicaExited { exit, .. } => exit.outcome == ExitOutcome::Signal(9),

@@ -17,9 +17,9 @@ pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
         match line.split(' ').collect::<Vec<_>>().as_slice() {
             ["begun", generation, cluster] => {
                 let generation = generation.parse()?;
-                ensure!(begun.insert((generation, replica)), "{}: {replica} ran twice in {generation}", end.name);
+                ensure!(begun.insert((generation, replica)), "{}: {replica} ran twice in start {generation}", end.name);
                 let first = clusters.entry(generation).or_insert_with(|| (*cluster).to_owned());
-                ensure!(first == cluster, "{}: a different cluster: {line}", end.name);
+                ensure!(first == cluster, "{}: two clusters in start {generation}: {first} and {cluster}", end.name);
             }
             ["done", generation] => done.push(generation.parse()?),
             _ => {}

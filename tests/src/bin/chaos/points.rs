@@ -95,7 +95,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     outcome
 }
 
-/// A job and its masters, one after another.
+/// A job, and the masters that drive it one after another.
 struct Trial<'a> {
     scene: &'a Scene,
     cluster: Cluster,
@@ -141,7 +141,7 @@ impl Trial<'_> {
         let submit = ["-H", "content-type: application/json", "-d", &body];
         self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;
         let end = self.finished()?;
-        // One script failed, and one pod was ended.
+        // One counted restart after the script that failed, and one uncounted restart after the pod that ended.
         let restarts = (end.restarts.counted, end.restarts.uncounted);
         ensure!(end.state == JobState::Succeeded && restarts == (1, 1), "{restarts:?} restarts: {end:?}");
         let logs = self.ask(&[], &format!("{JOB}/logs"), |status, _| status == "200")?;

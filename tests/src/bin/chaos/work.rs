@@ -19,8 +19,8 @@ pub(crate) const STEPS: u64 = 25;
 pub(crate) const STEPS_WITHOUT_END: u64 = 1_000_000;
 
 /// A script that does its steps, starting at its checkpoint. It writes its start and its cluster to `journal`. Each run
-/// locks a file until its process ends. If a run of another start still has a lock, or a second run of this start, the
-/// script prints a violation.
+/// locks a file until its process ends. The script prints a violation if a run of another start, or another run of the
+/// same replica and start, still has its lock.
 const EXEC_PY: &str = r#"
 import fcntl, glob, json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -106,7 +106,7 @@ impl Traces {
                 serde_json::from_str(line).with_context(|| format!("{job}: {line}"))?;
             ensure!(starts.entry(generation).or_default().insert(replica), "{job}: a replica ran twice: {line}");
             let first = clusters.entry(generation).or_insert_with(|| cluster.clone());
-            ensure!(*first == cluster, "{job}: a different cluster in start {generation}: {line}");
+            ensure!(*first == cluster, "{job}: two clusters in start {generation}: {first} and {cluster}");
         }
         Ok(Self { folder, starts })
     }

@@ -15,7 +15,7 @@ use protocol::error::{ErrorCode, Problem};
 use protocol::job::{JobRequest, Strategy};
 use protocol::view::{JobState, JobView};
 
-/// Time for which the API is unavailable: an outage.
+/// Duration of an outage, during which the API is unavailable.
 const AWAY: Duration = Duration::from_secs(30);
 /// Maximum time until the master answers a submit. A client waits no longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

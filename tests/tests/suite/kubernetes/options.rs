@@ -197,7 +197,7 @@ fn folder_of_node(stage: &Stage) -> String {
     dir.display().to_string()
 }
 
-/// A claim, the claim's volume, and a priority class. Volume and priority class do not belong to a namespace.
+/// A claim, the claim's volume, and a priority class. The volume and the priority class do not belong to a namespace.
 const CLAIM: &str = r"
 apiVersion: v1
 kind: PersistentVolumeClaim

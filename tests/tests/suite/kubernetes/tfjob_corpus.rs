@@ -1,6 +1,6 @@
-//! Tests of the TFJobs in `master/tests/tfjob`, the corpus, in a cluster. `make tfjobs` submits all files: the master
-//! must refuse some, and run the others. The image and the script of accepted files are replaced, because they do not
-//! exist here.
+//! Tests of the TFJobs in `master/tests/tfjob`, the corpus, in a cluster. `make tfjobs` submits all files. The master
+//! must refuse some of them, and run the others. The files that it must run get another image and script, because the
+//! images that they name do not exist.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -43,13 +43,13 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let added = added(&crashes, &starts);
     let mut rows = vec![
         Row {
-            what: "crash of 1 of 8, to the last of the next 8".to_owned(),
+            what: "crash of 1 of 8 scripts, until all 8 have restarted".to_owned(),
             muster: Figure::Times(crashes.clone()),
             bare: Some(Figure::Times(starts.clone())),
             bare_is: "a shell's start of the same 8",
         },
         Row {
-            what: "the same, added by the launcher".to_owned(),
+            what: "the same, without the time of a shell's start".to_owned(),
             muster: Figure::Times(added.clone()),
             bare: None,
             bare_is: "",
@@ -58,7 +58,7 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     for (_, bare_is, times) in peers {
         let count = times.len();
         rows.push(Row {
-            what: format!("the same, the first {count} crashes"),
+            what: format!("the same, only the first {count} crashes"),
             muster: Figure::Times(added[..count].to_vec()),
             bare: Some(Figure::Times(self::added(&times, &starts[..count]))),
             bare_is,

@@ -45,7 +45,7 @@ pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
     let [small, large] = *SIZES.iter().find(fits).context("too few open files are allowed; see ulimit -Hn")?;
     let (quick, slow) = (crashes(small).await?, crashes(large).await?);
     let row = |agents, times: &[Duration], bare_is, bare| Row {
-        what: format!("crash to last start, {agents} fake agents"),
+        what: format!("crash of 1 script, until all have restarted, {agents} fake agents"),
         muster: Figure::Times(times.to_vec()),
         bare: Some(bare),
         bare_is,
@@ -62,7 +62,7 @@ pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Whether a loop waits until the stopped runs have ended. Without this wait, an agent's two runs could overlap.
+/// Whether a loop waits until the stopped runs have ended. Without this wait, runs of two starts could overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     Assumed,

@@ -25,7 +25,7 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
         cold.extend(crashes(&["--no-preload"], half)?);
     }
     Ok(vec![Row {
-        what: "TensorFlow, crash of 1 of 4, to the last first step".to_owned(),
+        what: "TensorFlow, crash of 1 of 4, until all have made a step".to_owned(),
         muster: Figure::Times(warm),
         bare: Some(Figure::Times(cold)),
         bare_is: "Muster with --no-preload",

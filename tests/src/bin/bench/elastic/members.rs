@@ -45,14 +45,17 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
         bare_is: "",
     };
     let without = with_7.clone();
-    let mut rows = vec![row("replaced in time: to the last of 8", with_8), row("to the last of 7", with_7)];
+    let mut rows = vec![
+        row("replaced in time, until 8 scripts have started", with_8),
+        row("until 7 scripts have started", with_7),
+    ];
     if torchrun::version().is_ok() {
         for (tuning, bare_is) in [
             (Tuning::Default, "8 torchruns 4:8, default intervals"),
             (Tuning::Fast, "8 torchruns 4:8, last_call_timeout=1"),
         ] {
             let bare = Some(Figure::Times(peer(tuning, pairs)?));
-            rows.push(Row { bare, bare_is, ..row("to the last of 7", without.clone()) });
+            rows.push(Row { bare, bare_is, ..row("until 7 scripts have started", without.clone()) });
         }
     }
     Ok(rows)
@@ -106,7 +109,7 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let before: Generation = scale(WORKERS / 2)?.1.generation.parse()?;
     let after: Generation = scale(WORKERS)?.1.generation.parse()?;
     let row = |what: &str, times| Row {
-        what: format!("{what}, to the last script"),
+        what: format!("{what}, until all scripts have started"),
         muster: Figure::Times(times),
         bare: Some(Figure::Times(starts.clone())),
         bare_is: "a shell's start of 8",
@@ -115,7 +118,7 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
         row("scale 8 to 7", shrinks),
         row("scale 7 to 8, with the agent's start", grows),
         Row {
-            what: "starts after 4 workers join at once".to_owned(),
+            what: "number of starts after 4 workers join at once".to_owned(),
             muster: Figure::Count((after.sequence - before.sequence).into()),
             bare: None,
             bare_is: "",

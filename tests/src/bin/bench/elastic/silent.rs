@@ -1,4 +1,5 @@
-//! Measures how fast a job goes on without an agent that no longer answers: the job waits until the agent's lease ends.
+//! Measures how fast a job goes on without an agent that has stopped answering. The job waits until the agent's lease
+//! ends.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::sample::{Figure, Row};
 
 /// Maximum number of agents that are stopped. Each measurement takes seconds.
 const SILENCES: usize = 10;
-/// Number of agents of one job that are stopped. Later agents would be replaced only after a longer pause.
+/// Number of agents of one job that are stopped. With so few, the master replaces each agent without a pause.
 const SILENCES_OF_A_JOB: usize = 4;
 const ELASTIC: [&str; 2] = ["--worker-num", "4:8"];
 
@@ -21,7 +22,7 @@ const ELASTIC: [&str; 2] = ["--worker-num", "4:8"];
 pub(crate) fn stopped(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let count = pairs.min(SILENCES);
     let row = |on: &str, times: Vec<Duration>| Row {
-        what: format!("4:8 on {on}, agent silent, lease 1 s, to the last of the others"),
+        what: format!("4:8 on {on}, agent stopped, lease 1 s, until the others have restarted"),
         muster: Figure::Times(times),
         bare: None,
         bare_is: "",

@@ -44,11 +44,11 @@ const SHELL: &str = r#"for rank in $(seq 0 $((WORLD_SIZE - 1))); do RANK=$rank p
 /// Interval at which the notes are read. It does not affect the measured times, which are in the notes.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A folder with an exec.py. Dropping this kills the processes in it.
+/// A folder with an exec.py. Dropping this kills the processes in the folder.
 pub(crate) struct Site {
     pub(crate) scene: Scene,
     notes: File,
-    /// The notes that follow those of the gang that [`Self::next_gang`] returned last.
+    /// The notes after the last gang that [`Self::next_gang`] has returned.
     unread: String,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Gang {
     pub(crate) pids: Vec<u32>,
 }
 
-/// A script's start.
+/// A line of the notes: the start of one script.
 #[derive(Debug)]
 struct Note {
     rank: usize,
@@ -190,7 +190,7 @@ pub(crate) fn strike(pid: u32, with: Signal) -> SystemTime {
     now
 }
 
-/// A program that starts scripts. Dropping this kills it.
+/// A program that starts scripts. Dropping this kills the program.
 pub(crate) struct Launcher(Child);
 
 impl Launcher {
