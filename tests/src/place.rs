@@ -32,8 +32,7 @@ pub enum Place {
 pub struct Stage {
     // Declared before the folder, so the master and the pods are dropped first.
     site: Site,
-    /// The variable EXEC_PY for the shared image: `EXEC_PY=`, followed by the script. `None` for jobs that run an
-    /// example.
+    /// `EXEC_PY=`, followed by the script, for the shared image. `None` for jobs that run an example.
     script: Option<String>,
     scene: Scene,
 }
@@ -70,8 +69,7 @@ impl Stage {
         Self::set_up(place, Scene::of_example("hello"), (None, Image::shared), &STATE)
     }
 
-    /// Sets up a place for jobs that run this example. On a cluster, the jobs use an image from the example's
-    /// Dockerfile.
+    /// Sets up a place for jobs that run this example. A cluster's image is built from the example's Dockerfile.
     ///
     /// # Panics
     /// If the place cannot be set up.
@@ -246,9 +244,8 @@ impl Stage {
         variable.and_then(named).into_iter().collect()
     }
 
-    /// Returns what still runs. On a cluster, these are the names of pods that have not ended. With a permanent master
-    /// of processes, these are the process ids of exec.py. Without a permanent master, these are all processes in the
-    /// folder.
+    /// Returns the pods that have not ended, or, with a permanent master of processes, the process ids of exec.py.
+    /// Without a permanent master, returns all processes in the folder.
     pub fn runs(&self) -> Vec<String> {
         match &self.site {
             Site::OwnMaster => self.scene.processes().lines().map(str::to_owned).collect(),
@@ -257,8 +254,8 @@ impl Stage {
         }
     }
 
-    /// Asserts that no pod or process of the jobs runs. With a permanent master, pods may end after the client, so this
-    /// function waits for their end.
+    /// Asserts that no pod or process of the jobs runs. With a permanent master, first waits for their end, because
+    /// pods may end after the client.
     ///
     /// # Panics
     /// With the pods or processes that still run.

@@ -26,19 +26,17 @@ pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>, state: impl Fn
         }
         let pause = pause_after(look_began.elapsed());
         assert!(begin.elapsed() < DEADLINE, "timeout after {DEADLINE:?}, waiting for: {what}\n{}", state());
-        // Only a parent can wait for a process, and most conditions have no event to wait for. So this loop polls.
+        // Many conditions have no event to wait for, so poll.
         std::thread::sleep(pause);
     }
 }
 
-/// Returns the pause after a check that took this long. Without pauses, checks that start kubectl would occupy a
-/// processor.
+/// Returns the pause after a check that took this long. Without pauses, slow checks would occupy a processor.
 pub fn pause_after(check: Duration) -> Duration {
     (check * 2).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
-/// Returns the processes whose working directory is `dir`, as `pid: command line`. Excludes zombies, which have no
-/// working directory.
+/// Returns the processes with the working directory `dir`, as `pid: command line`. Zombies have no working directory.
 pub fn working_in(dir: &Path) -> Vec<String> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let process = |entry: fs::DirEntry| {

@@ -1,6 +1,5 @@
-//! Small scripts that tests run in place of a training. Each script behaves like a training in one respect, and prints
-//! its progress on stdout. Tests and other replicas connect to the script at its TensorFlow address, with every back
-//! end.
+//! Small scripts that behave like a training in one respect, and print their progress on stdout. Tests and other
+//! replicas connect to the script at its TensorFlow address, with every back end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -60,8 +59,7 @@ def serve_stubbornly():
     while True: time.sleep(60)
 "#;
 
-/// Prints `begun`, and answers `still here` to each caller. When a caller sends `end`, the script prints `ended` and
-/// ends.
+/// Prints `begun`, and answers `still here` to each caller. When a caller sends `end`, prints `ended` and ends.
 pub const AWAITS_ITS_END: &str = r#"
 server = serve()
 print("begun")

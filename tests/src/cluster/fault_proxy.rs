@@ -1,5 +1,4 @@
-//! A proxy between a master and the API of the cluster in KUBECONFIG. On a test's demand, it answers requests with
-//! faults.
+//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests tell it to answer requests with faults.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};

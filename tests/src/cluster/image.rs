@@ -15,11 +15,10 @@ use crate::config::registry;
 use crate::programs::{built, root, static_agent};
 use crate::scene::Scene;
 
-/// Maximum time to remove an image. The removal can fail for long, because pods of a failed test may still use the
-/// image.
+/// Maximum time to remove an image. Pods of a failed test may still use the image, so the removal can take long.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// An exec.py that runs the script in the variable `EXEC_PY`, or `examples/hello` without this variable. So all tests
-/// can share one image.
+/// An exec.py that runs the script in the variable `EXEC_PY`, or else `examples/hello`. So all tests can share an
+/// image.
 const EXEC_PY: &str = "import os\n\
     exec(compile(os.environ.get('EXEC_PY') or open('hello.py').read(), 'exec.py', 'exec'))\n";
 /// The Dockerfile of the shared image. In this image, scripts can write to their working directory.
@@ -128,8 +127,7 @@ impl Image {
             Lifetime::Test => &[],
             Lifetime::Run => &["--label", SHARED_LABEL],
         };
-        // Without `--no-cache`, a build could use layers of another test's image, and these can disappear during the
-        // build.
+        // With the cache, a build could use layers that another test removes meanwhile.
         let build = ["build", "--no-cache", "--quiet", "--tag", &self.name, &context.display().to_string()];
         docker(&[build.as_slice(), label].concat())
             .unwrap_or_else(|error| panic!("build {}: {error}", context.display()));
@@ -174,8 +172,7 @@ impl Image {
     }
 }
 
-/// Creates a build context with this Dockerfile, hello.py, and an exec.py that runs the script in the variable
-/// `EXEC_PY`.
+/// Creates a build context with this Dockerfile, [`EXEC_PY`] as exec.py, and hello.py.
 fn context(dockerfile: &str) -> Scene {
     let context = Scene::new(EXEC_PY);
     fs::write(context.path().join("Dockerfile"), dockerfile).expect("write the Dockerfile");

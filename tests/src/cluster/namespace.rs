@@ -96,8 +96,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // If only the namespace is deleted, each pod has 30 s to end. A failure is ignored: it only leaves objects
-        // behind.
+        // Without this grace period, each pod has 30 s to end. A failure is ignored: it only leaves objects behind.
         kubectl(&["-n", &self.name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"], "");
         kubectl(&["delete", "namespace", &self.name, "--wait=false"], "");
     }

@@ -1,5 +1,4 @@
-//! Tests of bad input. Before anything starts, the client refuses it with exit code 2 and an error that names the
-//! input.
+//! Tests that the client refuses bad input before anything starts: exit code 2, and an error that names the input.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -11,8 +11,7 @@ use protocol::view::{JobResult, JobState, JobView};
 use rustix::process::Signal;
 use serde_json::json;
 
-/// In the first start, rank 0 writes a file and fails. In the second start, each rank prints whether its folder has the
-/// file.
+/// In the first start, rank 0 writes a file and fails. In the second start, each rank prints whether the file exists.
 const RESUMES: &str = "import os, signal, sys
 import lib.own
 if os.environ['MUSTER_RESTART_COUNT'] == '0':

@@ -1,5 +1,4 @@
-//! Tests of the examples for libraries other than TensorFlow. `make test` runs a test if `python` has the example's
-//! library.
+//! Tests of the examples for PyTorch and JAX. `make test` runs a test if `python` has the example's library.
 
 use e2e::Scene;
 

@@ -1,5 +1,4 @@
-//! Tests of the examples for PyTorch and JAX in a cluster. `make test` runs a test if Docker has an image with its
-//! library:
+//! Tests of the examples for PyTorch and JAX in a cluster. `make test` runs each test if Docker has its image:
 //!
 //! - `muster-test-torch`, for example from `FROM debian:bookworm-slim` and
 //!   `RUN apt-get update && apt-get install -y python3-torch python-is-python3`

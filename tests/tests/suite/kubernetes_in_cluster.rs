@@ -1,5 +1,4 @@
-//! Tests of a master in the cluster that is deployed as users do it: with image, manifests, Secret, env.sh and node
-//! port.
+//! Tests of a master in the cluster, deployed as users do it: with image, manifests, Secret, env.sh and node port.
 
 use std::fs;
 use std::path::Path;
@@ -52,8 +51,7 @@ impl Site {
         client
     }
 
-    /// Returns a command of the client that reaches the master through the API server, with the rights of the
-    /// kubeconfig.
+    /// Returns a command of the client that reaches the master through the API server, without a token.
     fn client_through_the_api(&self, args: &[&str]) -> Command {
         self.scene.client(&[&["--master", &format!("kube:{}", self.namespace.name())], args].concat())
     }
@@ -91,8 +89,7 @@ fn script(kubeconfig: &Path, line: &str) -> String {
     run.stdout
 }
 
-/// Returns the manifests with this image of the master. Replaces their fixed node port, which may be in use, with any
-/// port.
+/// Returns the manifests with this image of the master. Removes the fixed node port, which may be in use.
 fn rendered(namespace: &Namespace, manifests: &str, image: &str) -> String {
     let text = namespace.kubectl(&["kustomize", &root().join(manifests).display().to_string()]);
     [("image: muster-master:latest", format!("image: {image}")), ("nodePort: 31898", "nodePort: 0".to_owned())]

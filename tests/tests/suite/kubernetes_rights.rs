@@ -41,8 +41,7 @@ fn the_masters_rights_on_tfjobs_are_sufficient_and_minimal() {
     check(&Account::of_tfjobs(), run_tfjob);
 }
 
-/// Calls `run`. The API must refuse none of the master's requests, and they must use every right of the role under
-/// test.
+/// Calls `run`. The API must refuse no request, and the requests must use every right of the role under test.
 fn check(account: &Account, run: Run) {
     let scene = Scene::new("");
     fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
@@ -204,8 +203,7 @@ impl Account {
         config.to_string()
     }
 
-    /// Returns the account's token. Kubernetes 1.24 and later create a token on request. Older versions store it in a
-    /// Secret.
+    /// Returns the account's token. Before Kubernetes 1.24, the cluster stores the token in a Secret.
     fn token(&self) -> String {
         let created = self.namespace.try_kubectl(&["create", "token", "muster"]);
         if created.starts_with("ey") {

@@ -1,5 +1,4 @@
-//! Tests of jobs on bare machines, whose agents join the master. Here, a loopback address takes the place of each
-//! machine.
+//! Tests of jobs on bare machines, whose agents join the master. Each machine is a loopback address here.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,8 +9,7 @@ use e2e::{Finished, Master, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 use rustix::process::Signal;
 
-/// Prints the number of workers, and runs until the folder contains the file `code`. Exits with the number in this
-/// file.
+/// Prints the number of workers. When the folder contains the file `code`, exits with the number in this file.
 const TRAIN: &str = "import os, sys, time\n\
                      print('world', os.environ['WORLD_SIZE'], flush=True)\n\
                      while not os.path.exists('code'): time.sleep(0.05)\n\

@@ -39,8 +39,7 @@ impl Site {
         Self { scene, network, url: format!("http://{listen}"), range: format!("1:{}", machines - 1), master }
     }
 
-    /// Returns a command that runs an agent on a machine. Without `--address` in `args`, the agent finds its address
-    /// itself.
+    /// Returns a command that runs an agent on a machine. By default, the agent finds its address itself.
     fn agent(&self, number: u8, args: &[&str]) -> Command {
         let mut agent = Command::new(built("agent"));
         agent.args(["--join", &self.url, "--task", "digits", "--worker-num", &self.range, "--lease", "2"]).args(args);

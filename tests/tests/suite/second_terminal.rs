@@ -14,8 +14,7 @@ use serde_json::Value;
 const AWAITS_GO: &str =
     "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')";
 
-/// Starts a job with this name and one worker, and waits until its script runs. Returns the client that has started the
-/// job.
+/// Starts a job with this name and one worker, and waits until its script runs. Returns the job's client.
 fn started(scene: &Scene, job: &str) -> Running {
     let client = Running::of(&mut scene.client(&["--task", job, "--worker-num", "1"]));
     client.until_printed(1, "ready");

@@ -1,5 +1,4 @@
-//! Tests of the examples with real TensorFlow. `make test` installs TensorFlow, and puts a `python` that has it on the
-//! PATH.
+//! Tests of the examples with real TensorFlow. `make test` installs TensorFlow, and puts its `python` on the PATH.
 
 use std::collections::BTreeSet;
 use std::fs;

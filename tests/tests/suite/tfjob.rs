@@ -13,8 +13,7 @@ while task['type'] == 'ps': time.sleep(0.05)
 
 const HEAD: &str = "apiVersion: kubeflow.org/v1\nkind: TFJob\n";
 
-/// Returns a TFJob with these numbers of replicas of each type. `container` contains further fields of their
-/// containers.
+/// Returns a TFJob with these numbers of replicas per type. `container` contains further fields of each container.
 fn tfjob(name: &str, types: &[(&str, u32)], container: &str) -> String {
     let replicas = types.iter().map(|(kind, count)| {
         format!(

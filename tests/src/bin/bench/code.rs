@@ -1,5 +1,4 @@
-//! Measures launches and pushes of code that jobs bring to pods, and their writes to the API. Compares them with the
-//! same pods without Muster.
+//! Measures launches and pushes of jobs that bring their code. Compares them with the same pods without Muster.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -54,8 +53,7 @@ fn submit(count: &str) -> [&str; 7] {
     ["./bench", "--image", BASE, "--task", JOB, "--worker-num", count]
 }
 
-/// Measures three kinds of launch in turn: through the node's port, through the API server, and of pods without a
-/// master.
+/// Measures launches in turn: through the node's port, through the API server, and of pods without a master.
 fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     let (mut direct, mut forwarded, mut bare) = (vec![], vec![], vec![]);
     let count = LAUNCHED.to_string();

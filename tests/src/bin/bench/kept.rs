@@ -121,8 +121,7 @@ async fn ask(address: &str, path: &str, answer: Answer) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
-/// Measures the memory of a finished replica: the master's growth from 10,000 to 20,000 finished replicas, divided by
-/// 10,000.
+/// Measures the memory per finished replica: a master's growth by 10,000 finished replicas, divided by 10,000.
 pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     let few = memory_with(FEW_JOBS).await?;
     let many = memory_with(MANY_JOBS).await?;

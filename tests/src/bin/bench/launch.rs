@@ -1,5 +1,5 @@
-//! Measures the time from the last agent's first answer to the last start of exec.py, and the time between the first
-//! start and the last start.
+//! Measures the time from the last agent's first answer to the last start of exec.py, and from the first start to the
+//! last.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,4 @@
-//! Measures pushes to jobs of processes, from the push to the start of the last script. Compares them with a shell's
-//! start of the same scripts.
+//! Measures the time from a push to the start of the last script. Compares it with a shell's start of the same scripts.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -45,8 +44,7 @@ impl Job {
         self.site.gang_of(self.workers)?.since(begin)
     }
 
-    /// Pushes code that the master already has, by a request without a client. Returns the time until all scripts have
-    /// started.
+    /// Pushes code that the master already has, without a client. Returns the time until all scripts have started.
     fn push_known(&mut self, script: &str) -> anyhow::Result<Duration> {
         let starts = fs::read_to_string(self.site.scene.path().join(CODE).join(STARTS))?;
         let files = [("exec.py", script), (STARTS, &starts)];

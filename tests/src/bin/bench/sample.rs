@@ -6,8 +6,7 @@ use std::time::Duration;
 /// Number of runs of each measurement. The result is the median of the runs.
 pub(crate) const RUNS: usize = 5;
 
-/// A row of the table. `bare` is the value that Muster's value is compared with, and `bare_is` says how it was
-/// measured.
+/// A row of the table. Muster's value is compared with the value `bare`; `bare_is` names what was measured for `bare`.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -86,8 +85,7 @@ impl Figure {
     }
 }
 
-/// Returns the median of some ratios, with its confidence interval. The confidence is at least 95 % if there are 6
-/// ratios or more.
+/// Returns the median of some ratios, with its confidence interval: at least 95 % if there are 6 ratios or more.
 fn interval(mut ratios: Vec<f64>) -> String {
     ratios.sort_by(f64::total_cmp);
     let count = ratios.len();

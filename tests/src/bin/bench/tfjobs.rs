@@ -14,9 +14,8 @@ use crate::sample::{Figure, Row, median};
 /// Runs for each number of workers.
 const RUNS: usize = 3;
 
-/// The number of workers, with two values of Kubeflow's tf-operator 1.1 on the same kind of cluster. The first is the
-/// smallest measured number of API writes, with bindings. The second is the time until all pods run, if it was
-/// measured.
+/// For each launch: the number of workers, the API writes of Kubeflow's tf-operator 1.1 with bindings, and its time
+/// until all pods run. The number of writes is the smallest of several measurements.
 const LAUNCHES: [(usize, u64, Option<Duration>); 2] = [(4, 27, None), (16, 83, Some(Duration::from_millis(7800)))];
 const OPERATOR: &str = "Kubeflow's tf-operator 1.1, once";
 

@@ -9,8 +9,7 @@ use protocol::ids::{Generation, JobName};
 use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView, ReplicaView};
 
-/// Maximum time for each step of a job. It exceeds the sum of the master's time limits for the end of a run and of its
-/// pod.
+/// Maximum time for each step of a job. It exceeds the master's time limits for the end of a run and of its pod.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A master's API. curl runs in the scene's folder.

@@ -106,7 +106,7 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Runs a job and kills its replicas in the ways of `hand`. Returns each way, and whether this kill made a start
+    /// Runs a job and kills its replicas in the ways of `hand`. Returns each way, and whether the kill made a start
     /// fail.
     fn job(self, name: &JobName, hand: Vec<Way>, random: &mut fastrand::Rng) -> anyhow::Result<Vec<(Way, bool)>> {
         self.api.submit(&request(&self.cluster.image, name, EXEC_PY, 100))?;

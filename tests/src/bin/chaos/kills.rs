@@ -135,8 +135,7 @@ struct Volley {
 }
 
 impl Volley {
-    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, also kills a second replica at
-    /// once.
+    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica at once.
     fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let mut volley = Self { hit: vec![], tally: Tally::default() };
         let mut targets: Vec<_> = view.replicas.iter().collect();

@@ -10,10 +10,7 @@ use crate::say;
 /// Maximum complaints that are printed. With this number of complaints, a campaign stops.
 const SHOWN: usize = 5;
 
-/// Runs `lane` in `lanes` threads, each with its own random numbers.
-///
-/// # Errors
-/// If there are complaints.
+/// Runs `lane` in `lanes` threads, each with its own random numbers. Fails if there are complaints.
 pub(crate) fn run<Lane>(lanes: usize, seed: u64, lane: Lane) -> anyhow::Result<()>
 where
     Lane: Fn(&mut fastrand::Rng, &Complaints) + Sync,

@@ -1,5 +1,5 @@
-//! Checks a job's starts by the job's output. Each exec.py first prints `begun GENERATION CLUSTER`. When it succeeds,
-//! it prints `done GENERATION`.
+//! Checks a job's starts by its output. exec.py prints `begun GENERATION CLUSTER`, and before a success `done
+//! GENERATION`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -23,8 +23,7 @@ const GROWTH_KEPT: f64 = 150.0 * 1024.0;
 /// Whether a job is deleted after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Afterwards {
-    /// The job is deleted. The master deletes every second job by itself, with a time to live of 0 s. A request deletes
-    /// the other jobs.
+    /// The job is deleted. Every second job has a time to live of 0 s. A request deletes the other jobs.
     Forgotten,
     /// The job is not deleted.
     Kept,

@@ -1,6 +1,5 @@
 //! Kills masters on the cluster in KUBECONFIG, at every point at which a master changes something. In each job, a
-//! script fails in the first start, and a pod ends in the second start. The job must end as if no master had been
-//! killed.
+//! script fails in the first start, and a pod ends in the second start. The job's result must not show the kills.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -60,8 +59,8 @@ else:
 print("done", generation, flush=True)
 "#;
 
-/// Kills `kills` masters at each point, in as many jobs as needed. In one job, N is the same for all masters, and each
-/// master is killed when it passes the point for the Nth time.
+/// Kills `kills` masters at each point, in as many jobs as needed. N (see [`PASSINGS`]) is the same for all masters of
+/// a job.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let points: Mutex<Vec<Point>> = Mutex::new(Point::without_code().collect());
     let (jobs, made) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -79,8 +78,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 jobs.fetch_add(1, Ordering::Relaxed);
                 made.fetch_add(killed, Ordering::Relaxed);
                 left -= killed;
-                // If no master was killed, none has passed the point that often. Then the next job uses the first
-                // passing.
+                // If no master passes the point that often, use the first passing in the next job.
                 passing = if killed == 0 { 1 } else { random.u32(1..=PASSINGS) };
             }
         }
@@ -107,10 +105,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Runs a job. Returns the number of killed masters, at most `wanted`.
-    ///
-    /// # Errors
-    /// Also if no master was killed although the strike is at the first passing.
+    /// Runs a job. Returns the number of killed masters, at most `wanted`. Fails if no master passes the point.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
         // Only the second master adopts the job. So the first master is killed just after it has accepted the job.
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));

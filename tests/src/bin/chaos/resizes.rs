@@ -178,10 +178,8 @@ impl Resizes<'_> {
 }
 
 impl Outcome {
-    /// Reads the journals.
-    ///
-    /// # Errors
-    /// If a step is missing, if two starts made the same step, or if an epoch used a sample twice.
+    /// Reads the journals. Fails if a step is missing, if two starts made the same step, or if an epoch used a sample
+    /// twice.
     fn of(folder: &Path, steps: u32) -> anyhow::Result<Self> {
         let mut samples: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
         let mut made_by: BTreeMap<u32, String> = BTreeMap::new();

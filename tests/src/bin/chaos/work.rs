@@ -92,10 +92,7 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// If a replica ran twice in a start, or if members of a start received different clusters.
+    /// Reads the files. Fails if a replica ran twice in a start, or if members of a start received different clusters.
     pub(crate) fn of(scene: &Scene, job: &JobName) -> anyhow::Result<Self> {
         let folder = scene.path().join(job.as_str());
         let mut starts: BTreeMap<Generation, BTreeSet<String>> = BTreeMap::new();

@@ -1,5 +1,4 @@
-//! Searches for tokens in everything that master, agents and client write or show: output, files, answers, arguments
-//! and environments.
+//! Searches for tokens in the output, files, answers, arguments and environments of master, agents and client.
 
 use std::fs;
 use std::path::Path;
@@ -110,8 +109,7 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
     assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "the file of records is not in the search");
     let has_hash = |(_, bytes): &(String, Vec<u8>)| String::from_utf8_lossy(bytes).contains("TOKEN_SHA256");
     assert!(seen.0.iter().any(has_hash), "no environment with the token's hash is in the search");
-    // The test cannot search for the agents' tokens, which it does not know. It searches for the word before each
-    // token.
+    // The test does not know the agents' tokens, so it searches for the word before a token.
     seen.assert_without(&[TOKEN, WRONG, "bearer "]);
     println!("{} places searched, no token found", seen.0.len());
 }

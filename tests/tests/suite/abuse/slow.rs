@@ -74,8 +74,7 @@ async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Durat
     begin.elapsed()
 }
 
-/// Sends complete requests one after another, each on its own connection, until `end` is true. Returns the time of each
-/// answer, in increasing order.
+/// Sends complete requests, each on its own connection, until `end` is true. Returns the times of the answers, sorted.
 async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Duration> {
     let mut times = vec![];
     let mut tick = interval(Duration::from_millis(20));

@@ -14,8 +14,7 @@ const INTRODUCTION: &str = "# Command line
 `muster` is the same program as `client`.
 ";
 
-/// Returns the output of `program [verb] --help`. The environment is empty, because variables can change defaults and
-/// widths.
+/// Returns the output of `program [verb] --help`, without environment variables, which can change defaults and widths.
 fn help(program: &str, verb: &[&str]) -> String {
     let mut command = Command::new(built(program));
     command.args(verb).arg("--help").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,5 +1,5 @@
-//! Checks that files do not use phrases that readers stumble over. This includes the programs' help, which is in
-//! docs/reference/cli.md.
+//! Checks that files, such as the programs' help in docs/reference/cli.md, do not use phrases that readers stumble
+//! over.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
-//! Tests of jobs while the Kubernetes API is slow, refuses requests, loses answers, breaks off watches or is
-//! unavailable.
+//! Tests of jobs while the Kubernetes API is slow, refuses requests, loses answers, breaks off watches or is down.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -297,8 +296,7 @@ fn end(job: &JobView) {
     }
 }
 
-/// A thread that repeatedly sends a master requests for which it needs no Kubernetes API. It collects late or failed
-/// answers.
+/// A thread that repeatedly sends a master requests that need no Kubernetes API. Collects late or failed answers.
 struct Vigil {
     is_over: Arc<AtomicBool>,
     watching: JoinHandle<Vec<String>>,

@@ -58,8 +58,7 @@ fn each_save_runs_in_the_same_pods(stage: &Stage, output: &Running) {
                       {.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}";
     let path = format!("jsonpath={containers}");
     let pods = || stage.cluster().namespace.kubectl(&["get", "pods", "-o", &path]);
-    // An agent can answer before the API shows that its container runs. So wait until the API shows the containers'
-    // start.
+    // An agent can answer before the API shows the start of its container, so wait.
     stage.cluster().namespace.kubectl(&["wait", "pods", "--all", "--for=condition=Ready", "--timeout=60s"]);
     let before = pods();
     let line = ["push", "brings", "src", "--watch", "--master", stage.url()];

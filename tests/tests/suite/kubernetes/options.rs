@@ -187,8 +187,8 @@ fn the_pods_have_the_resources_and_scheduling_options_of_the_flags() {
 /// Arguments of a master that allows volumes from the node's folders.
 const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
 
-/// Creates a folder on the cluster's only node, which is this machine. The pod has another user than the test, so all
-/// users can write to the folder.
+/// Creates a folder on the cluster's only node, this machine. All users can write to it, because the pod has another
+/// user.
 fn folder_of_node(stage: &Stage) -> String {
     let dir = stage.scene().path().join("data");
     fs::create_dir(&dir).expect("a folder");

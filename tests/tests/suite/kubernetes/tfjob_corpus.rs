@@ -15,8 +15,7 @@ use protocol::pod::RunAs;
 use protocol::view::JobState;
 use serde_json::{Value, json};
 
-/// Prints the TF_CONFIG, arguments, user and variables of the process. A parameter server then waits until the job
-/// ends.
+/// Prints the process's TF_CONFIG, arguments, user and variables. A parameter server then waits for the job's end.
 const SCRIPT: &str = "import json, os, sys, time
 config = json.loads(os.environ.get('TF_CONFIG', '{}'))
 known = {name: os.environ[name] for name in ('BATCH', 'KEY') if name in os.environ}
@@ -94,8 +93,7 @@ impl File {
     }
 }
 
-/// Changes a container so that it can run on this cluster: an existing image, a command of this image, and no
-/// resources.
+/// Gives a container an image that exists, and a command of this image. Removes its resources.
 fn run_here(container: &mut Value, image: &str) {
     let command = match container["name"].as_str() {
         Some("tensorflow") => json!(["python", "-c", SCRIPT]),
@@ -162,8 +160,7 @@ fn the_corpus_of_tfjobs_becomes_pods_or_is_refused() {
     let namespace = &stage.cluster().namespace;
     namespace.kubectl(&["create", "serviceaccount", "trainer"]);
     namespace.kubectl(&["create", "secret", "generic", "keys", "--from-literal=training=secret"]);
-    // This may fail: a priority class belongs to the whole cluster, and an earlier run of this test may have created
-    // it.
+    // This may fail: the class belongs to the whole cluster, and an earlier run may have created it.
     namespace.try_kubectl(&["create", "priorityclass", "high", "--value=1"]);
     let post = |body: &str| {
         let answer = stage.curl(&["-H", "content-type: application/json", "-d", body], "/v1/tfjobs");

@@ -1,5 +1,5 @@
-//! Measures the restart after the crash of one of eight scripts. Compares it with a shell that starts eight scripts,
-//! and with torchrun.
+//! Measures the restart after 1 of 8 scripts crashes. Compares it with a shell that starts 8 scripts, and with
+//! torchrun.
 
 use std::any::Any;
 use std::io::Write as _;
@@ -11,8 +11,8 @@ use super::torchrun::{self, Torchrun, Tuning};
 use super::{PEER_CRASHES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// The longest default interval at which a version of torchrun checks its scripts. Each crash comes at a random time
-/// within this interval.
+/// The longest interval at which any version of torchrun checks its scripts by default. Each crash comes at a random
+/// time within this interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Scripts of a launcher. When one script crashes, the launcher restarts all of them.

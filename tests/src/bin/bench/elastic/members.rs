@@ -16,9 +16,8 @@ use crate::sample::{Figure, Row};
 /// Places of one job whose agents are killed, each twice. The pause before a third replacement would be longer.
 const LOSERS: usize = WORKERS;
 
-/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The first killed agent is replaced at once, usually
-/// before the next start. If the replacement is killed too, the second replacement comes after 1 s, and 7 workers
-/// start.
+/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The first agent is replaced at once, usually before the
+/// next start. If its replacement is killed too, the next replacement comes after 1 s, and 7 workers start.
 pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut with_7, mut with_8) = (vec![], vec![]);
     for first in (0..pairs).step_by(LOSERS) {

@@ -19,8 +19,7 @@ const PEER_CRASHES: usize = 20;
 /// Maximum number of agents of each peer that are killed. A peer can take a minute after each.
 const PEER_LOSSES: usize = 3;
 
-/// Returns all rows. Measurements of processes are repeated `pairs` times, and those of TensorFlow `tensorflow_pairs`
-/// times.
+/// Returns all rows, with `pairs` measurements of processes and `tensorflow_pairs` measurements of TensorFlow.
 pub(crate) async fn compare(pairs: usize, tensorflow_pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut rows = vec![];
     for measure in [crash::compare, members::lost, members::scaled, silent::stopped] {

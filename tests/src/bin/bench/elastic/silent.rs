@@ -1,5 +1,4 @@
-//! Measures how fast a job goes on without an agent that has stopped answering. The job waits until the agent's lease
-//! ends.
+//! Measures the time until a job goes on without an agent that has stopped answering. It includes the agent's lease.
 
 use std::time::Duration;
 

@@ -28,8 +28,7 @@ pub(crate) const STARTS: &str = "starts.py";
 /// Name of the folder with the code that a job brings.
 pub(crate) const CODE: &str = "code";
 
-/// A module that writes the time of its import to the file NOTES. Script and benchmark use the clock of the same
-/// machine.
+/// A module that writes the time of its import to the file NOTES. The benchmark uses the same clock.
 const STARTS_PY: &str = r#"
 import os, time
 at, env = time.time_ns(), os.environ
