@@ -21,7 +21,7 @@ pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
     let clusters: BTreeSet<String> = configs.iter().map(|config| config["cluster"].to_string()).collect();
     assert_eq!(clusters.len(), 1, "not all workers have the same cluster: {clusters:?}");
     let workers = configs[0]["cluster"]["worker"].as_array().expect("a list of workers");
-    assert_eq!(workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(), 4, "addresses: {workers:?}");
+    assert_eq!(workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(), 4, "not distinct: {workers:?}");
     let indexes: BTreeSet<u64> = configs.iter().filter_map(|config| config["task"]["index"].as_u64()).collect();
     assert_eq!(indexes, BTreeSet::from([0, 1, 2, 3]));
     let closing = run.stderr.lines().last().unwrap_or_default();

@@ -93,7 +93,7 @@ impl Installed {
         last_start(|| self.namespace.try_kubectl(&["logs", "-l", &format!("{BARE}={name}")]), start, count)
     }
 
-    /// Begins to delete these pods, but does not wait: with an old kubelet, the API lists a pod for up to a minute
+    /// Begins to delete these pods, but does not wait. With an old kubelet, the API lists a pod for up to a minute
     /// after its containers have ended.
     pub(crate) fn delete_bare(&self, name: &str) {
         let selector = format!("{BARE}={name}");

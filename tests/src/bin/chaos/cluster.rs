@@ -59,7 +59,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
             let hand: Vec<Way> = {
-                let mut deck = deck.lock().expect("nobody panics");
+                let mut deck = deck.lock().expect("no thread panics");
                 let from = deck.len().saturating_sub(QUOTA);
                 deck.drain(from..).collect()
             };
@@ -67,22 +67,22 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 return;
             }
             let own = {
-                let mut number = number.lock().expect("nobody panics");
+                let mut number = number.lock().expect("no thread panics");
                 *number += 1;
                 *number
             };
             let name = format!("shot-{own:04}").parse().expect("it is a name");
             let Some(shots) = complaints.take(site.job(&name, hand, random)) else { continue };
             for (way, has_hit) in shots {
-                *counts.lock().expect("nobody panics").entry((way, has_hit)).or_default() += 1;
+                *counts.lock().expect("no thread panics").entry((way, has_hit)).or_default() += 1;
                 if !has_hit {
-                    deck.lock().expect("nobody panics").push(way);
+                    deck.lock().expect("no thread panics").push(way);
                 }
             }
         }
     });
     let count =
-        |way: Way, has_hit: bool| counts.lock().expect("nobody panics").get(&(way, has_hit)).copied().unwrap_or(0);
+        |way: Way, has_hit: bool| counts.lock().expect("no thread panics").get(&(way, has_hit)).copied().unwrap_or(0);
     let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
     say(&format!(
         "{} container kills ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
@@ -91,7 +91,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         count(Way::Container, true),
         count(Way::Script, true),
         count(Way::Deletion, true),
-        number.into_inner().expect("nobody panics"),
+        number.into_inner().expect("no thread panics"),
         begin.elapsed().as_secs_f64(),
     ));
     let left = cluster.objects();

@@ -70,11 +70,11 @@ pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> 
                 continue;
             };
             left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
-            *total.lock().expect("nobody panics") += tally;
+            *total.lock().expect("no thread panics") += tally;
         }
     });
     let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } =
-        *total.lock().expect("nobody panics");
+        *total.lock().expect("no thread panics");
     say(&format!(
         "{} kill -9 in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
          {restarts} restarts counted; {second} came right after another; {late} more came too late; {:.0} s",

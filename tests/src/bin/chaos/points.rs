@@ -69,7 +69,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let begin = Instant::now();
     let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
-            let Some(point) = points.lock().expect("nobody panics").pop() else { return };
+            let Some(point) = points.lock().expect("no thread panics").pop() else { return };
             let (mut left, mut passing) = (kills, random.u32(1..=PASSINGS));
             while left > 0 {
                 let strike = Strike { point, fault: Fault::Kill, passing };
