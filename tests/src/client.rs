@@ -24,9 +24,9 @@ pub struct Running {
 pub struct Finished {
     /// The exit status.
     pub status: ExitStatus,
-    /// Its stdout, with invalid UTF-8 replaced.
+    /// The program's stdout, with invalid UTF-8 replaced.
     pub stdout: String,
-    /// Its stderr, with invalid UTF-8 replaced.
+    /// The program's stderr, with invalid UTF-8 replaced.
     pub stderr: String,
 }
 
@@ -34,7 +34,7 @@ impl Running {
     /// Starts a program. Its stdout and stderr must be piped.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the program cannot be started.
     pub fn of(program: &mut Command) -> Self {
         let mut child = program.spawn().expect("the program starts");
         let stdout = Printed::by(child.stdout.take().expect("it was piped"));
@@ -42,7 +42,7 @@ impl Running {
         Self { child, stdout, stderr }
     }
 
-    /// Its process id.
+    /// Returns the program's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -55,7 +55,7 @@ impl Running {
         let has_come = || {
             let is_last = self.stdout.has_ended();
             let has_come = self.stdout.text().matches(text).count() >= count;
-            assert!(has_come || !is_last, "it ended without {count} times {text:?} on stdout\n{}", self.printed());
+            assert!(has_come || !is_last, "ended before {count} times {text:?} on stdout\n{}", self.printed());
             has_come.then_some(())
         };
         within(&format!("{count} times {text:?} on stdout"), has_come, || self.printed());
@@ -70,31 +70,31 @@ impl Running {
         within(&format!("{text:?} on stderr"), has_come, || self.printed());
     }
 
-    /// Whether `text` is on stderr by now.
+    /// Returns whether the program has already printed `text` on stderr.
     pub fn said(&self, text: &str) -> bool {
         self.stderr.text().contains(text)
     }
 
-    /// Its stderr by now.
+    /// Returns the stderr so far, with invalid UTF-8 replaced.
     pub fn said_so_far(&self) -> String {
         self.stderr.text()
     }
 
-    /// Its stdout by now, with invalid UTF-8 replaced.
+    /// Returns the stdout so far, with invalid UTF-8 replaced.
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// Kills it with `kill -9`.
+    /// Kills the program with `kill -9`, and waits for its end.
     ///
     /// # Panics
-    /// If it has already ended.
+    /// If the program cannot be killed.
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     ///
     /// # Panics
     /// With the output, if the deadline passes.
@@ -125,7 +125,7 @@ impl Finished {
     /// Runs a program to its end.
     ///
     /// # Panics
-    /// If it cannot be started, or does not end before the deadline.
+    /// If the program cannot be started, or does not end before the deadline.
     pub fn of(program: &mut Command) -> Self {
         Running::of(program).ended()
     }
@@ -143,7 +143,7 @@ impl Finished {
     /// Asserts that this signal killed the program.
     ///
     /// # Panics
-    /// With the output, if it ended in another way.
+    /// With the output, if the program ended in another way.
     #[track_caller]
     pub fn by(self, expected: Signal) -> Self {
         let ended = self.status.signal();
@@ -158,18 +158,18 @@ impl Finished {
     #[track_caller]
     pub fn says(self, parts: &[&str]) -> Self {
         for part in parts {
-            assert!(self.stderr.contains(part), "{part:?} on stderr:\n{}\nstdout:\n{}", self.stderr, self.stdout);
+            assert!(self.stderr.contains(part), "no {part:?} on stderr:\n{}\nstdout:\n{}", self.stderr, self.stdout);
         }
         self
     }
 
-    /// The lines of stdout that begin with `prefix` after the replica's name, without name and prefix.
+    /// Returns the lines of stdout that begin with a replica's name and then `prefix`, without name and prefix.
     pub fn lines(&self, prefix: &str) -> Vec<String> {
         let behind_name = self.stdout.lines().filter_map(|line| line.split_once("│ "));
         behind_name.filter_map(|(_, text)| text.strip_prefix(prefix)).map(str::to_owned).collect()
     }
 
-    /// The job's view on stdout, for a client with `-o json`.
+    /// Returns the job's view, which a client with `-o json` has printed on stdout.
     ///
     /// # Panics
     /// If stdout is not a view.
@@ -178,7 +178,7 @@ impl Finished {
     }
 }
 
-/// The output of a pipe so far, read by a thread.
+/// The bytes that a thread has read from a pipe so far.
 #[derive(Debug)]
 struct Printed {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -186,7 +186,7 @@ struct Printed {
 }
 
 impl Printed {
-    /// Whether the text is complete.
+    /// Returns whether the thread has read the whole output.
     fn has_ended(&self) -> bool {
         self.reader.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -207,7 +207,7 @@ impl Printed {
         String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// The whole output. The program has ended, so the pipe ends too.
+    /// Waits until the thread has read the whole output, and returns it. The program must have ended.
     fn whole(&mut self) -> String {
         self.reader.take().map(JoinHandle::join).transpose().expect("the reader does not panic");
         self.text()

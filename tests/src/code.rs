@@ -1,4 +1,4 @@
-//! Code as a client sends it to a master.
+//! Sends code to a master, like a client.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// Sends these files, path and content each, to the master at this URL, with these options of curl. Returns the id of the
-/// code.
+/// Sends files to the master at this URL. `files` contains the path and the text of each file, and `options` are
+/// options of curl. Returns the id of the code.
 ///
 /// # Panics
-/// If the master does not take it.
+/// If the master does not accept the code.
 pub fn send_code(scene: &Scene, master: &str, options: &[&str], files: &[(&str, &str)]) -> CodeId {
     let file = |(path, text): &(&str, &str)| CodeFile {
         path: path.parse().expect("a path"),
@@ -40,7 +40,7 @@ pub fn send_code(scene: &Scene, master: &str, options: &[&str], files: &[(&str, 
     manifest.id()
 }
 
-/// Sends these files to the master at this URL, and submits a job of these workers that runs `script` with them.
+/// Sends these files to the master at this URL, and submits a job of two workers. The job's script is the first file.
 /// `options` are further fields of the request.
 ///
 /// # Panics

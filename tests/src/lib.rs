@@ -1,4 +1,4 @@
-//! Support for end-to-end tests: starts the real programs, provides places for jobs, and finds processes that still run.
+//! Support for end-to-end tests: starts the real programs, sets up places for jobs, and finds remaining processes.
 
 pub mod client;
 pub mod cluster;

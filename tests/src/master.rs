@@ -23,13 +23,14 @@ impl Master {
     /// Starts a master in this folder, with these arguments and variables, on a free port.
     ///
     /// # Panics
-    /// If it ends before it serves.
+    /// If the master ends before it serves.
     pub fn start(dir: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self::serving(any, dir, args, variables).unwrap_or_else(|end| does_not_serve(dir, end))
     }
 
     fn serving(listen: SocketAddr, dir: &Path, args: &[&str], variables: &[(&str, &str)]) -> Result<Self, ExitStatus> {
+        // Only chaos-master can be struck by a fault.
         let is_struck = variables.iter().any(|(name, _)| *name == STRIKE_VARIABLE);
         let mut child = Command::new(built(if is_struck { "chaos-master" } else { "master" }))
             .args(["--listen", &listen.to_string()])
@@ -49,25 +50,25 @@ impl Master {
             return Err(child.wait().expect("it has closed its stdout, so it ends"));
         }
         let url = line.trim().strip_prefix("listening on ");
-        let url = url.unwrap_or_else(|| panic!("the first line names the address: {line:?}"));
+        let url = url.unwrap_or_else(|| panic!("the master's first line has no address: {line:?}"));
         Ok(Self { child, dir: dir.to_owned(), url: url.to_owned() })
     }
 
-    /// Its process id.
+    /// Returns the master's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it with `kill -9`.
+    /// Kills the master with `kill -9`, and waits for its end.
     ///
     /// # Panics
-    /// If it has already ended.
+    /// If the master cannot be killed.
     pub fn kill(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
-    /// Its exit status. `None` while it runs.
+    /// Returns the master's exit status, or `None` while the master runs.
     ///
     /// # Panics
     /// If the process cannot be waited for.
@@ -75,28 +76,28 @@ impl Master {
         self.child.try_wait().expect("a child can be waited for")
     }
 
-    /// Starts a new master at the same address. The old one must have ended.
+    /// Starts a new master at the same address. The old master must have ended.
     ///
     /// # Panics
-    /// If it ends before it serves.
+    /// If the new master ends before it serves.
     pub fn follow_up(&mut self, args: &[&str]) {
         self.try_follow_up(args, &[]).unwrap_or_else(|end| does_not_serve(&self.dir, end));
     }
 
-    /// Like [`Self::follow_up`], with these variables, for a master that may end before it serves.
+    /// Like [`Self::follow_up`], but sets these variables, and the new master may end before it serves.
     ///
     /// # Errors
-    /// The exit status, if it ends before it serves.
+    /// The new master's exit status, if it ends before it serves.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the new master cannot be started.
     pub fn try_follow_up(&mut self, args: &[&str], variables: &[(&str, &str)]) -> Result<(), ExitStatus> {
         let address = self.url.strip_prefix("http://").and_then(|address| address.parse().ok());
         *self = Self::serving(address.expect("an address"), &self.dir, args, variables)?;
         Ok(())
     }
 
-    /// The log of this master and of its predecessors in this folder.
+    /// Returns the log of this master and of earlier masters in the same folder.
     pub fn log(&self) -> String {
         fs::read_to_string(log(&self.dir)).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! Machines of a test: network namespaces of this host, each with an address of its own. The host's own network does not
-//! change: the switch that connects them has a namespace, too.
+//! The machines of a test. Each machine is a network namespace of this host, and has its own address. The switch that
+//! connects the machines has its own namespace too, so the host's network does not change.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The network that all machines share.
 const SHARED: [u8; 3] = [10, 77, 0];
 
-/// Namespaces that are connected. Dropping this removes them.
+/// Machines that are connected by a switch. Dropping this removes all their namespaces.
 #[derive(Debug)]
 pub struct Network {
     /// Distinguishes the networks of one process.
@@ -23,7 +23,7 @@ impl Network {
     /// If this process may not create namespaces, or `ip` is not installed.
     pub fn new(machines: u8) -> Self {
         static NETWORKS: AtomicU32 = AtomicU32::new(0);
-        // If one of the next steps fails, dropping this removes the namespaces.
+        // If one of the next steps panics, dropping `network` removes the namespaces.
         let network = Self { number: NETWORKS.fetch_add(1, Ordering::Relaxed), machines };
         let switch = network.switch();
         ip(&["netns", "add", &switch]);
@@ -39,7 +39,7 @@ impl Network {
         network
     }
 
-    /// Gives two machines a network of their own. Their addresses in it are returned.
+    /// Connects two machines by a further network. Returns their addresses in this network.
     pub fn connect_two(&self, one: u8, other: u8) -> (Ipv4Addr, Ipv4Addr) {
         let (of_one, of_other) = (Ipv4Addr::new(10, 78, other, 1), Ipv4Addr::new(10, 78, other, 2));
         let (machine, device) = (self.name(one), format!("to{other}"));
@@ -57,7 +57,7 @@ impl Network {
         ip(&["-n", &machine, "link", "set", device, "up"]);
     }
 
-    /// This command, on a machine.
+    /// Returns a command that runs `command` on a machine.
     pub fn command_on(&self, number: u8, command: &Command) -> Command {
         let mut there = Command::new("ip");
         there.args(["netns", "exec", &self.name(number)]).arg(command.get_program()).args(command.get_args());
@@ -74,7 +74,7 @@ impl Network {
         there
     }
 
-    /// Pulls the plug of a machine, or puts it in again: `up` or `down`.
+    /// Connects a machine to the switch (`state` is `up`), or disconnects it (`down`).
     pub fn set_link(&self, number: u8, state: &str) {
         ip(&["-n", &self.switch(), "link", "set", &port(number), state]);
     }
@@ -83,7 +83,7 @@ impl Network {
         self.name(0)
     }
 
-    /// The name of a namespace. Tests in other processes have other names.
+    /// Returns the name of a namespace. It contains the process id, so other tests use other names.
     fn name(&self, number: u8) -> String {
         format!("muster-{}-{}-{number}", std::process::id(), self.number)
     }
@@ -102,7 +102,7 @@ fn port(number: u8) -> String {
 /// Runs `ip`.
 ///
 /// # Panics
-/// With its message, if it fails.
+/// With the message of `ip`, if `ip` fails.
 fn ip(args: &[&str]) {
     let output = Command::new("ip").args(args).output().expect("ip is installed");
     assert!(output.status.success(), "ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
@@ -111,7 +111,7 @@ fn ip(args: &[&str]) {
 impl Drop for Network {
     fn drop(&mut self) {
         for number in 0..=self.machines {
-            // Some of them may not exist, if `new` has failed.
+            // If `new` has panicked, some of the namespaces may not exist.
             let _ = Command::new("ip").args(["netns", "delete", &self.name(number)]).stderr(Stdio::null()).status();
         }
     }

@@ -1,4 +1,4 @@
-//! The places where a test's jobs run. A journey is the same in every place.
+//! The places where a test's jobs run. Journeys, the tests that run in several places, use only this interface.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,19 +20,19 @@ const STATE: [&str; 2] = ["--state-dir", "state"];
 /// Where jobs run, and the kind of master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// As processes of this machine. The client starts a master for each job.
+    /// Jobs run as processes of this machine. The client starts a master for each job.
     OwnMaster,
-    /// As processes of this machine, with a permanent master.
+    /// Jobs run as processes of this machine, with a permanent master.
     Processes,
-    /// As pods of the cluster in KUBECONFIG, with a permanent master.
+    /// Jobs run as pods of the cluster in KUBECONFIG, with a permanent master.
     Cluster,
 }
 
-/// A place that is set up for one test, with an exec.py.
+/// A place that is set up for one test, with a folder and an exec.py.
 pub struct Stage {
     // Declared before the folder, so the master and the pods are dropped first.
     site: Site,
-    /// `EXEC_PY=` and the script, for the shared image. `None` for jobs that run an example.
+    /// `EXEC_PY=`, followed by the script, for the shared image. `None` for jobs that run an example.
     script: Option<String>,
     scene: Scene,
 }
@@ -52,7 +52,7 @@ impl Stage {
         Self::with_master(place, exec_py, &STATE)
     }
 
-    /// Like [`Self::new`], with these arguments for the master.
+    /// Like [`Self::new`], but the master has these arguments.
     ///
     /// # Panics
     /// If the place cannot be set up.
@@ -69,7 +69,7 @@ impl Stage {
         Self::set_up(place, Scene::of_example("hello"), (None, Image::shared), &STATE)
     }
 
-    /// Sets up a place for jobs that run this example. A cluster uses an image built from the example's Dockerfile.
+    /// Sets up a place for jobs that run this example. A cluster's image is built from the example's Dockerfile.
     ///
     /// # Panics
     /// If the place cannot be set up.
@@ -110,12 +110,12 @@ impl Stage {
         Self { site, script, scene }
     }
 
-    /// The test's folder.
+    /// Returns the test's folder.
     pub fn scene(&self) -> &Scene {
         &self.scene
     }
 
-    /// The client's command that submits a job with these flags and follows it.
+    /// Returns the client's command that submits a job with these flags and follows the job.
     pub fn submitting(&self, flags: &[&str]) -> Command {
         let Site::Cluster(cluster) = &self.site else { return self.client(flags) };
         let mut own = cluster.image.flags();
@@ -123,7 +123,7 @@ impl Stage {
         self.client(&own.iter().map(String::as_str).chain(flags.iter().copied()).collect::<Vec<_>>())
     }
 
-    /// Submits a job with these flags and follows it to its end.
+    /// Submits a job with these flags, and follows the job to its end.
     ///
     /// # Panics
     /// If the client does not end before the deadline.
@@ -134,7 +134,7 @@ impl Stage {
     /// Runs a client command to its end.
     ///
     /// # Panics
-    /// If it does not end before the deadline.
+    /// If the command does not end before the deadline.
     pub fn verb(&self, args: &[&str]) -> Finished {
         Finished::of(&mut self.client(args))
     }
@@ -150,12 +150,12 @@ impl Stage {
     /// Waits until the job has finished, and returns its view.
     ///
     /// # Panics
-    /// If it does not finish before the deadline.
+    /// If the job does not finish before the deadline.
     pub fn finished(&self, job: &str) -> JobView {
         self.verb(&["wait", job, "-o", "json"]).view()
     }
 
-    /// The job's current view.
+    /// Returns the job's current view.
     ///
     /// # Panics
     /// If the job does not exist.
@@ -170,7 +170,7 @@ impl Stage {
         }
     }
 
-    /// Requests this path of the master with curl, and returns the answer's body.
+    /// Sends a request for this path to the master, by curl with these arguments. Returns the answer's body.
     ///
     /// # Panics
     /// If the place has no permanent master.
@@ -179,7 +179,7 @@ impl Stage {
         self.scene.curl(&[args, &[&url]].concat())
     }
 
-    /// The URL of the master.
+    /// Returns the URL of the master.
     ///
     /// # Panics
     /// If the place has no permanent master.
@@ -206,10 +206,10 @@ impl Stage {
         }
     }
 
-    /// Starts a new master at the same address, after the old one was killed.
+    /// Starts a new master at the same address, after the old master was killed.
     ///
     /// # Panics
-    /// If it ends before it serves.
+    /// If the new master ends before it serves, or the place has no permanent master.
     pub fn next_master(&mut self, args: &[&str]) {
         match &mut self.site {
             Site::OwnMaster => panic!("this place has no permanent master"),
@@ -218,7 +218,7 @@ impl Stage {
         }
     }
 
-    /// The cluster.
+    /// Returns the cluster.
     ///
     /// # Panics
     /// If the place is not a cluster.
@@ -229,7 +229,7 @@ impl Stage {
         }
     }
 
-    /// The query parameter that names the image, or an empty text.
+    /// Returns the query parameter that names the image. It is empty if the place is not a cluster.
     pub fn img(&self) -> String {
         match &self.site {
             Site::Cluster(cluster) => format!("&img={}", cluster.image.wrapped()),
@@ -237,15 +237,15 @@ impl Stage {
         }
     }
 
-    /// The variable EXEC_PY with the script, for the shared image. Empty for jobs that run an example.
+    /// Returns the variable EXEC_PY with the script, for the shared image. Empty for jobs that run an example.
     pub fn script_variable(&self) -> BTreeMap<EnvName, String> {
         let variable = self.script.as_deref().and_then(|script| script.split_once('='));
         let named = |(name, value): (&str, &str)| Some((name.parse().ok()?, value.to_owned()));
         variable.and_then(named).into_iter().collect()
     }
 
-    /// What still runs: names of pods that have not ended, or ids of exec.py's processes. For a client with its own master,
-    /// all processes in the folder.
+    /// Returns the pods that have not ended, or, with a permanent master of processes, the process ids of exec.py.
+    /// Without a permanent master, returns all processes in the folder.
     pub fn runs(&self) -> Vec<String> {
         match &self.site {
             Site::OwnMaster => self.scene.processes().lines().map(str::to_owned).collect(),
@@ -254,17 +254,17 @@ impl Stage {
         }
     }
 
-    /// Asserts that no pod or process of the jobs runs. With a permanent master, first waits until that is true: the
-    /// client does not wait for pods.
+    /// Asserts that no pod or process of the jobs runs. With a permanent master, first waits for their end, because
+    /// pods may end after the client.
     ///
     /// # Panics
     /// With the pods or processes that still run.
     #[track_caller]
     pub fn assert_nothing_runs(&self) {
         match self.site {
-            Site::OwnMaster => assert_eq!(self.runs(), Vec::<String>::new(), "left behind"),
+            Site::OwnMaster => assert_eq!(self.runs(), Vec::<String>::new(), "processes are left behind"),
             Site::Processes(_) | Site::Cluster(_) => {
-                within("nothing is left", || self.runs().is_empty().then_some(()), || self.runs().join(" "));
+                within("no pod or exec.py runs", || self.runs().is_empty().then_some(()), || self.runs().join(" "));
             }
         }
     }

@@ -16,7 +16,7 @@ pub const DEADLINE: Duration = Duration::from_secs(300);
 /// Waits until `look` returns a value.
 ///
 /// # Panics
-/// With the text of `state`, if the deadline passes.
+/// If the deadline passes. The message contains `what` and the text that `state` returns.
 pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>, state: impl Fn() -> String) -> T {
     let begin = Instant::now();
     loop {
@@ -26,17 +26,17 @@ pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>, state: impl Fn
         }
         let pause = pause_after(look_began.elapsed());
         assert!(begin.elapsed() < DEADLINE, "timeout after {DEADLINE:?}, waiting for: {what}\n{}", state());
-        // Only a parent can wait for a process, so poll.
+        // Many conditions have no event to wait for, so poll.
         std::thread::sleep(pause);
     }
 }
 
-/// The pause after a check that took this long. Without pauses, checks that start kubectl would occupy a processor.
+/// Returns the pause after a check that took this long. Without pauses, slow checks would occupy a processor.
 pub fn pause_after(check: Duration) -> Duration {
     (check * 2).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
-/// Processes whose working directory is `dir`, as `pid: command line`. Zombies have no working directory.
+/// Returns the processes with the working directory `dir`, as `pid: command line`. Zombies have no working directory.
 pub fn working_in(dir: &Path) -> Vec<String> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let process = |entry: fs::DirEntry| {
@@ -49,13 +49,13 @@ pub fn working_in(dir: &Path) -> Vec<String> {
     all.filter_map(process).collect()
 }
 
-/// The ids of the processes in `dir` whose command line contains `part`.
+/// Returns the ids of the processes in `dir` for which `pid: command line` contains `part`.
 pub fn pids(dir: &Path, part: &str) -> Vec<u32> {
     let of_line = |line: String| line.split(':').next().and_then(|pid| pid.parse().ok());
     working_in(dir).into_iter().filter(|line| line.contains(part)).filter_map(of_line).collect()
 }
 
-/// The parent of a process. The parent of an exec.py is its agent. `None` if the process has ended.
+/// Returns the parent of a process, or `None` if the process has ended. The parent of an exec.py is its agent.
 pub fn parent(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
@@ -73,7 +73,7 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Waits for a program's end, or kills it at the deadline.
+/// Waits for a program's end, and returns its output. Kills the program at the deadline.
 ///
 /// # Panics
 /// If the program cannot be waited for.

@@ -12,7 +12,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is one folder below the root").to_owned()
 }
 
-/// The path of one of Muster's programs. Prefers programs built beside this test over those of `make build`.
+/// Returns the path of one of Muster's programs. Prefers programs built beside this test over those of `make build`.
 ///
 /// # Panics
 /// If the programs are not built.
@@ -24,8 +24,8 @@ pub fn built(name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// The path of the static agent, which runs in any image. Prefers an agent built beside this test over that of
-/// `make build`, but the other way round in a benchmark, which is built for release.
+/// Returns the path of the static agent, which runs in any image. A test prefers an agent built beside it over the
+/// agent of `make build`. A benchmark, which is built for release, prefers the agent of `make build`.
 ///
 /// # Panics
 /// If the agent is not built.
@@ -38,7 +38,7 @@ pub fn static_agent() -> PathBuf {
     chosen.expect("no static agent: run `make test` or `make build`")
 }
 
-/// The folder of the real Python. The first `python` on the PATH may be a wrapper script, which is slow to start.
+/// Returns the folder of the real Python. `python` on the PATH may be a wrapper script, which is slow to start.
 ///
 /// # Panics
 /// If there is no Python.

@@ -12,7 +12,7 @@ use crate::master::Master;
 use crate::processes::{pids, signal, within, working_in};
 use crate::programs::{built, root};
 
-/// A test's own folder. Dropping this kills the processes that still run in it, and deletes it.
+/// A folder of one test. Dropping this kills the processes that still run in the folder, and deletes the folder.
 #[derive(Debug)]
 pub struct Scene {
     path: PathBuf,
@@ -44,13 +44,13 @@ impl Scene {
         scene
     }
 
-    /// The folder's path.
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The client's command with these arguments, in the folder, with no master in its environment. It finds local masters
-    /// of this scene only.
+    /// Returns a command that runs the client with these arguments in the folder. No variable names a master. The
+    /// client finds only local masters of this scene.
     pub fn client(&self, args: &[&str]) -> Command {
         let mut command = Command::new(built("client"));
         command.args(args).current_dir(&self.path).env_remove("MUSTER_MASTER").env_remove("MUSTER_TOKEN");
@@ -62,7 +62,7 @@ impl Scene {
     /// Runs the client to its end.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// If the client cannot be started, or does not end before the deadline.
     pub fn run(&self, args: &[&str]) -> Finished {
         Finished::of(&mut self.client(args))
     }
@@ -77,7 +77,7 @@ impl Scene {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Process ids of exec.py. Excludes agents, whose command lines also contain its name.
+    /// Returns the process ids of exec.py. Excludes agents, although their command lines also contain `exec.py`.
     pub fn runs(&self) -> Vec<u32> {
         // Matches `python exec.py` and `/opt/python/bin/python3.12 exec.py`.
         let is_python = |line: &&String| {
@@ -93,7 +93,7 @@ impl Scene {
 
     /// Waits until no process runs in the folder.
     pub fn until_empty(&self) {
-        within("nothing is left behind", || working_in(&self.path).is_empty().then_some(()), || self.processes());
+        within("no process is left behind", || working_in(&self.path).is_empty().then_some(()), || self.processes());
     }
 
     /// Asserts that no process runs in the folder now.
@@ -101,10 +101,10 @@ impl Scene {
     /// # Panics
     /// With the processes that still run.
     pub fn assert_empty(&self) {
-        assert_eq!(working_in(&self.path), Vec::<String>::new(), "left behind");
+        assert_eq!(working_in(&self.path), Vec::<String>::new(), "processes are left behind");
     }
 
-    /// The processes in the folder, one per line.
+    /// Returns the processes in the folder, one per line.
     pub fn processes(&self) -> String {
         working_in(&self.path).join("\n")
     }
@@ -112,23 +112,23 @@ impl Scene {
     /// Starts a permanent master with its state in the folder.
     ///
     /// # Panics
-    /// If it ends before it serves.
+    /// If the master ends before it serves.
     pub fn master(&self) -> Master {
         self.master_with(&[])
     }
 
-    /// Like [`Self::master`], with additional arguments.
+    /// Like [`Self::master`], but the master has these additional arguments.
     ///
     /// # Panics
-    /// If it ends before it serves.
+    /// If the master ends before it serves.
     pub fn master_in(&self, args: &[&str]) -> Master {
         Master::start(&self.path, &[["--state-dir", "state"].as_slice(), args].concat(), &[])
     }
 
-    /// Like [`Self::master`], with these variables in its environment.
+    /// Like [`Self::master`], but the master has these variables in its environment.
     ///
     /// # Panics
-    /// If it ends before it serves.
+    /// If the master ends before it serves.
     pub fn master_with(&self, variables: &[(&str, &str)]) -> Master {
         Master::start(&self.path, &["--state-dir", "state"], variables)
     }

@@ -1,5 +1,5 @@
-//! Small scripts that replace a training and behave like it in one respect. They report their progress on stdout. The
-//! test and other replicas talk to them at their TensorFlow addresses, which works with every back end.
+//! Small scripts that behave like a training in one respect, and print their progress on stdout. Tests and other
+//! replicas connect to the script at its TensorFlow address, with every back end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ print("ready")
 while True: time.sleep(60)
 "#;
 
-/// Prints `ready`. After SIGTERM it saves its state for a while, and then ends.
+/// Prints `ready`. After SIGTERM, the script takes 1 s to save its state, prints `saved`, and ends.
 pub const SAVES: &str = r#"
 import signal, sys, time
 def save(*_):
@@ -37,7 +37,7 @@ OWN = CONFIG["cluster"][ROLE][INDEX]
 ALL = [address for role in CONFIG["cluster"].values() for address in role]
 
 def serve():
-    """Listens at this replica's address, as a TensorFlow server does."""
+    """Listens at this replica's address, like a TensorFlow server."""
     server = socket.socket(socket.AF_INET6)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -59,7 +59,7 @@ def serve_stubbornly():
     while True: time.sleep(60)
 "#;
 
-/// Prints `begun` and answers `still here` to each caller. Ends when a caller sends `end`, and prints `ended`.
+/// Prints `begun`, and answers `still here` to each caller. When a caller sends `end`, prints `ended` and ends.
 pub const AWAITS_ITS_END: &str = r#"
 server = serve()
 print("begun")
@@ -72,18 +72,18 @@ while True:
 print("ended")
 "#;
 
-/// `PEERS`, followed by this script.
+/// Returns `PEERS`, followed by this script.
 pub fn with_peers(script: &str) -> String {
     format!("{PEERS}\n{script}")
 }
 
-/// Sends a word to a worker, at the address of its TensorFlow server, and returns the answer.
+/// Sends a word to a worker at its TensorFlow address, and returns the answer.
 ///
 /// # Panics
-/// If the worker does not listen there in time.
+/// If the worker does not listen before the deadline.
 pub fn tell(job: &JobView, worker: usize, word: &str) -> String {
     let address = job.replicas[worker].address.as_deref().expect("it has an address");
-    // The job runs as soon as exec.py is started, which is before exec.py listens.
+    // The job is running as soon as its agents have started exec.py. A little later, exec.py listens.
     let mut stream = within("exec.py listens", || TcpStream::connect(address).ok(), || format!("{job:#?}"));
     writeln!(stream, "{word}").expect("exec.py reads");
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests inject faults into it.
+//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests tell it to answer requests with faults.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::processes::within;
 
-/// A fault.
+/// What the proxy does with a request in place of simply forwarding it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Delays the answer by this time.
@@ -43,7 +43,7 @@ pub enum Fault {
     Down,
 }
 
-/// The requests that a fault affects. The text is the plural of the objects' kind, such as `pods`.
+/// The requests that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
     /// All requests.
@@ -52,21 +52,21 @@ pub enum On {
     Watches,
     /// Requests that read this path.
     Reading(&'static str),
-    /// Requests that create such an object, except dry runs.
+    /// Requests that create an object of this kind, such as `pods`. Excludes dry runs.
     Creating(&'static str),
-    /// Requests that replace such an object.
+    /// Requests that replace an object of this kind, such as `pods`.
     Replacing(&'static str),
-    /// Requests that delete one or more such objects.
+    /// Requests that delete one object or more of this kind, such as `pods`.
     Deleting(&'static str),
 }
 
-/// An API server that fails on demand. Dropping this ends it.
+/// A proxy to the API server that produces faults on demand. Dropping this ends the proxy.
 #[derive(Debug)]
 pub struct FaultProxy {
     shared: Arc<Shared>,
     kubeconfig: NamedTempFile,
     upstream: Child,
-    // Its threads run the proxy while the test blocks its own thread.
+    // The threads of this runtime run the proxy while the test blocks its own thread.
     _runtime: Runtime,
 }
 
@@ -75,7 +75,7 @@ struct Shared {
     upstream: String,
     client: Client<HttpConnector, Full<Bytes>>,
     trouble: Mutex<Trouble>,
-    /// A change breaks off all answers in progress.
+    /// Each message breaks off all answers in progress.
     cuts: watch::Sender<()>,
 }
 
@@ -84,6 +84,7 @@ struct Trouble {
     fault: Option<(On, Fault)>,
     /// Number of further requests that the fault affects.
     left: usize,
+    /// Number of requests that the fault has affected.
     struck: usize,
 }
 
@@ -122,17 +123,17 @@ impl FaultProxy {
         Self { shared, kubeconfig: kubeconfig(port), upstream, _runtime: runtime }
     }
 
-    /// The value of KUBECONFIG for a master that uses this proxy.
+    /// Returns the value of KUBECONFIG for a master that uses this proxy.
     pub fn kubeconfig(&self) -> &str {
         self.kubeconfig.path().to_str().expect("temporary files have plain names")
     }
 
-    /// From now on, these requests meet this fault. Replaces an earlier fault.
+    /// From now on, this fault affects these requests. An earlier fault ends.
     pub fn misbehave(&self, on: On, fault: Fault) {
         self.misbehave_times(usize::MAX, on, fault);
     }
 
-    /// Like [`Self::misbehave`], for the next `times` requests only.
+    /// Like [`Self::misbehave`], but the fault affects only the next `times` of these requests.
     pub fn misbehave_times(&self, times: usize, on: On, fault: Fault) {
         *self.shared.lock() = Trouble { fault: Some((on, fault)), left: times, struck: 0 };
         if fault == Fault::Down {
@@ -140,7 +141,7 @@ impl FaultProxy {
         }
     }
 
-    /// Ends the fault: the proxy forwards everything.
+    /// Ends the fault. The proxy forwards all requests.
     pub fn behave(&self) {
         *self.shared.lock() = Trouble::default();
     }
@@ -150,18 +151,18 @@ impl FaultProxy {
         self.shared.cuts.send_replace(());
     }
 
-    /// Number of requests that have met the fault.
+    /// Returns the number of requests that the fault has affected.
     pub fn struck(&self) -> usize {
         self.shared.lock().struck
     }
 
-    /// Waits until `count` requests have met the fault.
+    /// Waits until the fault has affected `count` requests.
     ///
     /// # Panics
     /// If the deadline passes.
     pub fn until_struck(&self, count: usize) {
         let is_struck = || (self.struck() >= count).then_some(());
-        within(&format!("{count} requests meet the fault"), is_struck, || format!("{:?}", self.shared.lock()));
+        within(&format!("the fault affects {count} requests"), is_struck, || format!("{:?}", self.shared.lock()));
     }
 }
 
@@ -178,7 +179,7 @@ impl Shared {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault that affects this request, if any.
+    /// Returns the fault that affects this request, if any. Counts the request.
     fn strike(&self, request: &Request<Incoming>) -> Option<Fault> {
         let mut trouble = self.lock();
         let (on, fault) = trouble.fault?;
@@ -208,7 +209,7 @@ impl Shared {
             Some(Fault::TooMany) => status(429),
             Some(Fault::Refused(code)) => status(code),
             Some(Fault::LostAnswer(code)) => {
-                // The API server has applied the request when it sends the answer's head.
+                // When the answer's headers arrive here, the API server has applied the request.
                 self.forward(request).await?;
                 status(code)
             }
@@ -255,7 +256,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             let shared = Arc::clone(&shared);
             async move { shared.answer_until_cut(request).await }
         });
-        // An error closes the connection, as the fault requires.
+        // If `answer` returns an error, hyper closes the connection. Faults such as `Down` need this.
         tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
     }
 }
@@ -264,7 +265,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 fn status(code: u16) -> Result<Response<Body>, Error> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "the test says so", "reason": "", "code": code,
+        "message": "the test injects this fault", "reason": "", "code": code,
     });
     json_answer(code, status.to_string())
 }
@@ -278,7 +279,7 @@ fn json_answer(code: u16, json: impl Into<Bytes>) -> Result<Response<Body>, Erro
     Ok(response.body(body.boxed_unsync())?)
 }
 
-/// Streams the body until it ends or is cut.
+/// Streams the body until it ends, or until [`FaultProxy::cut`] breaks it off.
 fn cuttable(body: Incoming, cuts: watch::Receiver<()>) -> Body {
     let frames = stream::unfold((body, cuts), |(mut body, mut cuts)| async {
         let frame = tokio::select! {

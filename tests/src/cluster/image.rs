@@ -15,37 +15,39 @@ use crate::config::registry;
 use crate::programs::{built, root, static_agent};
 use crate::scene::Scene;
 
-/// Maximum time to remove an image. Pods of a failed test may still use it.
+/// Maximum time to remove an image. Pods of a failed test may still use the image, so the removal can take long.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Runs the script in the variable `EXEC_PY`, else `examples/hello`. All tests can therefore share one image.
+/// An exec.py that runs the script in the variable `EXEC_PY`, or else `examples/hello`. So all tests can share an
+/// image.
 const EXEC_PY: &str = "import os\n\
     exec(compile(os.environ.get('EXEC_PY') or open('hello.py').read(), 'exec.py', 'exec'))\n";
-/// The shared image. Scripts can write to their working directory.
+/// The Dockerfile of the shared image. In this image, scripts can write to their working directory.
 const DOCKERFILE: &str =
     "FROM python:3.11-slim\nWORKDIR /app\nRUN chown 1000 /app\nCOPY exec.py hello.py ./\nUSER 1000\n";
 
-/// Label of the image of [`Image::shared`]. `scripts/test` removes images with this label.
+/// Label and first part of the name of the image of [`Image::shared`]. `scripts/test` removes images with this label.
 const SHARED_LABEL: &str = "muster-test-shared";
 
-/// A training image, as a user builds it, and the pod image that the client builds from it.
+/// A training image, like an image of a user, and the pod image that the client builds from it. An image of
+/// [`Self::unwrapped`] has no pod image.
 #[derive(Debug)]
 pub struct Image {
     name: String,
     lifetime: Lifetime,
 }
 
-/// When an image is removed.
+/// When and by whom an image is removed.
 #[derive(Debug, PartialEq, Eq)]
 enum Lifetime {
-    /// At the end of the test that built it.
+    /// The test that built the image removes it at its end.
     Test,
-    /// By `scripts/test`, after all tests.
+    /// `scripts/test` removes the image after all tests.
     Run,
 }
 
 impl Image {
-    /// The shared image for scripts in the variable `EXEC_PY`. The first test builds it while the others, which are
-    /// separate processes, wait. Its name is a hash of its content, so a change leads to a new image.
+    /// Returns the shared image for scripts in the variable `EXEC_PY`. The first test builds the image. Meanwhile the
+    /// other tests, which are separate processes, wait. The image's name contains a hash of its content.
     ///
     /// # Panics
     /// If the image cannot be built.
@@ -66,7 +68,7 @@ impl Image {
         Arc::new(image)
     }
 
-    /// Builds an image from this Dockerfile. Its context contains the exec.py and hello.py of the shared image.
+    /// Builds an image from this Dockerfile. The build context contains the exec.py and hello.py of the shared image.
     ///
     /// # Panics
     /// If the image cannot be built.
@@ -74,7 +76,7 @@ impl Image {
         Arc::new(Self::built(context(dockerfile).path()))
     }
 
-    /// Builds an image from an example's Dockerfile.
+    /// Builds an image from the Dockerfile of an example.
     ///
     /// # Panics
     /// If the image cannot be built.
@@ -82,7 +84,7 @@ impl Image {
         Arc::new(Self::built(&root().join("examples").join(name)))
     }
 
-    /// Builds an image from a folder's Dockerfile, without a pod image.
+    /// Builds an image from the Dockerfile in the folder `context`. Builds no pod image.
     ///
     /// # Panics
     /// If the image cannot be built.
@@ -92,8 +94,8 @@ impl Image {
         image
     }
 
-    /// Builds the master's image from its Dockerfile. Adds the libraries of the master under test, because only a released
-    /// master is statically linked.
+    /// Builds the master's image from `images/master.Dockerfile`. Also copies libraries into it, because only a
+    /// released master is statically linked, not the master under test.
     ///
     /// # Panics
     /// If the image cannot be built.
@@ -125,7 +127,7 @@ impl Image {
             Lifetime::Test => &[],
             Lifetime::Run => &["--label", SHARED_LABEL],
         };
-        // No cache: removing an image removes its layers, even while a build uses them from the cache.
+        // With the cache, a build could use layers that another test removes meanwhile.
         let build = ["build", "--no-cache", "--quiet", "--tag", &self.name, &context.display().to_string()];
         docker(&[build.as_slice(), label].concat())
             .unwrap_or_else(|error| panic!("build {}: {error}", context.display()));
@@ -140,19 +142,19 @@ impl Image {
         }
     }
 
-    /// The user's image, for `client --image`.
+    /// Returns the name of the training image, for `client --image`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The client's flags to submit a job with this image.
+    /// Returns the client's flags to submit a job with this image.
     pub fn flags(&self) -> Vec<String> {
         let image = ["--image", &self.name, "--agent-binary"].map(str::to_owned).into_iter();
         let push = registry().map(|registry| ["--push".to_owned(), registry]);
         image.chain([static_agent().display().to_string()]).chain(push.into_iter().flatten()).collect()
     }
 
-    /// The pod image's name on the cluster's nodes.
+    /// Returns the name by which the cluster's nodes find the pod image.
     pub fn wrapped(&self) -> String {
         registry().map_or_else(|| self.local_wrapped(), |registry| format!("{registry}/{}", self.local_wrapped()))
     }
@@ -161,7 +163,7 @@ impl Image {
         format!("{}_pod:latest", self.name)
     }
 
-    /// The user's image's name on the cluster's nodes. Pushes it to the registry, if there is one.
+    /// Returns the name by which the cluster's nodes find the training image. Pushes the image if there is a registry.
     ///
     /// # Panics
     /// If the image cannot be pushed.
@@ -170,7 +172,7 @@ impl Image {
     }
 }
 
-/// A folder for `docker build`, with hello.py and an exec.py that runs the script in the variable `EXEC_PY`.
+/// Creates a build context with this Dockerfile, [`EXEC_PY`] as exec.py, and hello.py.
 fn context(dockerfile: &str) -> Scene {
     let context = Scene::new(EXEC_PY);
     fs::write(context.path().join("Dockerfile"), dockerfile).expect("write the Dockerfile");
@@ -178,7 +180,7 @@ fn context(dockerfile: &str) -> Scene {
     context
 }
 
-/// The libraries that a program loads, by `ldd`.
+/// Returns the paths of the libraries that a program loads. `ldd` lists them.
 fn libraries(program: &Path) -> Vec<PathBuf> {
     let ldd = Command::new("ldd").arg(program).output().expect("ldd is on the PATH");
     let listed = String::from_utf8(ldd.stdout).expect("paths are text");
@@ -214,7 +216,7 @@ impl Drop for Image {
     }
 }
 
-/// Runs the docker command and returns its stdout, or its stderr as the error.
+/// Runs docker. Returns its stdout or, if it fails, its stderr.
 fn docker(args: &[&str]) -> Result<String, String> {
     let output = Command::new("docker").args(args).output().expect("docker is on the PATH");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -1,4 +1,4 @@
-//! The cluster in KUBECONFIG as the place of one test: a namespace, and a master outside the cluster.
+//! What a test needs to run jobs on the cluster in KUBECONFIG: a namespace, an image, and a master outside the cluster.
 
 mod fault_proxy;
 mod image;
@@ -21,7 +21,7 @@ use crate::scene::Scene;
 /// Label selector of all objects that a master creates.
 pub const OURS: &str = "app.kubernetes.io/managed-by=muster";
 
-/// A test's own namespace, with a master that creates its pods there.
+/// A namespace of one test, with a master that creates pods in this namespace.
 pub struct Cluster {
     /// The master.
     pub master: Master,
@@ -32,8 +32,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a namespace and starts a master, with its state in the scene's folder. `args` are additional arguments for
-    /// the master.
+    /// Creates a namespace, and starts a master in the scene's folder. `args` are additional arguments of the master.
     ///
     /// # Panics
     /// If there is no cluster or no Docker.
@@ -41,7 +40,7 @@ impl Cluster {
         Self::with_variables(scene, image, args, &[])
     }
 
-    /// Like [`Self::new`], with a master that reaches the API through this proxy.
+    /// Like [`Self::new`], but the master reaches the API through this proxy.
     ///
     /// # Panics
     /// If there is no cluster or no Docker.
@@ -49,7 +48,7 @@ impl Cluster {
         Self::with_variables(scene, image, args, &[("KUBECONFIG", api.kubeconfig())])
     }
 
-    /// Like [`Self::new`], with a master that has these variables in its environment.
+    /// Like [`Self::new`], but the master has these variables in its environment.
     ///
     /// # Panics
     /// If there is no cluster or no Docker.
@@ -60,30 +59,30 @@ impl Cluster {
         Self { master: Master::start(scene.path(), &own, variables), namespace, image }
     }
 
-    /// Starts a new master after the old one was killed.
+    /// Starts a new master after the old master was killed.
     ///
     /// # Panics
-    /// If it ends before it serves.
+    /// If the new master ends before it serves.
     pub fn next_master(&mut self, args: &[&str]) {
         let own = master_args(&self.namespace, args);
         self.master.follow_up(&own.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// Like [`Self::next_master`], with these variables, for a master that may end before it serves.
+    /// Like [`Self::next_master`], but sets these variables, and the new master may end before it serves.
     ///
     /// # Errors
-    /// The exit status, if it ends before it serves.
+    /// The new master's exit status, if it ends before it serves.
     pub fn try_next_master(&mut self, args: &[&str], variables: &[(&str, &str)]) -> Result<(), ExitStatus> {
         let own = master_args(&self.namespace, args);
         self.master.try_follow_up(&own.iter().map(String::as_str).collect::<Vec<_>>(), variables)
     }
 
-    /// The names of the pods that have not ended.
+    /// Returns the names of the pods that have not ended.
     pub fn live_pods(&self) -> Vec<String> {
         self.pods(|phase| !matches!(phase, "Succeeded" | "Failed"))
     }
 
-    /// The names of the pods whose phase passes `test`.
+    /// Returns the names of the pods for whose phase `test` returns true.
     pub fn pods(&self, test: impl Fn(&str) -> bool) -> Vec<String> {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))
             .expect("kubectl prints JSON");
@@ -92,12 +91,12 @@ impl Cluster {
         chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
     }
 
-    /// The pods and ConfigMaps that a master has created here, as `pod/NAME` and `configmap/NAME`.
+    /// Returns the pods and ConfigMaps that masters have created in the namespace, as `pod/NAME` and `configmap/NAME`.
     pub fn objects(&self) -> Vec<String> {
         self.names("pods,configmaps")
     }
 
-    /// The network policies that a master has created here.
+    /// Returns the network policies that masters have created in the namespace.
     pub fn policies(&self) -> Vec<String> {
         self.names("networkpolicies")
     }
@@ -107,7 +106,7 @@ impl Cluster {
         names.lines().map(str::to_owned).collect()
     }
 
-    /// Kills the first process of a pod's container with `kill -9`.
+    /// Kills the first container of a pod with SIGKILL.
     ///
     /// # Panics
     /// If the container does not run.
@@ -119,7 +118,7 @@ impl Cluster {
         assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
     }
 
-    /// Evicts a pod, as a drain does.
+    /// Evicts a pod, like `kubectl drain`.
     ///
     /// # Panics
     /// If the API refuses the eviction.

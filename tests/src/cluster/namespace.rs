@@ -1,4 +1,4 @@
-//! A test's namespace.
+//! A namespace of one test.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
@@ -9,13 +9,13 @@ use serde_json::Value;
 use crate::processes::within;
 use crate::programs::root;
 
-/// A test's own namespace. Dropping this deletes it with all objects in it.
+/// A namespace of one test. Dropping this deletes the namespace with all its objects.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
-/// A unique name.
+/// Returns a random name, so that no two tests have the same name.
 pub(super) fn unique_name() -> String {
     // The keys of the hasher are random.
     format!("muster-e2e-{:016x}", RandomState::new().build_hasher().finish())
@@ -44,7 +44,7 @@ impl Namespace {
         &self.name
     }
 
-    /// The current kubeconfig with this namespace, as `kubectl config set-context --current --namespace` sets it.
+    /// Returns the current kubeconfig, with this namespace as the namespace of its context.
     ///
     /// # Panics
     /// If kubectl has no kubeconfig.
@@ -81,13 +81,13 @@ impl Namespace {
     /// If the deadline passes.
     pub fn add_tfjobs(&self) {
         let manifest = root().join("manifests/tfjobs.yaml").display().to_string();
-        // Two tests at once may both try to create the kind.
+        // If another test creates the kind at the same time, kubectl fails, so repeat the command.
         let apply = || kubectl(&["-n", &self.name, "apply", "-f", &manifest], "").status.success().then_some(());
         within("the cluster has TFJobs", apply, String::new);
         self.kubectl(&["wait", "--for=condition=established", "crd/tfjobs.kubeflow.org", "--timeout=30s"]);
     }
 
-    /// Runs kubectl in this namespace and returns its stdout and stderr, also if it fails.
+    /// Runs kubectl in this namespace. Returns kubectl's stdout and stderr, even if kubectl fails.
     pub fn try_kubectl(&self, args: &[&str]) -> String {
         let output = kubectl(&[&["-n", &self.name], args].concat(), "");
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
@@ -96,7 +96,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Deleting only the namespace would give each pod 30 seconds. A failure only leaves objects behind.
+        // Without this grace period, each pod has 30 s to end. A failure is ignored: it only leaves objects behind.
         kubectl(&["-n", &self.name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"], "");
         kubectl(&["delete", "namespace", &self.name, "--wait=false"], "");
     }

@@ -1,4 +1,4 @@
-//! Journeys with a permanent master: many jobs at once, detached jobs, cancelled and deleted jobs.
+//! Journeys with a permanent master: concurrent jobs, detached jobs, and jobs that are cancelled or deleted.
 #![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use protocol::view::{JobList, JobResult, JobState, JobView};
@@ -10,12 +10,12 @@ use crate::processes::{signal, within};
 use crate::scripts::{STUBBORN, with_peers};
 
 pub fn concurrent_jobs_succeed_and_share_no_address(place: Place) {
-    // A node has room for fewer pods than a machine has for processes.
+    // A machine can run more processes than a node can run pods.
     let (jobs, workers) = match place {
         Place::OwnMaster | Place::Processes => (20, "4"),
         Place::Cluster => (5, "2"),
     };
-    // As a TensorFlow server does, each worker keeps its address until all workers of its job listen.
+    // Like a TensorFlow server, each worker keeps its address in use until all workers of its job listen.
     let stage = Stage::new(
         place,
         &with_peers(
@@ -64,7 +64,7 @@ pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
     stage.verb(&["wait", "long"]).code(1).says(&["cancelled"]);
     stage.assert_nothing_runs();
     let logs = stage.verb(&["logs", "long"]).code(0).stdout;
-    assert_eq!(logs.matches("ready").count(), 2, "the output is kept after the pods have ended: {logs}");
+    assert_eq!(logs.matches("ready").count(), 2, "after the end of the pods, the output is not complete: {logs}");
     stage.verb(&["delete", "long"]).code(0);
     stage.verb(&["status", "long"]).code(2).says(&["long"]);
 }
@@ -85,7 +85,7 @@ pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason(place: P
     stage.follow("shot").until_printed(2, "ready");
     assert_eq!(stage.runs().len(), 2);
     stage.kill_agent("shot");
-    let Some(JobResult::Failed { failure }) = stage.finished("shot").result else { panic!("it failed") };
+    let Some(JobResult::Failed { failure }) = stage.finished("shot").result else { panic!("the job did not fail") };
     assert!(failure.to_string().contains("SIGKILL"), "{failure}");
     stage.assert_nothing_runs();
 }
@@ -104,5 +104,5 @@ pub fn a_name_is_free_again_when_its_job_is_deleted(place: Place) {
     assert!(first.uid != second.uid && second.uid != third.view().uid);
     assert_eq!(third.view().result, Some(JobResult::Succeeded));
     let logs = stage.verb(&["logs", "again"]).code(0).stdout;
-    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "only the last job's output: {logs}");
+    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "not exactly the last job's output: {logs}");
 }

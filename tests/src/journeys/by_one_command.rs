@@ -1,4 +1,4 @@
-//! Journeys of one job, which one command submits and follows to its end.
+//! Journeys of one job. One command submits the job and follows it to its end.
 #![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use std::collections::BTreeSet;
@@ -19,13 +19,13 @@ pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
         run.lines("TF_CONFIG ").iter().map(|text| serde_json::from_str(text).expect("TF_CONFIG is JSON")).collect();
     assert_eq!(configs.len(), 4, "{}", run.stdout);
     let clusters: BTreeSet<String> = configs.iter().map(|config| config["cluster"].to_string()).collect();
-    assert_eq!(clusters.len(), 1, "all see the same cluster: {clusters:?}");
+    assert_eq!(clusters.len(), 1, "not all workers have the same cluster: {clusters:?}");
     let workers = configs[0]["cluster"]["worker"].as_array().expect("a list of workers");
-    assert_eq!(workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(), 4, "distinct: {workers:?}");
+    assert_eq!(workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(), 4, "not distinct: {workers:?}");
     let indexes: BTreeSet<u64> = configs.iter().filter_map(|config| config["task"]["index"].as_u64()).collect();
     assert_eq!(indexes, BTreeSet::from([0, 1, 2, 3]));
     let closing = run.stderr.lines().last().unwrap_or_default();
-    assert!(closing.starts_with("succeeded in "), "the last line shows the result: {closing}");
+    assert!(closing.starts_with("succeeded in "), "the last line does not show the result: {closing}");
 }
 
 pub fn the_first_failure_is_named_and_stops_the_others_at_once(place: Place) {

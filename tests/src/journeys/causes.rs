@@ -1,4 +1,4 @@
-//! Journeys that end with `client why`.
+//! Journeys of failed jobs, whose causes `client why` shows.
 #![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use crate::place::{Place, Stage};
@@ -20,12 +20,12 @@ fn names_worker_1(why: &str, how: &str) {
     assert!(why.contains(", start 1.2\nlast lines of worker-1:\n  │ last words\n"), "{why}");
     assert!(why.contains(&format!("\n  start 1.1: {how}")), "{why}");
     let consequences: Vec<&str> = why.lines().filter(|line| line.starts_with("because of it")).collect();
-    // The other workers fail because of worker-1, or are stopped before they fail.
+    // The other workers fail because of worker-1, or the master stops them before they fail.
     assert!(["worker-0", "worker-2"].iter().all(|other| consequences.concat().contains(other)), "{why}");
 }
 
-/// Runs a job in which worker 1 ends in this way, and returns the output of `why`. The other workers are connected to
-/// worker 1 and fail a little later, as TensorFlow's members do.
+/// Runs a job, and returns the output of `why`. In the job, worker 1 executes the statement `how`. The other workers
+/// are connected to worker 1 and fail 0.5 s later, like TensorFlow's workers.
 fn why_of(place: Place, how: &str) -> String {
     let script = format!(
         r#"

@@ -8,10 +8,10 @@ use crate::place::{Place, Stage};
 use crate::processes::within;
 use crate::scripts::{AWAITS_ITS_END, tell, with_peers};
 
-/// Waits until the job runs with these workers, in the order of their seats.
+/// Waits until the job runs with exactly these workers. `indexes` is in the order of the workers' seats.
 ///
 /// # Panics
-/// If that takes too long.
+/// If the deadline passes.
 pub fn runs_with(stage: &Stage, job: &str, indexes: &[u32]) -> JobView {
     let roster: Vec<ReplicaId> =
         indexes.iter().map(|index| format!("worker-{index}").parse().expect("a replica")).collect();
@@ -19,7 +19,7 @@ pub fn runs_with(stage: &Stage, job: &str, indexes: &[u32]) -> JobView {
     within(&format!("{job} runs with {indexes:?}"), look, || format!("{:#?}", stage.status(job)))
 }
 
-/// Lets the script of each member end.
+/// Tells the script of each member to end.
 ///
 /// # Panics
 /// If a member does not listen.
@@ -40,7 +40,7 @@ pub fn an_elastic_job_shrinks_heals_and_grows(place: Place) {
     assert_eq!(tell(&view, 0, "how are you"), "still here\n");
     stage.kill_agent("heals");
     let look = || Some(stage.status("heals")).filter(|view| view.restarts.counted == 1);
-    within("the killed agent counts", look, || format!("{:#?}", stage.status("heals")));
+    within("the restart after the killed agent counts", look, || format!("{:#?}", stage.status("heals")));
     runs_with(&stage, "heals", &[0]);
     stage.verb(&["scale", "heals", "--worker-num", "1:3"]).code(0).says(&["job heals may have 1 to 3 workers"]);
     runs_with(&stage, "heals", &[0, 1, 2]);

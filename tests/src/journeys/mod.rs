@@ -1,4 +1,4 @@
-//! Journeys: tests that are written once and run in every place.
+//! Journeys. A journey is a test that is written once and run in several places.
 
 mod at_a_master;
 mod by_one_command;
@@ -12,7 +12,7 @@ pub use causes::*;
 pub use elastic::*;
 pub use training::*;
 
-/// Defines a test for each journey of one command. The attribute, for example `#[ignore]`, applies to each test.
+/// Defines a test for each journey of one command. Each test has the given attribute, for example `#[ignore]`.
 #[macro_export]
 macro_rules! journeys_by_one_command {
     ($place:expr, #[$attribute:meta]) => {

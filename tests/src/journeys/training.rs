@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::place::{Place, Stage};
 
-/// Two workers show it as well as the four of `make demo`: an import of TensorFlow takes a processor ten seconds.
+/// Uses two workers, not four like `make demo`, because each import of TensorFlow occupies a processor for ten seconds.
 pub fn workers_of_an_all_reduce_training_end_with_the_same_weights(place: Place) {
     let stage = Stage::of_example(place, "allreduce");
     let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "2", "--", "--steps", "100"]).code(0);
@@ -28,5 +28,5 @@ pub fn a_parameter_server_training_ends_with_its_chief(place: Place) {
 fn assert_falling(steps: &[String]) {
     let losses: Vec<f64> = steps.iter().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).collect();
     let (first, last) = (losses.first().copied(), losses.last().copied());
-    assert!(losses.len() >= 2 && last < first, "the loss falls: {losses:?}");
+    assert!(losses.len() >= 2 && last < first, "the loss does not fall: {losses:?}");
 }

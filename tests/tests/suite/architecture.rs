@@ -7,14 +7,14 @@ use std::process::Command;
 use e2e::programs::root;
 
 const CRATES: [&str; 7] = ["protocol", "bounded-log", "agent", "master", "client", "testkit", "tests"];
-/// Maximum lines of a file. A longer file needs a new module.
+/// Maximum lines of a file before its tests. Split a longer file into modules.
 const MOST_LINES: usize = 350;
 
-/// All Rust files in a folder of the repository: path from the root, and text.
+/// Returns the path and the text of all Rust files in a folder of the repository. Paths begin at the root.
 fn sources(dir: &str) -> Vec<(String, String)> {
     let mut found = vec![];
     collect(&root().join(dir), &mut found);
-    assert!(!found.is_empty(), "there are Rust files in {dir}");
+    assert!(!found.is_empty(), "there are no Rust files in {dir}");
     found
 }
 
@@ -30,7 +30,7 @@ fn collect(dir: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// The lines of these files that contain one of `words`, without comments.
+/// Returns the lines of these files that contain one of `words`. Ignores comments.
 fn lines_with(files: &[(String, String)], words: &[&str]) -> Vec<String> {
     let code = |line: &&str| !line.trim_start().starts_with("//");
     let of_file = |(name, text): &(String, String)| {
@@ -40,7 +40,7 @@ fn lines_with(files: &[(String, String)], words: &[&str]) -> Vec<String> {
     files.iter().flat_map(of_file).collect()
 }
 
-/// The crates that the crate `name` of this workspace links, without itself.
+/// Returns the names of the crates that the crate `name` links. `edges` are further flags of `cargo tree`.
 fn links(name: &str, edges: &[&str]) -> Vec<String> {
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "-p", name, "--edges", "normal", "--prefix", "none", "--format", "{p}"])
@@ -65,14 +65,14 @@ fn the_protocol_does_no_io() {
 }
 
 #[test]
-fn the_agent_links_no_library_of_master_or_client() {
+fn the_agent_links_neither_master_nor_client_nor_their_large_libraries() {
     let heavy = ["axum", "kube", "clap", "reqwest", "master", "client"];
     let linked: Vec<String> = links("agent", &[]).into_iter().filter(|name| heavy.contains(&name.as_str())).collect();
     assert_eq!(linked, Vec::<String>::new());
 }
 
 #[test]
-fn the_state_machine_of_a_job_is_pure() {
+fn the_state_machine_of_a_job_uses_no_runtime_http_clock_or_environment() {
     let outside =
         ["tokio", "axum", "kube::", "reqwest", "hyper", "std::env", "::now()", "std::fs", "async fn", ".await"];
     assert_eq!(lines_with(&sources("master/src/job"), &outside), Vec::<String>::new());
@@ -95,7 +95,7 @@ fn only_the_clients_output_module_prints() {
 }
 
 #[test]
-fn only_a_few_modules_use_kubernetes_and_docker() {
+fn only_the_modules_for_kubernetes_and_docker_use_their_libraries() {
     let outside = |dir: &str, inside: &[&str]| -> Vec<(String, String)> {
         sources(dir).into_iter().filter(|(name, _)| !inside.iter().any(|part| name.starts_with(part))).collect()
     };
@@ -108,7 +108,7 @@ fn only_a_few_modules_use_kubernetes_and_docker() {
 }
 
 #[test]
-fn every_file_has_a_description_and_is_short() {
+fn every_file_has_a_description_and_at_most_350_lines_before_its_tests() {
     for (name, text) in CRATES.iter().chain(&["fuzz"]).flat_map(|dir| sources(dir)) {
         assert!(text.starts_with("//! "), "{name} must begin with a description: //!");
         let is_test = name.contains("/tests/") || name.ends_with("_tests.rs");

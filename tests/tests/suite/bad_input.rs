@@ -1,4 +1,4 @@
-//! Bad input is refused before anything starts: exit code 2 and an error that names the input.
+//! Tests that the client refuses bad input before anything starts: exit code 2, and an error that names the input.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -7,7 +7,7 @@ use std::thread;
 
 use e2e::{Finished, Scene};
 
-/// Arguments, and a text that stderr must contain.
+/// Arguments that the client refuses, and a text that stderr must contain.
 const REFUSED: &[(&[&str], &str)] = &[
     (&["--worker-num", "0"], "worker-num"),
     (&["--worker-num", "-1"], "--worker-num"),
@@ -36,20 +36,20 @@ const REFUSED: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn bad_arguments_are_named_and_nothing_starts() {
+fn bad_arguments_are_refused_by_name_and_nothing_starts() {
     let scene = Scene::new("open('started', 'w').close()");
     for (args, named) in REFUSED {
         let run = scene.run(args).code(2);
         assert!(run.stderr.contains(named), "{args:?} must name {named:?}:\n{}", run.stderr);
-        assert!(run.stderr.contains("error: "), "{args:?}:\n{}", run.stderr);
-        assert_eq!(run.stdout, "", "{args:?}");
+        assert!(run.stderr.contains("error: "), "{args:?}: no error on stderr:\n{}", run.stderr);
+        assert_eq!(run.stdout, "", "stdout with {args:?}");
         scene.assert_empty();
     }
-    assert!(!scene.path().join("started").exists(), "no script ran");
+    assert!(!scene.path().join("started").exists(), "a script ran");
 }
 
 #[test]
-fn a_missing_kubeconfig_or_context_is_named() {
+fn the_error_names_a_missing_kubeconfig_or_context() {
     let scene = Scene::new("");
     fs::write(scene.path().join("empty"), "").expect("write");
     for (file, master, named) in [
@@ -66,7 +66,7 @@ fn a_missing_kubeconfig_or_context_is_named() {
 }
 
 #[test]
-fn a_folder_without_exec_py_is_named() {
+fn the_error_names_a_folder_that_has_no_exec_py() {
     let scene = Scene::new("");
     fs::remove_file(scene.path().join("exec.py")).expect("the file existed");
     let run = scene.run(&[]).code(2);
@@ -74,7 +74,7 @@ fn a_folder_without_exec_py_is_named() {
 }
 
 #[test]
-fn a_script_that_does_not_parse_is_refused_with_its_line() {
+fn the_error_names_the_line_at_which_a_script_does_not_parse() {
     let scene = Scene::new("print('fine')\nx = (\n");
     let run = scene.run(&["--worker-num", "2"]).code(2);
     scene.assert_empty();
@@ -83,7 +83,7 @@ fn a_script_that_does_not_parse_is_refused_with_its_line() {
 }
 
 #[test]
-fn a_missing_python_is_named() {
+fn the_error_says_that_python_cannot_be_started() {
     let scene = Scene::new("print('fine')");
     let run = Finished::of(scene.client(&[]).env("PATH", scene.path())).code(2);
     scene.assert_empty();
@@ -112,7 +112,7 @@ fn a_missing_master_or_another_server_gives_exit_code_3() {
 }
 
 #[test]
-fn a_value_with_a_nul_and_too_long_input_are_refused() {
+fn a_variable_with_a_nul_byte_is_refused_and_so_are_too_long_arguments() {
     let scene = Scene::new("open('started', 'w').close()");
     fs::write(scene.path().join("nul.env"), "A=x\0y\n").expect("write");
     let run = scene.run(&["--env-file", "nul.env"]).code(2);
@@ -120,7 +120,7 @@ fn a_value_with_a_nul_and_too_long_input_are_refused() {
     let long = "x".repeat(131_000);
     let run = scene.run(&["--", &long, &long, &long, &long, &long]).code(2);
     assert!(run.stderr.contains("put large input into a file"), "{}", run.stderr);
-    assert!(!scene.path().join("started").exists(), "no script ran");
+    assert!(!scene.path().join("started").exists(), "a script ran");
 }
 
 #[test]

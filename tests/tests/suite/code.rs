@@ -1,4 +1,4 @@
-//! Jobs that bring their code to a master whose pods are processes.
+//! Tests of jobs that bring their code. The pods of their masters are processes.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use protocol::view::{JobResult, JobState, JobView};
 use rustix::process::Signal;
 use serde_json::json;
 
-/// In the first start, rank 0 writes a file and fails. The second start shows who has the file.
+/// In the first start, rank 0 writes a file and fails. In the second start, each rank prints whether the file exists.
 const RESUMES: &str = "import os, signal, sys
 import lib.own
 if os.environ['MUSTER_RESTART_COUNT'] == '0':
@@ -22,7 +22,7 @@ print(lib.own.NAME, os.path.basename(os.getcwd()), sys.argv[1], os.path.exists('
 ";
 
 #[test]
-fn each_replica_has_the_code_in_a_folder_of_its_own_which_stays_for_restarts() {
+fn each_replica_has_its_own_folder_with_the_code_and_the_folder_survives_a_restart() {
     let stage = Stage::new(Place::Processes, "");
     let files = [("train.py", RESUMES), ("lib/own.py", "NAME = 'own'\n")];
     let options = json!({ "args": ["--fast"], "run_policy": { "max_restarts": 1, "backoff_seconds": 0 } });
@@ -37,7 +37,7 @@ fn each_replica_has_the_code_in_a_folder_of_its_own_which_stays_for_restarts() {
 }
 
 #[test]
-fn a_syntax_error_in_a_script_of_another_name_is_not_restarted() {
+fn a_script_that_is_not_exec_py_and_has_a_syntax_error_fails_without_a_restart() {
     let stage = Stage::new(Place::Processes, "");
     let options = json!({ "run_policy": { "max_restarts": 3, "backoff_seconds": 0 } });
     submit_with_code(stage.scene(), stage.url(), "broken", &[("src/train.py", "x = 1\nfoo bar\n")], options);
@@ -62,26 +62,26 @@ fn the_client_sends_a_folder_once_and_the_job_runs_its_script() {
     };
     let first = submit("once").says(&["code of 2 files: sent 2 of them"]);
     assert_eq!(first.stdout.matches("own ").count(), 2, "{}", first.stdout);
-    assert!(!submit("twice").stderr.contains("code of"), "the master has the code");
-    // With a local master, the script runs in its folder.
+    assert!(!submit("twice").stderr.contains("code of"), "the client sent code that the master has");
+    // With a local master, no code is sent: the script runs in the user's folder.
     let local = stage.scene().run(&["src/train.py", "--code", "src", "--worker-num", "1", "--master", "local"]).code(0);
     assert!(local.stdout.contains("own ") && !local.stderr.contains("code of"), "{}{}", local.stdout, local.stderr);
 }
 
-/// Prints its number, and runs until it is stopped.
+/// Returns a script that prints this number and the number of restarts, and then sleeps.
 fn endless(number: u32) -> String {
     format!(
         "import os, time\nprint('number', {number}, os.environ['MUSTER_RESTART_COUNT'], flush=True)\ntime.sleep(600)\n"
     )
 }
 
-/// The addresses of the pods.
+/// Returns the addresses of the pods. A new pod has another address.
 fn pods(view: &JobView) -> Vec<Option<String>> {
     view.replicas.iter().map(|one| one.address.clone()).collect()
 }
 
 #[test]
-fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
+fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");
     fs::create_dir(&folder).expect("a folder");
@@ -110,7 +110,7 @@ fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
 }
 
 #[test]
-fn a_script_that_has_failed_is_mended_and_starts_again_in_the_same_pods() {
+fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");
     fs::create_dir(&folder).expect("a folder");
@@ -138,7 +138,7 @@ fn a_script_that_has_failed_is_mended_and_starts_again_in_the_same_pods() {
 }
 
 #[test]
-fn each_save_runs_on_all_workers_and_the_last_one_wins() {
+fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_wins() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");
     fs::create_dir(&folder).expect("a folder");
@@ -167,11 +167,11 @@ fn each_save_runs_on_all_workers_and_the_last_one_wins() {
     watch.until_said("error: the new code does not parse");
     fs::create_dir_all(folder.join("__pycache__/new")).expect("a folder");
     fs::write(folder.join("__pycache__/new/train.pyc"), "").expect("a file that is not sent");
-    // A burst: whatever is pushed in between, the last one runs in the end.
+    // These changes come so fast that some may not be pushed. The last change must run in the end.
     (10..=20).for_each(save);
     runs(20);
     let next = stage.status("watched").generation.expect("it runs").next();
-    // A new folder is watched too.
+    // The client must also watch a new folder.
     fs::create_dir(folder.join("lib")).expect("a folder");
     fs::write(folder.join("lib/own.py"), "NAME = 1\n").expect("a module");
     watch.until_said(&format!("(start {next})"));
@@ -180,11 +180,11 @@ fn each_save_runs_on_all_workers_and_the_last_one_wins() {
     stage.verb(&["cancel", "watched"]).code(0);
     let watched = watch.ended().code(0).says(&["cancelled after"]);
     let pushes = watched.stderr.matches("job watched runs the new code after").count();
-    assert_eq!(pushes, usize::try_from(view.pushes).expect("few"), "one line each: {}", watched.stderr);
+    assert_eq!(pushes, usize::try_from(view.pushes).expect("few"), "not one line per push: {}", watched.stderr);
 }
 
 #[test]
-fn a_job_in_the_folder_of_its_user_starts_again_when_its_source_changes() {
+fn with_push_watch_a_job_in_its_users_folder_restarts_when_its_source_changes() {
     let save = |number: u32| format!("{}open('state', 'w').write('{number}')\n", endless(number).replace("600", "0"));
     let script = |number: u32| format!("{}time.sleep(600)\n", save(number));
     let scene = Scene::new(&script(1));

@@ -1,4 +1,4 @@
-//! The examples without TensorFlow, with the real library. `make test` runs each test where `python` has its library.
+//! Tests of the examples for PyTorch and JAX. `make test` runs a test if `python` has the example's library.
 
 use e2e::Scene;
 

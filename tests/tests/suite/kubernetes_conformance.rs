@@ -1,4 +1,4 @@
-//! Runs the conformance suites over the store and the back end of Kubernetes, each in its own namespace.
+//! Runs the conformance suites for the store and the back end of Kubernetes. Each suite has its own namespace.
 
 use e2e::cluster::{Image, Namespace};
 use master::agent_token::AgentKey;
@@ -15,14 +15,14 @@ async fn reach(namespace: &Namespace) -> Cluster {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG)"]
-async fn the_store_conforms() {
+async fn the_store_passes_the_conformance_suite() {
     let namespace = Namespace::new();
     conformance::store::check(&KubeStore::new(&reach(&namespace).await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-async fn the_back_end_conforms() {
+async fn the_back_end_passes_the_conformance_suite() {
     let (namespace, image) = (Namespace::new(), Image::shared());
     let cluster = reach(&namespace).await;
     let image = image.wrapped().parse().expect("an image's name");

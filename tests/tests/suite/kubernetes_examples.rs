@@ -1,6 +1,8 @@
-//! The examples for PyTorch and JAX in a cluster. `make test` runs each test where Docker has an image with its library, such as
-//! `muster-test-torch` from `FROM debian:bookworm-slim` and `RUN apt-get update && apt-get install -y python3-torch
-//! python-is-python3`, or `muster-test-jax` from `FROM python:3.11-slim` and `RUN pip install jax`.
+//! Tests of the examples for PyTorch and JAX in a cluster. `make test` runs each test if Docker has its image:
+//!
+//! - `muster-test-torch`, for example from `FROM debian:bookworm-slim` and
+//!   `RUN apt-get update && apt-get install -y python3-torch python-is-python3`
+//! - `muster-test-jax`, for example from `FROM python:3.11-slim` and `RUN pip install jax`
 
 use e2e::cluster::{Cluster, Image};
 use e2e::{Finished, Scene};
@@ -9,7 +11,7 @@ use e2e::{Finished, Scene};
 fn assert_sum_of_two_ranks(example: &str, what: &str) {
     let scene = Scene::of_example(example);
     let shared = Image::shared();
-    // This image has the agent.
+    // The shared image contains the agent, so it serves as agent image.
     let agent_image = shared.wrapped();
     let cluster = Cluster::new(&scene, shared, &["--state-dir", "state", "--agent-image", &agent_image]);
     let image = format!("muster-test-{example}");

@@ -1,4 +1,4 @@
-//! A master in the cluster, as users deploy it: image, manifests, Secret, env.sh and the node's port.
+//! Tests of a master in the cluster, deployed as users do it: with image, manifests, Secret, env.sh and node port.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 
-/// A master that is deployed to a namespace by the manifests.
+/// A master that is deployed to its own namespace.
 struct Site {
     // Declared before the images, so the pods are deleted first.
     namespace: Namespace,
@@ -23,7 +23,7 @@ struct Site {
 }
 
 impl Site {
-    /// Deploys a master by these manifests, and waits until it serves.
+    /// Deploys a master from the manifests in this folder, and waits until the master serves.
     fn new(manifests: &str) -> Self {
         let (scene, namespace) = (Scene::new(""), Namespace::new());
         let kubeconfig = scene.path().join("kubeconfig");
@@ -44,14 +44,14 @@ impl Site {
         site
     }
 
-    /// The client, with the token in its environment.
+    /// Returns a command of the client, with the token in its environment.
     fn client(&self, args: &[&str]) -> Command {
         let mut client = self.scene.client(&[&["--master", &self.url], args].concat());
         client.env("MUSTER_TOKEN", &self.token);
         client
     }
 
-    /// The client, with the rights and the namespace of the kubeconfig instead of a token.
+    /// Returns a command of the client that reaches the master through the API server, without a token.
     fn client_through_the_api(&self, args: &[&str]) -> Command {
         self.scene.client(&[&["--master", &format!("kube:{}", self.namespace.name())], args].concat())
     }
@@ -64,7 +64,7 @@ impl Site {
         self.scene.curl(&["--max-time", "2", &format!("{}{path}", self.url)])
     }
 
-    /// Number of masters that have held a job.
+    /// Returns the job's epoch, the number of masters that the job has had.
     fn epoch(&self, job: &str) -> u64 {
         let record =
             self.namespace.kubectl(&["get", "configmap", &format!("muster-{job}"), "-o", "jsonpath={.data.record}"]);
@@ -89,20 +89,20 @@ fn script(kubeconfig: &Path, line: &str) -> String {
     run.stdout
 }
 
-/// The manifests with this image of the master, and without their fixed node port, which may be in use.
+/// Returns the manifests with this image of the master. Removes the fixed node port, which may be in use.
 fn rendered(namespace: &Namespace, manifests: &str, image: &str) -> String {
     let text = namespace.kubectl(&["kustomize", &root().join(manifests).display().to_string()]);
     [("image: muster-master:latest", format!("image: {image}")), ("nodePort: 31898", "nodePort: 0".to_owned())]
         .into_iter()
         .fold(text, |text, (before, after)| {
-            assert_eq!(text.matches(before).count(), 1, "{before} in {text}");
+            assert_eq!(text.matches(before).count(), 1, "not exactly one {before} in {text}");
             text.replace(before, &after)
         })
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_and_its_following_client_survive_the_deletion_of_the_masters_pod() {
+fn a_job_and_a_client_that_follows_it_survive_the_deletion_of_the_masters_pod() {
     let site = Site::new("manifests");
     let image = Image::shared();
     let script = format!("EXEC_PY={}", with_peers(AWAITS_ITS_END));
@@ -116,21 +116,21 @@ fn a_job_and_its_following_client_survive_the_deletion_of_the_masters_pod() {
     let deleted = Instant::now();
     within("the next master's pod takes over the job", || (site.epoch("goes-on") == 2).then_some(()), || site.state());
     println!(
-        "the next master's pod has the job {:.1} s after the last one's was deleted",
+        "the next master took over the job {:.1} s after the first master's pod was deleted",
         deleted.elapsed().as_secs_f64()
     );
     within("the master serves", || (site.curl("/readyz") == "OK").then_some(()), || site.state());
     let after = site.status("goes-on");
-    assert_eq!((after.state, after.generation), (JobState::Running, before.generation), "the same start");
+    assert_eq!((after.state, after.generation), (JobState::Running, before.generation), "not in the same start");
     for worker in 0..2 {
         assert_eq!(tell(&after, worker, "end"), "");
     }
     let run = client.ended().code(0);
     assert_eq!((run.stdout.matches("begun").count(), run.stdout.matches("ended").count()), (2, 2), "{}", run.stdout);
-    assert_eq!(site.curl("/v1/jobs").matches("goes-on").count(), 0, "no answer without the token");
+    assert_eq!(site.curl("/v1/jobs").matches("goes-on").count(), 0, "the master answers without the token");
 }
 
-/// A namespace without a master, and clients for it.
+/// A namespace without a master. Its functions run clients that use this namespace.
 struct Bare {
     scene: Scene,
     namespace: Namespace,
@@ -165,7 +165,7 @@ impl Bare {
         self.run_as(user, args)
     }
 
-    /// The objects in the namespace, without those that every namespace has.
+    /// Returns the objects in the namespace, without the objects that every namespace has.
     fn objects(&self) -> Vec<String> {
         let kinds = "all,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies";
         let names = self.namespace.kubectl(&["get", kinds, "-o", "name"]);
@@ -195,12 +195,12 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     assert_eq!(installed.stdout, format!("export MUSTER_MASTER={}\n", bare.place()));
     let again = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
     again.says(&["deployment/muster unchanged"]);
-    // A serving master learns to follow TFJobs, and keeps this.
+    // A later install with `--tfjobs` changes the master, and an install without this flag does not undo the change.
     let with_tfjobs = bare.run(&["install", "--tfjobs", "--image", &master.of_nodes()]).code(0);
     with_tfjobs.says(&["role/muster-tfjobs created", "deployment/muster changed", "the master serves"]);
     let kept = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
     kept.says(&["role/muster-tfjobs unchanged", "deployment/muster unchanged"]);
-    // The kind belongs to the whole cluster. Without these rights, it stays for other tests.
+    // Without these rights, uninstall does not delete the kind TFJob, which other tests in the cluster use too.
     bare.namespace.kubectl(&["delete", "role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
     let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("JSON");
     assert_eq!(unexpected(&report), Vec::<&Value>::new(), "{report:#}");
@@ -220,11 +220,11 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     bare.run(&["uninstall", "-y"]).code(2).says(&["have not ended: stays", "--force"]);
     bare.run(&["uninstall", "--force"]).code(2).says(&["add -y"]);
     bare.run(&["uninstall", "-y", "--force"]).code(0);
-    within("nothing is left", is_empty, || bare.objects().join("\n"));
+    within("no object is left", is_empty, || bare.objects().join("\n"));
     bare.run(&["uninstall", "-y"]).code(0).says(&["nothing of Muster is in namespace"]);
 }
 
-/// The checks that did not pass, except those that depend on this cluster.
+/// Returns the checks of `client doctor` that did not pass, without checks whose result depends on this cluster.
 fn unexpected(report: &Value) -> Vec<&Value> {
     let of_cluster = ["network policies", "image", "architecture", "Docker", "TFJobs"];
     let checks = report["checks"].as_array().expect("checks").iter();

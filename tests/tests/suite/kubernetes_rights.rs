@@ -1,5 +1,5 @@
-//! Checks that the master's rights in manifests/ are sufficient and minimal: a complete run succeeds with them, and uses
-//! each of them.
+//! Checks that the master's rights in manifests/ are sufficient and minimal: with these rights, a series of jobs
+//! succeeds, and the series uses each right.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// A part of the API's error for a missing right.
 const REFUSED: &str = "forbidden";
-/// The master's log then has a line for each request to the API.
+/// The variable that makes the master log a line for each request to the API.
 const LOG_REQUESTS: (&str, &str) = ("RUST_LOG", "info,kube_client::client::builder=debug");
 const JOB_LABEL: &str = "app.kubernetes.io/managed-by=muster";
 
@@ -41,22 +41,22 @@ fn the_masters_rights_on_tfjobs_are_sufficient_and_minimal() {
     check(&Account::of_tfjobs(), run_tfjob);
 }
 
-/// Does a complete run. It must be allowed everything, and use every right of the role under test.
+/// Calls `run`. The API must refuse no request, and the requests must use every right of the role under test.
 fn check(account: &Account, run: Run) {
     let scene = Scene::new("");
     fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
     let outcome = run(&scene, account, &Image::shared().wrapped());
     let log = log_of(&scene);
     outcome.unwrap_or_else(|error| panic!("{error}\n{log}"));
-    assert!(!log.contains(REFUSED), "the API refused something:\n{log}");
+    assert!(!log.contains(REFUSED), "the API refused a request:\n{log}");
     let used: BTreeSet<Right> = log.lines().filter_map(right_of).collect();
     let rights = account.rights();
     assert!(!rights.is_empty(), "the role {} has no rights", account.role);
     let unused: Vec<Right> = rights.into_iter().filter(|right| !used.contains(right)).collect();
-    assert_eq!(unused, vec![], "unneeded rights; used: {used:?}");
+    assert_eq!(unused, vec![], "the master does not need these rights; it used: {used:?}");
 }
 
-/// The right that a request needs, from its line in the master's log. The verbs are those of
+/// Returns the right that a request needs. `line` is the request's line in the master's log. For the verbs, see
 /// <https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb>.
 fn right_of(line: &str) -> Option<Right> {
     let field = |name: &str| line.split_once(name)?.1.split([' ', '}']).next();
@@ -83,10 +83,10 @@ fn log_of(scene: &Scene) -> String {
     fs::read_to_string(scene.path().join("master.log")).unwrap_or_default()
 }
 
-/// A complete run in a scene, with an account and pods of this image.
+/// A function that uses a master as users do, in a scene, with an account's rights and pods of an image.
 type Run = fn(&Scene, &Account, &str) -> Result<(), String>;
 
-/// Follows a TFJob of the cluster that is suspended, so it has no pods, and deletes its job.
+/// Creates a suspended TFJob, which needs no pods, waits until the master shows its state, and deletes its job.
 fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let master = Master::start(scene, account, &["--watch-tfjobs", "--agent-image", image])?;
     let container = json!({ "name": "tensorflow", "image": image, "command": ["python", "-c", "print('hello')"] });
@@ -104,8 +104,8 @@ fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String
     until(scene, "the TFJob is deleted", gone)
 }
 
-/// Runs a job that exceeds a quota, a job that succeeds and a job whose pods are deleted one by one. Then starts a new
-/// master and deletes all jobs.
+/// Submits a job that exceeds a quota, a job that succeeds, and a job that fails, so that the master deletes its pods
+/// one by one. Then starts a new master and deletes the jobs.
 fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let master = Master::start(scene, account, &[])?;
     account.namespace.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
@@ -133,7 +133,7 @@ fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let gone = || {
         account.namespace.kubectl(&["get", "pods,configmaps,networkpolicies", "-l", JOB_LABEL, "-o", "name"]).is_empty()
     };
-    until(scene, "nothing is left", gone)
+    until(scene, "no object is left", gone)
 }
 
 fn states(scene: &Scene, master: &Master) -> Vec<String> {
@@ -142,7 +142,7 @@ fn states(scene: &Scene, master: &Master) -> Vec<String> {
     jobs.iter().filter_map(|job| job["state"].as_str().map(str::to_owned)).collect()
 }
 
-/// Waits until `test` holds. Fails at once if the API refuses a request.
+/// Waits until `test` returns true. Fails at once if the API has refused a request.
 fn until(scene: &Scene, what: &str, test: impl Fn() -> bool) -> Result<(), String> {
     let begin = Instant::now();
     loop {
@@ -153,12 +153,12 @@ fn until(scene: &Scene, what: &str, test: impl Fn() -> bool) -> Result<(), Strin
         if begin.elapsed() > PATIENCE || log_of(scene).contains(REFUSED) {
             return Err(format!("failed while waiting until {what}"));
         }
-        // The cluster and the master are other programs, so poll.
+        // No event tells this test when `test` becomes true, so poll.
         thread::sleep(pause_after(look_began.elapsed()));
     }
 }
 
-/// The service account of manifests/, in its own namespace.
+/// The service account of manifests/, in a namespace of its own.
 struct Account {
     namespace: Namespace,
     /// The role under test.
@@ -196,20 +196,20 @@ impl Account {
         rules.into_iter().flat_map(of_rule).collect()
     }
 
-    /// The current kubeconfig with the account's token.
+    /// Returns the current kubeconfig, with the account's token in place of its user.
     fn kubeconfig(&self) -> String {
         let mut config = self.namespace.kubeconfig();
         config["users"][0]["user"] = json!({"token": self.token()});
         config.to_string()
     }
 
-    /// The account's token: by the API since Kubernetes 1.24, else from the account's Secret.
+    /// Returns the account's token. Before Kubernetes 1.24, the cluster stores the token in a Secret.
     fn token(&self) -> String {
         let created = self.namespace.try_kubectl(&["create", "token", "muster"]);
         if created.starts_with("ey") {
             return created.trim().to_owned();
         }
-        // The cluster creates the Secret a moment after the account.
+        // Wait, because the cluster creates the Secret a moment after the account.
         let name = ["get", "serviceaccount", "muster", "-o", "jsonpath={.secrets[0].name}"];
         let secret = || Some(self.namespace.kubectl(&name)).filter(|name| !name.is_empty());
         let secret = within("the account has its Secret", secret, String::new);
@@ -217,7 +217,7 @@ impl Account {
     }
 }
 
-/// A master with an account's rights. Its start may fail.
+/// A running master with an account's rights. Dropping this kills the master.
 struct Master {
     child: Child,
     url: String,

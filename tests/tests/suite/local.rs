@@ -1,4 +1,4 @@
-//! A job on this machine, started by one command without configuration.
+//! Tests of a job on this machine that one command starts, without configuration.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -41,7 +41,7 @@ fn assert_job_continues_after(by: &[&str], ignored: Signal) {
     assert_eq!(client.ended().code(0).lines("went on").len(), 1);
 }
 
-/// Runs a program in its own terminal.
+/// A command that runs a program in a new terminal.
 const IN_A_TERMINAL: [&str; 3] = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
 
 #[test]
@@ -77,7 +77,7 @@ fn the_exception_that_ended_a_script_is_shown_however_long_its_text_is() {
 }
 
 #[test]
-fn a_script_has_no_terminal_to_wait_for() {
+fn a_script_has_no_terminal_even_if_its_client_has_a_terminal() {
     let scene = Scene::new("try: print('found', open('/dev/tty'))\nexcept OSError as error: print(error.strerror)");
     let run = Running::of(&mut run_by(&IN_A_TERMINAL, &scene.client(&["--worker-num", "1"]))).ended().code(0);
     assert!(run.stdout.contains("No such device or address"), "{}", run.stdout);
@@ -92,7 +92,7 @@ fn killing_the_client_leaves_nothing_behind() {
     client.until_printed(2, "ready");
     client.kill();
     scene.until_empty();
-    assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0, "no file is left");
+    assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0, "temporary files are left behind");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn after_a_quarter_of_a_gibibyte_without_a_newline_the_last_line_is_still_shown(
 }
 
 #[test]
-fn a_reader_that_leaves_early_ends_the_job() {
+fn a_job_ends_when_the_reader_of_the_clients_stdout_closes_the_pipe() {
     let scene = Scene::new("while True: print('line')");
     let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("the client starts");
     drop(client.stdout.take());
@@ -127,7 +127,7 @@ fn a_reader_that_leaves_early_ends_the_job() {
     scene.assert_empty();
 }
 
-/// A command that runs `command` through another program.
+/// Returns a command that runs `command` through another program.
 fn run_by(other: &[&str], command: &Command) -> Command {
     let mut running = Command::new(other[0]);
     running.args(&other[1..]).arg(command.get_program()).args(command.get_args());

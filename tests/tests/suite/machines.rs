@@ -1,4 +1,4 @@
-//! Jobs on bare machines, whose agents join the master by themselves. The machines are addresses of loopback.
+//! Tests of jobs on bare machines, whose agents join the master. Each machine is a loopback address here.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,18 +9,18 @@ use e2e::{Finished, Master, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 use rustix::process::Signal;
 
-/// Runs until the folder contains the file `code`, and exits with the number in it.
+/// Prints the number of workers. When the folder contains the file `code`, exits with the number in this file.
 const TRAIN: &str = "import os, sys, time\n\
                      print('world', os.environ['WORLD_SIZE'], flush=True)\n\
                      while not os.path.exists('code'): time.sleep(0.05)\n\
                      sys.exit(int(open('code').read()))\n";
 
-/// What the agent says that has the first place.
+/// The text that the agent with the first place prints.
 const WORKER_0: &str = "joined the job as worker-0";
 
 const JOINED: [&str; 4] = ["--state-dir", "state", "--backend", "joined"];
 
-/// The agent of machine 127.0.0.`number`, with the master's token and further arguments.
+/// Returns a command that runs an agent on machine 127.0.0.`number`, with the master's token and further arguments.
 fn agent(scene: &Scene, master: &Master, number: u8, args: &[&str]) -> Command {
     let address = format!("127.0.0.{number}:0");
     let mut command = Command::new(built("agent"));
@@ -36,10 +36,10 @@ fn status(scene: &Scene, master: &Master) -> Option<JobView> {
     serde_json::from_str(&ended.stdout).ok()
 }
 
-/// Waits until the job runs with these workers, in a start that is not `before`.
+/// Waits until the job runs with these workers, in another start than the start of `before`.
 fn until_running(scene: &Scene, master: &Master, workers: &[&str], before: Option<&JobView>) -> JobView {
     let runs = |view: &JobView| {
-        // Their seats depend on who was ready first.
+        // Sort, because the order of the seats depends on which worker was ready first.
         let mut roster: Vec<String> = view.roster.iter().map(ToString::to_string).collect();
         roster.sort();
         let is_new = before.is_none_or(|before| before.generation != view.generation);
@@ -50,7 +50,7 @@ fn until_running(scene: &Scene, master: &Master, workers: &[&str], before: Optio
 }
 
 #[test]
-fn machines_keep_their_job_without_its_master_and_go_on_without_a_dead_machine() {
+fn a_job_on_machines_survives_a_killed_master_and_goes_on_without_a_dead_machine() {
     let scene = Scene::new(TRAIN);
     let mut master = Master::start(scene.path(), &JOINED, &[]);
     let one = Running::of(&mut agent(&scene, &master, 2, &["--worker-num", "1:2"]));
@@ -62,14 +62,14 @@ fn machines_keep_their_job_without_its_master_and_go_on_without_a_dead_machine()
     master.kill();
     master.follow_up(&JOINED);
     let view = until_running(&scene, &master, &["worker-0", "worker-1"], None);
-    assert_eq!((view.generation, view.restarts.total()), (first.generation, 0), "no script has noticed it");
+    assert_eq!((view.generation, view.restarts.total()), (first.generation, 0), "the scripts were restarted");
 
-    // Each of both may have taken the first place.
+    // Either agent may have the first place.
     let is_first = |running: &Running| running.said(WORKER_0);
     let (stays, dies) = if is_first(&one) { (one, two) } else { (two, one) };
     dies.kill();
     let alone = until_running(&scene, &master, &["worker-0"], Some(&view));
-    assert_eq!(alone.restarts.total(), 0, "a lost machine is no failure");
+    assert_eq!(alone.restarts.total(), 0, "the lost machine caused a recorded restart");
     let three = Running::of(&mut agent(&scene, &master, 4, &[]));
     three.until_printed(1, "world 2");
     until_running(&scene, &master, &["worker-0", "worker-1"], Some(&alone));
@@ -80,7 +80,7 @@ fn machines_keep_their_job_without_its_master_and_go_on_without_a_dead_machine()
 }
 
 #[test]
-fn a_machine_that_was_cut_off_joins_again() {
+fn an_agent_that_was_stopped_for_longer_than_its_lease_joins_again() {
     let scene = Scene::new(TRAIN);
     let master = Master::start(scene.path(), &JOINED, &[]);
     let range = ["--worker-num", "1:2"];
@@ -92,8 +92,8 @@ fn a_machine_that_was_cut_off_joins_again() {
     let alone = until_running(&scene, &master, &["worker-0"], Some(&whole));
     signal(two.pid(), Signal::CONT);
     let view = until_running(&scene, &master, &["worker-0", "worker-1"], Some(&alone));
-    assert_eq!(view.restarts.total(), 0, "nothing counts");
-    // The end of a machine is another matter than that of its job.
+    assert_eq!(view.restarts.total(), 0, "the stopped agent caused a recorded restart");
+    // When a user ends one agent, the job goes on without its machine.
     signal(two.pid(), Signal::TERM);
     two.ended();
     until_running(&scene, &master, &["worker-0"], Some(&view));
@@ -102,7 +102,7 @@ fn a_machine_that_was_cut_off_joins_again() {
 }
 
 #[test]
-fn a_machine_ends_with_its_job_and_a_bad_one_says_why_it_cannot_join() {
+fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() {
     let scene = Scene::new(TRAIN);
     fs::write(scene.path().join("token"), "secret").expect("write");
     let with_token = [&JOINED[..], &["--token-file", "token"]].concat();

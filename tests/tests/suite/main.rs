@@ -1,5 +1,5 @@
-//! The end-to-end tests. They are one program, because linking takes most of the build time. Modules whose names begin with
-//! `kubernetes` need a cluster, and `namespaces` needs root.
+//! The end-to-end tests. They are in one program, because linking takes most of the build time. Modules whose names
+//! begin with `kubernetes` need a cluster. The module `namespaces` needs root.
 
 mod abuse;
 mod architecture;

@@ -1,4 +1,4 @@
-//! Jobs on bare machines with networks of their own. Each machine is a network namespace of this host.
+//! Tests of jobs on bare machines, each with its own network. Each machine is a network namespace of this host.
 
 use std::fs;
 use std::process::Command;
@@ -8,20 +8,20 @@ use e2e::programs::built;
 use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 
-/// The machine of the master. The others have agents.
+/// The machine of the master. All other machines have agents.
 const MASTER: u8 = 1;
 
-/// Says what it is, and runs until the folder contains the file `code`.
+/// Prints the number of workers, and runs until the folder contains the file `code`.
 const TRAIN: &str = "import os, sys, time\n\
                      print('world', os.environ['WORLD_SIZE'], flush=True)\n\
                      while not os.path.exists('code'): time.sleep(0.05)\n";
 
-/// A network with a master that serves on its first machine.
+/// A network, and a master on its first machine.
 struct Site {
     scene: Scene,
     network: Network,
     url: String,
-    /// How many machines the job needs and takes: all that have agents.
+    /// The job's minimum and maximum of workers. The maximum is the number of machines with agents.
     range: String,
     master: Running,
 }
@@ -39,7 +39,7 @@ impl Site {
         Self { scene, network, url: format!("http://{listen}"), range: format!("1:{}", machines - 1), master }
     }
 
-    /// The agent of a machine, which finds its address itself.
+    /// Returns a command that runs an agent on a machine. By default, the agent finds its address itself.
     fn agent(&self, number: u8, args: &[&str]) -> Command {
         let mut agent = Command::new(built("agent"));
         agent.args(["--join", &self.url, "--task", "digits", "--worker-num", &self.range, "--lease", "2"]).args(args);
@@ -63,22 +63,22 @@ impl Site {
 
 #[test]
 #[ignore = "needs root and ip, for network namespaces"]
-fn a_job_goes_on_without_a_machine_whose_link_is_down_and_takes_it_in_again() {
+fn a_job_goes_on_without_a_machine_whose_link_is_down_and_uses_it_again_when_the_link_is_up() {
     let site = Site::new(4);
     let agents = [2, 3, 4].map(|number| Running::of(&mut site.agent(number, &[])));
     let whole = site.until_running(3);
     let addresses: Vec<&str> = whole.replicas.iter().filter_map(|replica| replica.address.as_deref()).collect();
     for number in [2, 3, 4] {
         let host = format!("{}:", address(number));
-        assert!(addresses.iter().any(|address| address.starts_with(&host)), "{host} in {addresses:?}");
+        assert!(addresses.iter().any(|address| address.starts_with(&host)), "{host} is not in {addresses:?}");
     }
 
     site.network.set_link(4, "down");
     let alone = site.until_running(2);
-    assert_eq!(alone.restarts.total(), 0, "a lost machine is no failure");
+    assert_eq!(alone.restarts.total(), 0, "the lost machine caused a recorded restart");
     site.network.set_link(4, "up");
     let again = site.until_running(3);
-    assert_eq!(again.restarts.total(), 0, "a machine that joins again is no failure");
+    assert_eq!(again.restarts.total(), 0, "the machine that joined again caused a recorded restart");
 
     fs::write(site.scene.path().join("code"), "").expect("write");
     for agent in agents {
@@ -88,9 +88,9 @@ fn a_job_goes_on_without_a_machine_whose_link_is_down_and_takes_it_in_again() {
 
 #[test]
 #[ignore = "needs root and ip, for network namespaces"]
-fn a_machine_that_the_master_or_another_machine_cannot_reach_is_refused_by_its_address() {
+fn an_agent_that_the_master_or_another_agent_cannot_reach_is_refused_and_the_error_names_its_address() {
     let site = Site::new(3);
-    // Nobody has this address.
+    // No machine has this address.
     let unknown = Finished::of(&mut site.agent(2, &["--listen", "0.0.0.0:7896", "--address", "10.77.0.200"])).code(2);
     unknown.says(&["the master cannot reach the agent at 10.77.0.200:7896 (--address)"]);
     let one = Running::of(&mut site.agent(2, &[]));

@@ -1,5 +1,5 @@
-//! Checks that the packages of `make wheel` and `make dist` can be installed and contain all programs. This test uses
-//! small scripts as programs; `make wheel` and `make dist` try the real programs.
+//! Checks that the packages of `make wheel` and `make dist` can be installed and contain all programs. For this test,
+//! the programs are small scripts. `make wheel` and `make dist` themselves try the real programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 use e2e::Finished;
 use e2e::programs::root;
 
-/// Prints its arguments, and the programs in its folder.
+/// A script in place of each program. It prints which of Muster's programs its folder contains, and its arguments.
 const STAND_IN: &str = r#"#!/bin/sh
 for program in client master agent; do test -x "$(dirname "$0")/$program" && echo "$program is beside it"; done
 echo "muster $*"
 "#;
 
 #[test]
-fn a_wheel_and_a_tar_put_muster_beside_the_other_programs() {
+fn a_wheel_and_a_tar_install_muster_in_one_folder_with_the_other_programs() {
     let folder = tempfile::tempdir().expect("a folder");
     for program in ["client", "master", "agent"] {
         let path = folder.path().join(program);
@@ -37,6 +37,6 @@ fn a_wheel_and_a_tar_put_muster_beside_the_other_programs() {
         ("-py3-none-manylinux2014_", 2),
         ("-linux.tar.gz: OK", 1),
     ] {
-        assert_eq!(run.stdout.matches(said).count(), times, "{said}:\n{}", run.stdout);
+        assert_eq!(run.stdout.matches(said).count(), times, "{said:?} in:\n{}", run.stdout);
     }
 }

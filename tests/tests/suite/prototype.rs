@@ -1,5 +1,5 @@
-//! The first prototype's master with Muster's agents, and its client with Muster's master. `tests/prototype` imitates
-//! the prototype's programs, as wire.md describes them. Tests with pods are in `kubernetes/prototype.rs`.
+//! Tests of the first prototype's master with Muster's agents, and of its client with Muster's master.
+//! `tests/prototype` imitates the prototype's programs. Tests with pods are in `kubernetes/prototype.rs`.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -16,17 +16,17 @@ use serde_json::{Value, json};
 /// The argument IMG of the prototype's client for a job without an image. The process back end refuses images.
 const NO_IMAGE: &str = "";
 
-/// Path of a file in `tests/prototype`.
+/// Returns the path of a file in `tests/prototype`.
 fn prototype(file: &str) -> PathBuf {
     root().join("tests/prototype").join(file)
 }
 
-/// A folder with the prototype's exec.py, which prints its variables.
+/// Creates a folder with the prototype's exec.py, which prints its variables.
 fn printing() -> Scene {
     Scene::new(&fs::read_to_string(prototype("exec.py")).expect("the prototype's exec.py"))
 }
 
-/// A command that runs a program of `tests/prototype`.
+/// Returns a command that runs a program of `tests/prototype`.
 fn stand_in(file: &str, args: &[&str]) -> Command {
     let mut command = Command::new("python");
     command.arg(prototype(file)).args(args);
@@ -34,7 +34,7 @@ fn stand_in(file: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Muster's agent, unsupervised as in a pod. It ends by itself after its run.
+/// Muster's agent, without `--supervised`, like an agent in a pod. The agent ends by itself after its run.
 struct Agent {
     child: Child,
     address: SocketAddr,
@@ -59,21 +59,21 @@ impl Agent {
     /// Waits until the run has succeeded, and returns its output.
     fn printed(self) -> String {
         let output = output(self.child);
-        assert_eq!(output.status.code(), Some(0), "{}", self.address);
+        assert_eq!(output.status.code(), Some(0), "exit code of the agent at {}", self.address);
         String::from_utf8(output.stdout).expect("text")
     }
 }
 
-/// The address in an agent's log. `None` until it is complete.
+/// Returns the address in an agent's log, or `None` until the log has the complete address.
 fn address_in(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
     text.split_once("address=")?.1.split_once(' ')?.0.parse().ok()
 }
 
-/// The value of a variable in exec.py's output.
+/// Returns the value of a variable in exec.py's output.
 fn value<'a>(printed: &'a str, variable: &str) -> &'a str {
     let of_line = |line: &'a str| line.split_once(variable)?.1.strip_prefix('=');
-    printed.lines().find_map(of_line).unwrap_or_else(|| panic!("{variable} in:\n{printed}"))
+    printed.lines().find_map(of_line).unwrap_or_else(|| panic!("no {variable} in:\n{printed}"))
 }
 
 fn tf_config(printed: &str) -> Value {
@@ -93,7 +93,7 @@ fn driven(options: &[&str]) -> [String; 3] {
 }
 
 #[test]
-fn the_prototypes_master_drives_our_agents_to_the_end() {
+fn the_prototypes_master_runs_a_job_on_musters_agents_to_its_end() {
     let cluster = json!({"worker": ["127.0.0.2:1234", "127.0.0.3:1234", "127.0.0.4:1234"]});
     for (index, printed) in driven(&[]).iter().enumerate() {
         assert_eq!(value(printed, "NUM_WORKERS"), "3");
@@ -103,7 +103,7 @@ fn the_prototypes_master_drives_our_agents_to_the_end() {
 }
 
 #[test]
-fn the_prototypes_master_configures_parameter_servers() {
+fn the_prototypes_master_configures_musters_agents_as_parameter_servers() {
     let cluster = json!({"worker": ["127.0.0.3:1234", "127.0.0.4:1234"], "ps": ["127.0.0.2:1234"]});
     let tasks = [("ps", 0), ("worker", 0), ("worker", 1)];
     for (printed, (role, index)) in driven(&["--ps", "1"]).iter().zip(tasks) {
@@ -140,7 +140,7 @@ fn a_job_of_the_prototypes_client_with_parameter_servers_has_no_chief() {
     submit(&master, ["ParameterServer", "2", "1", NO_IMAGE, "digits"]).code(0);
     assert_eq!(finished(&scene, &master, "digits").state, JobState::Succeeded);
     let logs = scene.run(&["--master", &master.url, "logs", "digits"]).code(0).lines("TF_CONFIG=");
-    assert!(!logs.is_empty(), "at least worker 0 has printed");
+    assert!(!logs.is_empty(), "no replica has printed TF_CONFIG");
     for line in logs {
         let cluster = &serde_json::from_str::<Value>(&line).expect("JSON")["cluster"];
         let members = ["chief", "worker", "ps"].map(|role| cluster[role].as_array().map(Vec::len));

@@ -1,4 +1,4 @@
-//! Jobs of a permanent master: many at once, HTTP with curl, and a master that is killed.
+//! Tests of jobs of a permanent master: concurrent jobs, requests by curl, and a master that is killed.
 
 use e2e::scripts::STUBBORN;
 use e2e::{Finished, Place, Running, Scene, Stage, within};
@@ -17,7 +17,7 @@ fn a_head_request_to_create_submits_no_job() {
 }
 
 #[test]
-fn a_master_logs_two_lines_for_a_job() {
+fn a_master_logs_two_info_lines_for_a_job_that_succeeds() {
     let scene = Scene::of_example("hello");
     let master = scene.master();
     scene.run(&["--master", &master.url, "--task", "quiet", "--worker-num", "2"]).code(0);

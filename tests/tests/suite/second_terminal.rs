@@ -1,4 +1,5 @@
-//! Commands in another terminal find the local master of a running job, and no other.
+//! Tests that commands in a second terminal find the local master of a running job. For these commands, the client that
+//! starts a local master writes a file with the master's address.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,14 +14,14 @@ use serde_json::Value;
 const AWAITS_GO: &str =
     "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')";
 
-/// Starts a job with this name, and waits until its script runs.
+/// Starts a job with this name and one worker, and waits until its script runs. Returns the job's client.
 fn started(scene: &Scene, job: &str) -> Running {
     let client = Running::of(&mut scene.client(&["--task", job, "--worker-num", "1"]));
     client.until_printed(1, "ready");
     client
 }
 
-/// The files of local masters.
+/// Returns the paths of the files about local masters.
 fn files(scene: &Scene) -> Vec<PathBuf> {
     let folder = fs::read_dir(scene.path().join("runtime/muster"));
     folder.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
@@ -30,7 +31,7 @@ fn mode(path: &Path) -> u32 {
     path.metadata().expect("it exists").mode() & 0o777
 }
 
-/// The address of the only master that runs.
+/// Returns the address of the only local master that runs.
 fn url(scene: &Scene) -> String {
     let text = fs::read(&files(scene)[0]).expect("a file");
     serde_json::from_slice::<Value>(&text).expect("JSON")["url"].as_str().expect("an address").to_owned()
@@ -40,7 +41,7 @@ fn url(scene: &Scene) -> String {
 fn a_second_client_lists_shows_and_cancels_a_local_job() {
     let scene = Scene::new(STUBBORN);
     let client = started(&scene, "digits");
-    let [file] = &files(&scene)[..] else { panic!("one file: {:?}", files(&scene)) };
+    let [file] = &files(&scene)[..] else { panic!("not one file: {:?}", files(&scene)) };
     assert_eq!((mode(file), mode(&scene.path().join("runtime/muster"))), (0o600, 0o700));
 
     for master in [&[][..], &["--master", "local"], &["--master", &url(&scene)]] {
@@ -93,7 +94,7 @@ fn clients_that_wait_for_a_local_job_see_its_result() {
 }
 
 #[test]
-fn two_local_masters_are_both_named_and_one_can_be_chosen() {
+fn if_two_local_masters_run_the_error_names_both_and_the_flag_master_chooses() {
     let scene = Scene::new(STUBBORN);
     let _first = started(&scene, "digits");
     let first = url(&scene);
@@ -105,11 +106,11 @@ fn two_local_masters_are_both_named_and_one_can_be_chosen() {
 }
 
 #[test]
-fn the_file_of_a_killed_client_is_removed_and_ignored() {
+fn the_next_command_ignores_and_removes_the_file_of_a_killed_client() {
     let scene = Scene::new(STUBBORN);
     let client = started(&scene, "digits");
     client.kill();
-    assert_eq!(files(&scene).len(), 1, "a killed client leaves its file");
+    assert_eq!(files(&scene).len(), 1, "the killed client has not left its file");
     scene.run(&["list"]).code(2).says(&["no master is given"]);
     assert_eq!(files(&scene), Vec::<PathBuf>::new());
     scene.until_empty();
@@ -130,7 +131,7 @@ fn a_file_or_folder_that_others_can_read_is_ignored() {
 }
 
 #[test]
-fn a_job_runs_where_no_folder_for_its_file_is_usable() {
+fn if_no_folder_for_the_file_of_a_local_master_is_usable_the_job_still_runs() {
     let scene = Scene::new("print('ran')");
     fs::write(scene.path().join("runtime"), "").expect("write");
     fs::write(scene.path().join("state-home"), "").expect("write");

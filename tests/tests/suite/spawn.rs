@@ -1,4 +1,4 @@
-//! Trainings of tf-spawner without a cluster.
+//! Tests of `client spawn`, which runs trainings of tf-spawner, without a cluster.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! The examples with real TensorFlow. `make test` installs it and puts its `python` on the PATH.
+//! Tests of the examples with real TensorFlow. `make test` installs TensorFlow, and puts its `python` on the PATH.
 
 use std::collections::BTreeSet;
 use std::fs;

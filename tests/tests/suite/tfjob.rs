@@ -1,10 +1,10 @@
-//! TFJobs without a cluster: the client finds the scripts, and a local master runs them as processes.
+//! Tests of TFJobs without a cluster. The client finds their scripts, and a master runs the scripts as processes.
 
 use std::fs;
 
 use e2e::{Finished, Scene};
 
-/// Prints the task and ends. A parameter server waits for the end of the job.
+/// Prints the task and ends. A parameter server does not end; the master stops it when the job ends.
 const SCRIPT: &str = "import json, os, time
 task = json.loads(os.environ['TF_CONFIG'])['task']
 print(task['type'], task['index'], os.environ['BATCH'])
@@ -13,7 +13,7 @@ while task['type'] == 'ps': time.sleep(0.05)
 
 const HEAD: &str = "apiVersion: kubeflow.org/v1\nkind: TFJob\n";
 
-/// A TFJob whose replicas of these types run a script that is in their image.
+/// Returns a TFJob with these numbers of replicas per type. `container` contains further fields of each container.
 fn tfjob(name: &str, types: &[(&str, u32)], container: &str) -> String {
     let replicas = types.iter().map(|(kind, count)| {
         format!(
@@ -25,9 +25,10 @@ fn tfjob(name: &str, types: &[(&str, u32)], container: &str) -> String {
     format!("{HEAD}metadata: {{ name: {name} }}\nspec:\n  tfReplicaSpecs:\n{replicas}")
 }
 
+/// A command for a script of the image. The client runs the script with the same name that is beside the TFJob's file.
 const COMMAND: &str = "command: [python, /var/of-the-image/mnist.py]";
 
-/// A folder with a script in `project/`, and this TFJob beside it.
+/// Creates a folder in which `project/` contains [`SCRIPT`] as `mnist.py`, and this TFJob.
 fn scene(document: &str) -> Scene {
     let scene = Scene::new("");
     let project = scene.path().join("project");
@@ -44,7 +45,7 @@ fn a_tfjob_runs_on_this_machine_with_the_script_beside_its_file() {
     let run = scene.run(&["apply", "-f", "project/job.yaml"]).code(0);
     let mut lines: Vec<&str> = run.stdout.lines().collect();
     lines.sort_unstable();
-    // The chief's success ends the job, so the other replicas may not get to their line.
+    // The chief's success ends the job, so the other replicas may end before they print.
     assert!(lines.contains(&"chief-0     │ chief 0 64"), "{lines:?}");
     run.says(&[
         "running the job on this machine, with a local master",
@@ -55,7 +56,7 @@ fn a_tfjob_runs_on_this_machine_with_the_script_beside_its_file() {
 }
 
 #[test]
-fn what_cannot_run_on_this_machine_is_named_with_the_fix() {
+fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_fix() {
     let variable = "env: [{ name: KEY, valueFrom: { secretKeyRef: { name: keys, key: training } } }]";
     let of_cluster =
         tfjob("mnist", &[("Worker", 1)], COMMAND).replace("env: [{ name: BATCH, value: \"64\" }]", variable);
@@ -70,7 +71,7 @@ fn what_cannot_run_on_this_machine_is_named_with_the_fix() {
         ("kind: TFJob\nkind: TFJob\n".to_owned(), "project/job.yaml is not valid YAML: duplicate mapping key: kind"),
     ] {
         let scene = scene(&document);
-        // No Docker answers there.
+        // At this address, no Docker answers.
         let mut client = scene.client(&["apply", "-f", "project/job.yaml"]);
         let run = Finished::of(client.env("DOCKER_HOST", "unix:///nowhere/docker.sock")).code(2);
         run.says(&[sentence]);
@@ -79,7 +80,7 @@ fn what_cannot_run_on_this_machine_is_named_with_the_fix() {
 }
 
 #[test]
-fn the_same_file_again_says_what_it_changes() {
+fn an_apply_of_a_known_tfjob_prints_what_changes() {
     let elastic = |workers: u32, policy: &str| {
         let job = tfjob("grows", &[("Worker", workers)], "command: [python, -c, \"import time; time.sleep(600)\"]");
         job.replace("spec:\n  tfR", &format!("spec:\n  enableDynamicWorker: true\n  runPolicy: {policy}\n  tfR"))
@@ -122,7 +123,7 @@ fn all_documents_are_checked_before_the_first_is_sent() {
     assert!(table.contains("good  Succeeded  "), "{table}");
     let yaml = client(&["get", "good", "-o", "yaml"]).code(0).stdout;
     for line in ["apiVersion: kubeflow.org/v1", "kind: TFJob", "reason: TFJobSucceeded", "succeeded: 2"] {
-        assert!(yaml.contains(line), "{line}: {yaml}");
+        assert!(yaml.contains(line), "no {line:?} in {yaml}");
     }
     client(&["apply", "-f", "project", "--follow"])
         .code(2)

@@ -1,4 +1,4 @@
-//! `client why` with real programs: it names the first replica that failed, and the consequences.
+//! Tests of `client why` with real programs. It must name the first replica that failed, and the consequences.
 
 use e2e::scripts::with_peers;
 use e2e::{Place, Stage};
@@ -7,7 +7,7 @@ e2e::journeys_of_causes!(Place::Processes, #[cfg(unix)]);
 
 #[test]
 fn a_syntax_error_that_appears_after_the_submit_leads_to_no_further_restart() {
-    // The master parses exec.py at submit. exec.py may change before a restart.
+    // At the submit, the master checks that Python can parse exec.py. Here, exec.py changes before the restart.
     let exec_py = with_peers("open('exec.py', 'w').write('x = (')\nsys.exit(3)");
     let stage = Stage::new(Place::Processes, &exec_py);
     stage.submit(&["--task", "edited", "--worker-num", "1", "--backoff", "0s"]).code(1);

@@ -12,7 +12,7 @@ use master::agent_client::AgentClient;
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
 
-/// Size, memory, and time from start to first answer.
+/// Compares the size of the file, the memory, and the time from the start of the process to its first answer.
 pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     let (mut agent_starts, mut server_starts) = (vec![], vec![]);

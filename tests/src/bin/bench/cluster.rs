@@ -1,5 +1,5 @@
-//! Measures a launch on the cluster in KUBECONFIG (API writes and time), and the time to wrap an image. The cluster must be
-//! quiet, because the API server counts the requests of all clients.
+//! Measures the API writes and the time of a launch on the cluster in KUBECONFIG, and the time to wrap an image.
+//! Nothing else may use the cluster meanwhile, because the API server counts the requests of all clients.
 
 use std::fs;
 use std::io::Write;
@@ -15,8 +15,8 @@ use protocol::view::JobView;
 
 use crate::sample::{Figure, RUNS, Row, median};
 
-/// Replicas of a launch, and the API writes of Kubeflow's tf-operator 1.1 for as many replicas on the same kind of cluster:
-/// jobs, pods, services and bindings. The number of writes is the smallest that was measured.
+/// For each launch: the number of replicas, and the API writes of Kubeflow's tf-operator 1.1 for the same number of
+/// replicas. These are writes of jobs, pods, services and bindings. The number is the smallest of several measurements.
 const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
 /// The first prototype's time from submit to four running scripts. It includes 18 s of sleep.
 const PROTOTYPE: Duration = Duration::from_millis(24_900);
@@ -27,7 +27,7 @@ const IMAGE: &str = "muster-bench";
 /// Name of the pod image.
 const WRAPPED: &str = "muster-bench_pod";
 
-/// Whether KUBECONFIG names a cluster. If not, says that its rows are skipped.
+/// Returns whether the cluster in KUBECONFIG is ready. If not, prints that the rows about a cluster are skipped.
 pub(crate) fn is_there() -> anyhow::Result<bool> {
     let answer = done(kubectl(&["get", "--raw", "/readyz", "--request-timeout=10s"]).stderr(Stdio::null()));
     if let Err(error) = &answer {
@@ -36,10 +36,10 @@ pub(crate) fn is_there() -> anyhow::Result<bool> {
     Ok(answer.is_ok())
 }
 
-/// Launches of images that contain their script, and the time to wrap an image.
+/// Measures launches of an image that contains its script, and the time to wrap the image.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let namespace = Namespace::new();
-    // The script runs long enough to count the writes of the launch before those of the job's end.
+    // The script sleeps, so that the writes of the launch are counted before the job's end causes more writes.
     let scene = Scene::new("import time; time.sleep(3)");
     fs::write(scene.path().join("Dockerfile"), format!("FROM {BASE}\nWORKDIR /work\nCOPY exec.py .\nUSER 1000\n"))?;
     done(docker(&["build", "--quiet", "--tag", IMAGE, "."]).current_dir(scene.path()))?;
@@ -56,19 +56,19 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
         });
         let bare = (count == 4).then_some(Figure::Time(PROTOTYPE));
         rows.push(Row {
-            what: format!("submit to all started, {count} pods"),
+            what: format!("submit until all have started, {count} pods"),
             muster: Figure::Time(took),
             bare_is: if bare.is_some() { "the first prototype, once" } else { "" },
             bare,
         });
     }
-    // This can fail while containers that are being removed still use the images.
+    // The removal of the images can fail while containers still use them.
     unwrap().and_then(|()| done(&mut docker(&["image", "rm", "--force", IMAGE]))).ok();
     Ok(rows)
 }
 
-/// Runs a job. Returns the API writes until all replicas run, including the scheduler's bindings, and the time from the
-/// submit until the client sees that all replicas have started.
+/// Runs a job. Returns the number of API writes, with the scheduler's bindings, and the time. Both are measured from
+/// the submit until the client sees that all replicas have started.
 fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Duration)> {
     let before = writes()?;
     let submit = format!("{master}/create?strategy=AllReduce&n_worker={count}&img={WRAPPED}&name=bench-{count}");
@@ -86,8 +86,8 @@ fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Durat
     Ok((written, took))
 }
 
-/// Number of writes so far to pods, ConfigMaps, network policies and Services, and to the status of TFJobs. Excludes dry runs,
-/// deletions of whole collections, and the nodes' updates of pod status.
+/// Number of writes so far to pods, ConfigMaps, network policies and Services, and to the status of TFJobs. Excludes
+/// dry runs, deletions of whole collections, and the nodes' updates of pod status.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Writes {
     /// Including the scheduler's bindings.
@@ -102,7 +102,7 @@ pub(crate) fn writes() -> anyhow::Result<Writes> {
         let counts = |line: &&str| {
             let is =
                 |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
-            // The controller of namespaces deletes whole collections, also of other programs' namespaces.
+            // Kubernetes deletes whole collections when it deletes a namespace, also for other programs' namespaces.
             let is_collection = is("verb", &["DELETE"]) && is("scope", &["namespace"]);
             line.starts_with("apiserver_request_total{")
                 && !is_collection
@@ -119,7 +119,7 @@ pub(crate) fn writes() -> anyhow::Result<Writes> {
     Ok(Writes { with_bindings: without_bindings + of(&["pods"], "binding"), without_bindings })
 }
 
-/// Times to wrap an image, cold and warm, compared with `docker build` of the same two lines.
+/// Measures how long it takes to wrap an image, cold and warm, compared with `docker build` of the same two lines.
 fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
     let agent = programs::built("agent");
     let context = scene.path().join("by-hand");

@@ -1,4 +1,4 @@
-//! Code that jobs bring to pods: launches, pushes, and their writes to the API, beside the same pods without Muster.
+//! Measures launches and pushes of jobs that bring their code. Compares them with the same pods without Muster.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ const PUSHED: usize = 8;
 /// Size of the large code.
 const LARGE_BYTES: usize = 5 * 1024 * 1024;
 
-/// A web server that keeps what it receives in a file.
+/// A web server that writes each request's body to a file.
 const RECEIVER: &str = r#"
 import http.server
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -38,7 +38,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("", 8000), Receiver).serve_forever()
 "#;
 
-/// All rows about code in a cluster.
+/// Returns all rows about code in a cluster.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let site = Installed::new(&[])?;
     let mut rows = launches(&site)?;
@@ -53,7 +53,7 @@ fn submit(count: &str) -> [&str; 7] {
     ["./bench", "--image", BASE, "--task", JOB, "--worker-num", count]
 }
 
-/// Launches through the node's port and through the API server, and of pods without a master, in turn.
+/// Measures launches in turn: through the node's port, through the API server, and of pods without a master.
 fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     let (mut direct, mut forwarded, mut bare) = (vec![], vec![], vec![]);
     let count = LAUNCHED.to_string();
@@ -79,13 +79,13 @@ fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     }
     Ok(vec![
         Row {
-            what: format!("launch of a script, {LAUNCHED} pods (at most 1.15)"),
+            what: format!("launch of a script, {LAUNCHED} pods (ratio at most 1.15)"),
             muster: Figure::Times(direct.clone()),
             bare: Some(Figure::Times(bare)),
             bare_is: "pods with the same containers",
         },
         Row {
-            what: "the same, with --master kube (at most 1.5)".to_owned(),
+            what: "the same, with --master kube (ratio at most 1.5)".to_owned(),
             muster: Figure::Times(forwarded),
             bare: Some(Figure::Times(direct)),
             bare_is: "through the node's port",
@@ -94,11 +94,11 @@ fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Pushes by the client, and new images with new pods, in turn.
+/// Measures two ways to bring new code, in turn: a push by the client, and a new image with new pods.
 fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Row>> {
     let (mut times, mut bare) = (vec![], vec![]);
     let mut fewest = u64::MAX;
-    // The first pods replace none. An image can be removed when no pod uses it.
+    // The images stay until the end of this function, because an image can be removed only when no pod uses it.
     let mut images = vec![rebuild(site, 0)?.0];
     for start in 1..=RUNS {
         site.write(start)?;
@@ -115,7 +115,7 @@ fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<R
     site.end_bare(&replacement(RUNS));
     Ok(vec![
         Row {
-            what: format!("push to {PUSHED} pods, to the last script (at most 2 s, and 0.1)"),
+            what: format!("push to {PUSHED} pods, until all scripts have started (at most 2 s, ratio at most 0.1)"),
             muster: Figure::Times(times),
             bare: Some(Figure::Times(bare)),
             bare_is: "docker build, kubectl delete, apply",
@@ -124,13 +124,13 @@ fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<R
     ])
 }
 
-/// The name of the pods that this start has.
+/// The name of the pods of this start.
 fn replacement(start: usize) -> String {
     format!("image-{start}")
 }
 
-/// Builds an image with the script, and replaces the pods of the start before by pods of this image. Returns the image, and
-/// the time from here until the last script has started. Does not wait until the old pods are gone.
+/// Builds an image with the script, and replaces the pods of the previous start with pods of this image. Returns the
+/// image, and the time from the call until the last script has started. Does not wait until the old pods are gone.
 fn rebuild(site: &Installed, start: usize) -> anyhow::Result<(Image, Duration)> {
     let context = site.scene.path().join("image");
     fs::create_dir_all(&context)?;
@@ -148,7 +148,7 @@ fn rebuild(site: &Installed, start: usize) -> anyhow::Result<(Image, Duration)> 
     Ok((image, site.bare_started(&name, start, PUSHED).duration_since(begin)?))
 }
 
-/// Until all agents have code that the master has, beside uploads of the same bytes, in turn.
+/// Measures, in turn, the time until all agents have code that the master already has, and uploads of the same bytes.
 fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Row>> {
     let container = json!({ "name": "bare", "image": BASE, "command": ["python", "-c", RECEIVER] });
     site.create_bare("receiver", PUSHED, &json!({ "containers": [container] }));
@@ -165,7 +165,7 @@ fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Ro
         let change = json!({ "code": code }).to_string();
         let job = format!("{}/v1/jobs/{JOB}", site.url);
         let begin = Instant::now();
-        // The answer comes when all agents have the code.
+        // The master answers when all agents have the code.
         let answer = site.scene.curl(&["-X", "PATCH", "-H", &token, "--json", &change, &job]);
         times.push(begin.elapsed());
         ensure!(answer.contains("\"pushes\""), "{answer}");
@@ -178,7 +178,7 @@ fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Ro
     }
     site.delete_bare("receiver");
     Ok(vec![Row {
-        what: format!("5 MiB of code to {PUSHED} pods, to the master's answer (at most 2)"),
+        what: format!("5 MiB of code to {PUSHED} pods, until the master answers (ratio at most 2)"),
         muster: Figure::Times(times),
         bare: Some(Figure::Times(bare)),
         bare_is: "8 parallel curl -T",
@@ -200,7 +200,7 @@ fn upload(site: &Installed, receivers: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the master has recorded that the job runs. Returns the API writes by then.
+/// Waits until the job is running. Returns the number of API writes until then.
 fn until_running(site: &Installed) -> anyhow::Result<Writes> {
     let view = || Finished::of(&mut site.client(&["status", JOB, "-o", "json"])).code(0).view();
     within("the job runs", || (view().state == JobState::Running).then_some(()), || format!("{:#?}", view()));

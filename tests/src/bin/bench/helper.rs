@@ -8,7 +8,8 @@ use e2e::programs::root;
 
 use crate::sample::{Figure, Row};
 
-/// Prints two medians in nanoseconds: of `signal` and `step` together with an agent's socket, and of calls that do nothing.
+/// A program that prints two medians in nanoseconds. The first is for one call of `signal` and one of `step`, with a
+/// socket in place of an agent. The second is for two calls that do nothing.
 const CALLS: &str = r#"
 import os, socket, threading, time
 agent, inherited = socket.socketpair()
@@ -40,10 +41,10 @@ print(median(job), median(Nothing()))
 /// Measures 10,000 steps.
 pub(crate) fn calls() -> anyhow::Result<Vec<Row>> {
     let ran = Command::new("python3").args(["-c", CALLS]).env("PYTHONPATH", root().join("agent/python")).output()?;
-    ensure!(ran.status.success(), "the calls failed: {}", String::from_utf8_lossy(&ran.stderr));
+    ensure!(ran.status.success(), "the calls of muster.py failed: {}", String::from_utf8_lossy(&ran.stderr));
     let printed = String::from_utf8(ran.stdout)?;
     let medians: Option<Vec<u64>> = printed.split_whitespace().map(|number| number.parse().ok()).collect();
-    let [muster, bare] = medians.context("two numbers")?[..] else { anyhow::bail!("two numbers: {printed}") };
+    let [muster, bare] = medians.context("not two numbers")?[..] else { anyhow::bail!("not two numbers: {printed}") };
     let time = |nanoseconds| Figure::Moment(Duration::from_nanos(nanoseconds));
     let what = "muster.py: signal and step together (at most 50 µs)".to_owned();
     Ok(vec![Row { what, muster: time(muster), bare: Some(time(bare)), bare_is: "two calls that do nothing" }])

@@ -1,5 +1,5 @@
-//! A namespace with an installed master, and pods beside it that no master knows. Scripts print the time of their start.
-//! If the cluster has several nodes, their clocks must agree.
+//! A namespace with an installed master, and with further pods that belong to no master. Scripts print the time of
+//! their start. If the cluster has several nodes, their clocks must agree.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ pub(crate) const JOB: &str = "bench";
 /// Label of the pods without a master.
 const BARE: &str = "muster-bench";
 
-/// A master as users install it. Clients reach it at a port of the node, and through the API server.
+/// A master as users install it. Clients reach the master at a port of the node, or through the API server.
 pub(crate) struct Installed {
     // Declared before the image, so the pods are deleted first.
     pub(crate) namespace: Namespace,
@@ -60,12 +60,12 @@ impl Installed {
         self.scene.client(&[&["--master", &place(&self.namespace)], args].concat())
     }
 
-    /// Writes the job's script. Its output names this start.
+    /// Writes the job's script, which prints this number.
     pub(crate) fn write(&self, start: usize) -> anyhow::Result<()> {
         Ok(fs::write(self.scene.path().join(JOB).join("exec.py"), script(start))?)
     }
 
-    /// Creates pods with this spec by one command. The name is for all of them.
+    /// Creates pods with this spec by one command. Each pod's name begins with `name`.
     pub(crate) fn create_bare(&self, name: &str, count: usize, spec: &Value) {
         let pod = |number| {
             json!({
@@ -87,13 +87,14 @@ impl Installed {
         addresses.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// When the last script of these pods has started.
+    /// Waits until all scripts of these pods have started. Returns when the last script started.
     pub(crate) fn bare_started(&self, name: &str, start: usize, count: usize) -> SystemTime {
         self.until_ready(name);
         last_start(|| self.namespace.try_kubectl(&["logs", "-l", &format!("{BARE}={name}")]), start, count)
     }
 
-    /// Begins to delete these pods. Old kubelets keep them in the API for up to a minute after their containers have ended.
+    /// Begins to delete these pods, but does not wait. With an old kubelet, the API lists a pod for up to a minute
+    /// after its containers have ended.
     pub(crate) fn delete_bare(&self, name: &str) {
         let selector = format!("{BARE}={name}");
         self.namespace.kubectl(&["delete", "pods", "-l", &selector, "--grace-period=1", "--wait=false"]);
@@ -107,7 +108,7 @@ impl Installed {
         within("the containers end", || running().is_empty().then_some(()), running);
     }
 
-    /// The spec of a pod like those of the running job, but its container runs this Python program.
+    /// Returns the spec of a pod of the running job, changed so that the container runs this Python program.
     pub(crate) fn spec_like_job(&self, program: &str) -> anyhow::Result<Value> {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))?;
         let mut spec = pods["items"][0]["spec"].clone();
@@ -124,8 +125,8 @@ impl Installed {
     }
 }
 
-/// Starts a client that submits a job and follows it. Returns the time from here until the last script of the job's first
-/// start.
+/// Starts a client that submits a job and follows its output. Returns the client, and the time until the last script of
+/// the job's first start has started.
 pub(crate) fn launch(client: &mut Command, start: usize, count: usize) -> anyhow::Result<(Running, Duration)> {
     let begin = SystemTime::now();
     let client = Running::of(client);
@@ -133,8 +134,8 @@ pub(crate) fn launch(client: &mut Command, start: usize, count: usize) -> anyhow
     Ok((client, started.duration_since(begin)?))
 }
 
-/// A program that prints this number and the time, and then waits for SIGTERM, which ends the first process of a container
-/// only if it is handled.
+/// A program that prints this number and the time, and then waits for SIGTERM. It handles SIGTERM because the kernel
+/// ignores the default action of signals for the first process of a container.
 pub(crate) fn script(start: usize) -> String {
     format!(
         "import time\nprint('start', {start}, time.time_ns(), flush=True)\n\
@@ -142,7 +143,7 @@ pub(crate) fn script(start: usize) -> String {
     )
 }
 
-/// Waits until as many scripts have printed this start. Returns the time of the last one.
+/// Waits until `count` scripts have printed this start. Returns the latest time that a script has printed.
 pub(crate) fn last_start(output: impl Fn() -> String, start: usize, count: usize) -> SystemTime {
     let mark = format!("start {start} ");
     let times = || -> Vec<u64> {

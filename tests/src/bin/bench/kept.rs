@@ -29,7 +29,7 @@ use crate::agents::resident;
 use crate::launch;
 use crate::sample::{Figure, Row};
 
-/// Concurrent readers. Each searches a full log for its last lines.
+/// Number of concurrent readers. Each reader requests the last lines of a full log.
 const TAILS: usize = 300;
 const LOGS: u32 = 4;
 const HEALTH_CHECKS: usize = 1000;
@@ -40,7 +40,7 @@ const REPLICAS_OF_A_JOB: u32 = 100;
 const FEW_JOBS: u32 = 100;
 const MANY_JOBS: u32 = 200;
 
-/// The 99th percentile of the time that `/healthz` takes while the readers run.
+/// Measures the 99th percentile of the time that `/healthz` takes while the readers run.
 pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
     // One worker thread, like a master that is limited to one processor.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -70,7 +70,7 @@ pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
     };
     runtime.shutdown_background();
     let slow = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
-    let what = format!("99 % of /healthz, during {TAILS} tails of full logs");
+    let what = format!("99th percentile of /healthz during {TAILS} tails of full logs");
     Ok(vec![Row { what, muster: Figure::Time(slow), bare: None, bare_is: "" }])
 }
 
@@ -121,13 +121,13 @@ async fn ask(address: &str, path: &str, answer: Answer) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
-/// Memory of a finished replica: the master's growth from 10,000 to 20,000 finished replicas, per replica.
+/// Measures the memory per finished replica: a master's growth by 10,000 finished replicas, divided by 10,000.
 pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     let few = memory_with(FEW_JOBS).await?;
     let many = memory_with(MANY_JOBS).await?;
     let replicas = |jobs: u32| u64::from(jobs * REPLICAS_OF_A_JOB);
     let each = many.saturating_sub(few) / (replicas(MANY_JOBS) - replicas(FEW_JOBS));
-    let what = format!("bytes a finished replica takes, {} to {}", replicas(FEW_JOBS), replicas(MANY_JOBS));
+    let what = format!("bytes per finished replica, from {} to {} replicas", replicas(FEW_JOBS), replicas(MANY_JOBS));
     Ok(vec![Row { what, muster: Figure::Count(each), bare: None, bare_is: "" }])
 }
 

@@ -1,4 +1,5 @@
-//! Measures the time from the last agent's first answer to the last start of exec.py, and between the first and last start.
+//! Measures the time from the last agent's first answer to the last start of exec.py, and from the first start to the
+//! last.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,7 +34,7 @@ const FAKE_AGENTS: u32 = 1000;
 const REAL_AGENTS: u32 = 4;
 const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
 
-/// Measures four real agents. Each starts Python.
+/// Measures four real agents. Each agent starts Python.
 pub(crate) async fn real() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     let (mut added, mut skews, mut bare) = (vec![], vec![], vec![]);
@@ -49,7 +50,7 @@ pub(crate) async fn real() -> anyhow::Result<Vec<Row>> {
     Ok(rows("4 real agents", &[added, skews, bare]))
 }
 
-/// Measures a thousand fake agents, which only answer.
+/// Measures a thousand fake agents, which answer but run no script.
 pub(crate) async fn fake() -> anyhow::Result<Vec<Row>> {
     let (mut added, mut skews, mut bare) = (vec![], vec![], vec![]);
     for _ in 0..RUNS {
@@ -94,7 +95,7 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     Ok((added, last.duration_since(*first)))
 }
 
-/// The jobs of a master with these pods and records, and its folder for output.
+/// Returns the registry of a master with these pods and records. `logs` is the folder for output.
 pub(crate) fn jobs(backend: &FakeBackend, store: &FakeStore, logs: &Path) -> Arc<Jobs> {
     let context = Context {
         store: Arc::new(store.clone()),
@@ -107,13 +108,13 @@ pub(crate) fn jobs(backend: &FakeBackend, store: &FakeStore, logs: &Path) -> Arc
     Jobs::new(Arc::new(context), logs.to_owned())
 }
 
-/// Time from the last agent's first answer until all starts are acknowledged.
+/// Returns the time from the last agent's first answer until all agents have acknowledged their start.
 fn launch_time(times: &JobTimes) -> anyhow::Result<Duration> {
     let (joined, started) = times.joined.zip(times.started).context("the job was started")?;
     Ok(Duration::from_millis(started.0 - joined.0))
 }
 
-/// A simple loop for comparison: sends each agent its environment, then each agent its start.
+/// A simple loop for comparison. It sends every agent its environment, and then every agent the request to run.
 async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     let client = AgentClient::new();
     let spec = spec(u32::try_from(agents.len())?)?;

@@ -1,6 +1,6 @@
-//! `make bench`: measures Muster's overhead. Each value is compared with a simple loop that does the same work without
-//! Muster. Both run on the same machine, so the ratio is comparable between machines. `make bench-elastic` measures changes
-//! of a gang, also beside torchrun.
+//! `make bench`: measures Muster's overhead. Most values are compared with a simple loop that does the same work
+//! without Muster. Muster and the loop run on the same machine, so their ratio is comparable between machines. `make
+//! bench-elastic` measures how fast a gang changes, and also compares Muster with torchrun.
 
 mod agents;
 mod cluster;
@@ -23,7 +23,7 @@ use comfy_table::Table;
 use crate::sample::{Row, note};
 
 const USAGE: &str = "bench [programs|push|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
-/// Pushes of each kind in the group `tensorflow`, whose rows are also a part of `make bench-elastic`.
+/// Pushes of each kind in the group `tensorflow`. `make bench-elastic` contains these rows too, with its own number.
 const TENSORFLOW_PUSHES: usize = 10;
 /// The groups of rows of `make bench`.
 const GROUPS: [&str; 5] = ["programs", "push", "cluster", "code", "tfjobs"];

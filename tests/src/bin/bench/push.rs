@@ -1,4 +1,4 @@
-//! Pushes to jobs of processes: from the push to the start of the last script, beside a shell's start of the same scripts.
+//! Measures the time from a push to the start of the last script. Compares it with a shell's start of the same scripts.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -18,7 +18,7 @@ const PUSHES: usize = 30;
 /// Files of the largest folder.
 const FILES: usize = 1000;
 
-/// A job that has brought its code, and whose scripts note when they start.
+/// A job that has brought its code. Its scripts note when they start.
 struct Job {
     // Declared before the folder, so the master is dropped first.
     master: Master,
@@ -44,7 +44,7 @@ impl Job {
         self.site.gang_of(self.workers)?.since(begin)
     }
 
-    /// The same for code that the master has, without a client.
+    /// Pushes code that the master already has, without a client. Returns the time until all scripts have started.
     fn push_known(&mut self, script: &str) -> anyhow::Result<Duration> {
         let starts = fs::read_to_string(self.site.scene.path().join(CODE).join(STARTS))?;
         let files = [("exec.py", script), (STARTS, &starts)];
@@ -55,7 +55,7 @@ impl Job {
     }
 }
 
-/// Pushes to 8 hello scripts, and the files that a push of a large folder sends.
+/// Measures pushes to 8 hello scripts, and counts the files that a push of a large folder sends.
 pub(crate) fn processes() -> anyhow::Result<Vec<Row>> {
     let mut shell = Site::new(HELLO)?;
     let mut job = Job::start(Site::new(HELLO)?, WORKERS, &[])?;
@@ -72,7 +72,7 @@ pub(crate) fn processes() -> anyhow::Result<Vec<Row>> {
         bare_is: "a shell's start of the same 8",
     };
     Ok(vec![
-        row("push to 8, from the request to the last script (at most 300 ms)", by_request),
+        row("push to 8, from the request until all scripts have started (at most 300 ms)", by_request),
         row("the same, from the start of `client push`", by_client),
         Row {
             what: format!("files sent by a push that changes 1 of {FILES}"),
@@ -85,7 +85,7 @@ pub(crate) fn processes() -> anyhow::Result<Vec<Row>> {
 
 fn files_sent() -> anyhow::Result<u64> {
     let scene = Scene::new(HELLO);
-    // One file is exec.py, and one is starts.py.
+    // The other two files are exec.py and starts.py.
     for number in 2..FILES {
         fs::write(scene.path().join(format!("{number}.py")), format!("NUMBER = {number}\n"))?;
     }
@@ -97,7 +97,7 @@ fn files_sent() -> anyhow::Result<u64> {
     Ok(sent.parse()?)
 }
 
-/// Pushes to trainings whose scripts leave by the helper, and to trainings without it, in turn, twice.
+/// Measures pushes in turn, twice: to trainings whose scripts use the helper `muster.py`, and to trainings without it.
 pub(crate) fn tensorflow(pairs: usize) -> anyhow::Result<Vec<Row>> {
     if pairs == 0 {
         return Ok(vec![]);
@@ -114,14 +114,14 @@ pub(crate) fn tensorflow(pairs: usize) -> anyhow::Result<Vec<Row>> {
         bare_is: "",
     };
     Ok(vec![
-        row("with muster.py, to the last first step (at most 3 s)", with),
-        row("without it (at most 4.5 s)", without),
+        row("with muster.py, until all have made a step (at most 3 s)", with),
+        row("without muster.py, until all have made a step (at most 4.5 s)", without),
     ])
 }
 
 fn to_first_step(example: &str, step: &str, count: usize) -> anyhow::Result<Vec<Duration>> {
     let site = first_step::site(example, step)?;
-    // All workers share this folder. The example without the helper has no checkpoints.
+    // All workers share this folder for checkpoints. The example without the helper writes none.
     let checkpoints = format!("CHECKPOINTS={}", site.scene.path().join("checkpoints").display());
     let mut job = Job::start(site, first_step::WORKERS, &["--env", &checkpoints, "--env", "STEPS=100000000"])?;
     (0..count).map(|_| job.push()).collect()

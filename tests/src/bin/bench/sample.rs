@@ -3,10 +3,10 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-/// Runs of each measurement. The result is their median.
+/// Number of runs of each measurement. The result is the median of the runs.
 pub(crate) const RUNS: usize = 5;
 
-/// A row of the table.
+/// A row of the table. Muster's value is compared with the value `bare`; `bare_is` names what was measured for `bare`.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -21,8 +21,8 @@ pub(crate) enum Figure {
     Time(Duration),
     /// A time that is shown in microseconds.
     Moment(Duration),
-    /// A time of each run. If both figures of a row have times of the same runs, their ratio is the median of the runs'
-    /// ratios.
+    /// One time for each run. If both values of a row have the same number of times, each run has its own ratio. The
+    /// row's ratio is then the median of these ratios.
     Times(Vec<Duration>),
     Bytes(u64),
     Count(u64),
@@ -42,7 +42,7 @@ impl Row {
     }
 }
 
-/// Adds rows to the table, and shows them now, because the others may take minutes.
+/// Adds rows to the table. Also prints them at once, because the remaining rows may take minutes.
 pub(crate) fn note(rows: &mut Vec<Row>, measured: Vec<Row>) -> anyhow::Result<()> {
     for row in &measured {
         writeln!(std::io::stderr(), "{}", row.cells().join(" | "))?;
@@ -56,7 +56,7 @@ impl Figure {
         match self {
             Self::Time(time) | Self::Moment(time) => time.as_secs_f64(),
             Self::Times(times) => median(times.clone()).as_secs_f64(),
-            #[expect(clippy::cast_precision_loss, reason = "a ratio of two digits")]
+            #[expect(clippy::cast_precision_loss, reason = "a ratio is shown with two digits")]
             Self::Bytes(count) | Self::Count(count) => *count as f64,
         }
     }
@@ -85,7 +85,7 @@ impl Figure {
     }
 }
 
-/// The median of some ratios with its confidence interval, at least 95 % with 6 ratios or more.
+/// Returns the median of some ratios, with its confidence interval: at least 95 % if there are 6 ratios or more.
 fn interval(mut ratios: Vec<f64>) -> String {
     ratios.sort_by(f64::total_cmp);
     let count = ratios.len();
@@ -95,7 +95,8 @@ fn interval(mut ratios: Vec<f64>) -> String {
         clippy::cast_sign_loss,
         reason = "a small count, and the conversion of a negative number is 0"
     )]
-    // The median's rank is binomial with p = 1/2; its normal approximation, rounded outwards.
+    // The rank of the true median has a binomial distribution with p = 1/2. This is the normal approximation, rounded
+    // so that the interval becomes wider.
     let low = ((count as f64 - 1.96 * (count as f64).sqrt()) / 2.0).floor() as usize;
     let at = |rank: usize| ratios.get(rank).copied().unwrap_or(f64::NAN);
     format!("{:.2} ({:.2} to {:.2})", at(count / 2), at(low), at(count.saturating_sub(low + 1)))
@@ -107,7 +108,7 @@ pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// The time that `percent` of the times do not exceed.
+/// Returns the smallest of the times that `percent` % of the times do not exceed.
 fn quantile(times: &[Duration], percent: usize) -> Duration {
     let mut times = times.to_vec();
     times.sort_unstable();

@@ -1,4 +1,4 @@
-//! Compares the start of processes through a master with a loop that only spawns them.
+//! Compares the start of processes by a master with a loop that only spawns the processes.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::sample::{Figure, RUNS, Row, median};
 
 const REPLICAS: u32 = 64;
 
-/// An agent without a master. Dropping this closes its stdin, which ends it.
+/// An agent without a master. Dropping this closes the agent's stdin, so the agent ends.
 pub(crate) struct BareAgent {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -48,7 +48,7 @@ impl Drop for BareAgent {
     }
 }
 
-/// Measures a job whose replicas end at once, because their `python` is /bin/true.
+/// Measures a job in which `python` is /bin/true, so all replicas end at once.
 pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     symlink("/bin/true", scene.path().join("python"))?;

@@ -1,4 +1,4 @@
-//! TFJobs that `kubectl apply` creates: the time until all scripts run, and the writes to the API.
+//! Measures TFJobs that `kubectl apply` creates: the time until all scripts run, and the writes to the API.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,12 +14,12 @@ use crate::sample::{Figure, Row, median};
 /// Runs for each number of workers.
 const RUNS: usize = 3;
 
-/// Workers, and what is known of Kubeflow's tf-operator 1.1 on the same kind of cluster: its API writes with bindings, and
-/// the time until all pods run. The number of writes is the smallest that was measured.
+/// For each launch: the number of workers, the API writes of Kubeflow's tf-operator 1.1 with bindings, and its time
+/// until all pods run. The number of writes is the smallest of several measurements.
 const LAUNCHES: [(usize, u64, Option<Duration>); 2] = [(4, 27, None), (16, 83, Some(Duration::from_millis(7800)))];
 const OPERATOR: &str = "Kubeflow's tf-operator 1.1, once";
 
-/// All rows about TFJobs.
+/// Returns all rows about TFJobs.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let site = Installed::new(&["--tfjobs"])?;
     let mut rows = vec![];
@@ -38,13 +38,13 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
         let bare = operator_took.map(Figure::Time);
         rows.extend([
             Row {
-                what: format!("kubectl apply of a TFJob to all started, {count} workers"),
+                what: format!("kubectl apply of a TFJob until all have started, {count} workers"),
                 muster: Figure::Time(median(times)),
                 bare_is: if bare.is_some() { OPERATOR } else { "" },
                 bare,
             },
             Row {
-                what: format!("its API writes, {count} workers"),
+                what: format!("API writes of the TFJob, {count} workers"),
                 muster: Figure::Count(all),
                 bare: Some(Figure::Count(operator_writes)),
                 bare_is: OPERATOR,
@@ -60,7 +60,7 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Creates a TFJob. Returns when it shows that it runs, and the time from here until the last script has started.
+/// Creates a TFJob, and waits until its status is Running. Returns the time until the last script has started.
 fn apply(site: &Installed, start: usize, count: usize) -> anyhow::Result<Duration> {
     let container = json!({
         "name": "tensorflow", "image": BASE, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", script(start)],

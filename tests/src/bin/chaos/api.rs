@@ -1,4 +1,4 @@
-//! Calls of the master's HTTP API, with curl.
+//! Calls the master's HTTP API with curl.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use protocol::ids::{Generation, JobName};
 use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView, ReplicaView};
 
-/// Maximum time for each step of a job. A run that does not stop is given up after 17 s, and its pod after 17 s more.
+/// Maximum time for each step of a job. It exceeds the master's time limits for the end of a run and of its pod.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A master's API. curl runs in the scene's folder.
@@ -33,7 +33,7 @@ impl Api<'_> {
         serde_json::from_str::<JobView>(&answer).map(drop).with_context(|| answer)
     }
 
-    /// Waits until the job's view passes `is_it`, and returns the view.
+    /// Waits until `is_it` accepts the job's view. Returns the view.
     pub(crate) fn until(&self, job: &JobName, what: &str, is_it: impl Fn(&JobView) -> bool) -> anyhow::Result<JobView> {
         let begin = Instant::now();
         let mut view = self.view(job, "")?;
@@ -51,7 +51,7 @@ impl Api<'_> {
         self.until(job, "the job has finished", |view| view.state.is_finished())
     }
 
-    /// Waits until all replicas run in a start later than `after`, or the job has finished. Returns the view.
+    /// Waits until all replicas run in a start later than `after`, or until the job has finished. Returns the view.
     pub(crate) fn running_anew(&self, job: &JobName, after: Option<Generation>) -> anyhow::Result<JobView> {
         let runs = |view: &JobView| {
             let is_new = view.generation > after;
@@ -60,7 +60,7 @@ impl Api<'_> {
         self.until(job, "all run in a new start", |view| view.state.is_finished() || runs(view))
     }
 
-    /// Waits until the start in `before` or a later start has failed, or the job has finished. Returns the view.
+    /// Waits until the start in `before` or a later start has failed, or until the job has finished. Returns the view.
     pub(crate) fn judged(&self, before: &JobView) -> anyhow::Result<JobView> {
         let is_judged =
             |view: &JobView| view.restarts.failed_starts.iter().any(|failed| failed.generation >= before.generation);
@@ -85,7 +85,7 @@ impl Api<'_> {
             if begin.elapsed() > PATIENCE {
                 bail!("{job}: not deleted within {} s: {view:?}", PATIENCE.as_secs());
             }
-            // The master answers at once when the job is deleted.
+            // This request lasts at most 1 s. The master answers it at once when the job is deleted.
             let _ = self.view(job, &format!("?after={}&wait=1", view.seq));
         }
         Ok(())
@@ -106,5 +106,5 @@ impl Api<'_> {
 
 /// The process id of a replica's exec.py.
 pub(crate) fn pid_of(replica: &ReplicaView) -> anyhow::Result<u32> {
-    replica.pid.with_context(|| format!("{} runs", replica.replica))
+    replica.pid.with_context(|| format!("{} has no process", replica.replica))
 }

@@ -1,4 +1,5 @@
-//! Kills each job more often than its budget allows. The job must fail with the right reason and must not restart.
+//! Kills replicas of each job once more than its budget of restarts allows. After the last kill, the job must fail with
+//! the right reason and must not restart.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -17,7 +18,7 @@ use crate::work::{STEPS_WITHOUT_END, Site, Traces, request};
 /// Number of concurrent jobs.
 const LANES: usize = 4;
 
-/// Runs `jobs` jobs. Kills each once more than its budget allows.
+/// Runs `jobs` jobs. Kills replicas of each job once more than its budget allows.
 pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
     let site = Site::new()?;
     let api = Api { scene: &site.scene, url: &site.master.url };
@@ -85,12 +86,12 @@ fn says_why(api: Api<'_>, end: &JobView) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that nothing of the job runs, and that it had no start beyond its budget.
+/// Checks that no process of the job runs, and that the job had at most one start more than its counted restarts.
 fn stays_ended(api: Api<'_>, end: &JobView) -> anyhow::Result<()> {
     let traces = Traces::of(api.scene, &end.name)?;
     let most = end.restarts.counted as usize + 1;
-    ensure!(traces.starts() <= most, "{}: {traces:?}, and {end:?}", end.name);
+    ensure!(traces.starts() <= most, "{}: more than {most} starts: {traces:?}, and {end:?}", end.name);
     let left = pids(api.scene.path(), end.name.as_str());
-    ensure!(left.is_empty(), "{} has left {left:?}:\n{}", end.name, api.scene.processes());
+    ensure!(left.is_empty(), "{} has left the processes {left:?}:\n{}", end.name, api.scene.processes());
     Ok(())
 }

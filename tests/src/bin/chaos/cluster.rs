@@ -1,4 +1,5 @@
-//! Kills containers and deletes pods on the cluster in KUBECONFIG. Every job must succeed and count only the kills.
+//! Kills containers and deletes pods on the cluster in KUBECONFIG. Every job must succeed. Its counted restarts must
+//! equal the kills, without the deleted pods.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -22,7 +23,7 @@ const LANES: usize = 4;
 /// Maximum kills of a job.
 const QUOTA: usize = 5;
 
-/// Runs just long enough to be killed.
+/// A script that runs for 4 s, long enough for a kill.
 const EXEC_PY: &str = r#"
 import json, os, time
 generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])
@@ -34,7 +35,7 @@ print("done", generation, flush=True)
 /// A way to kill a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
-    /// `kill -9` of its container's first process, the agent.
+    /// `kill -9` of the agent, the first process of the replica's container.
     Container,
     /// `kill -9` of exec.py.
     Script,
@@ -42,7 +43,7 @@ enum Way {
     Deletion,
 }
 
-/// Kills agents and scripts, `kills` in total. Also deletes pods, two fifths of that number.
+/// Kills `kills` processes: agents and scripts. Also deletes pods; their number is two fifths of `kills`.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let kills = kills as usize;
@@ -58,7 +59,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
             let hand: Vec<Way> = {
-                let mut deck = deck.lock().expect("nobody panics");
+                let mut deck = deck.lock().expect("no thread panics");
                 let from = deck.len().saturating_sub(QUOTA);
                 deck.drain(from..).collect()
             };
@@ -66,22 +67,22 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 return;
             }
             let own = {
-                let mut number = number.lock().expect("nobody panics");
+                let mut number = number.lock().expect("no thread panics");
                 *number += 1;
                 *number
             };
             let name = format!("shot-{own:04}").parse().expect("it is a name");
             let Some(shots) = complaints.take(site.job(&name, hand, random)) else { continue };
             for (way, has_hit) in shots {
-                *counts.lock().expect("nobody panics").entry((way, has_hit)).or_default() += 1;
+                *counts.lock().expect("no thread panics").entry((way, has_hit)).or_default() += 1;
                 if !has_hit {
-                    deck.lock().expect("nobody panics").push(way);
+                    deck.lock().expect("no thread panics").push(way);
                 }
             }
         }
     });
     let count =
-        |way: Way, has_hit: bool| counts.lock().expect("nobody panics").get(&(way, has_hit)).copied().unwrap_or(0);
+        |way: Way, has_hit: bool| counts.lock().expect("no thread panics").get(&(way, has_hit)).copied().unwrap_or(0);
     let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
     say(&format!(
         "{} container kills ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
@@ -90,7 +91,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         count(Way::Container, true),
         count(Way::Script, true),
         count(Way::Deletion, true),
-        number.into_inner().expect("nobody panics"),
+        number.into_inner().expect("no thread panics"),
         begin.elapsed().as_secs_f64(),
     ));
     let left = cluster.objects();
@@ -105,7 +106,8 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Runs a job. Returns each kill and whether it hit the replica in time.
+    /// Runs a job and kills its replicas in the ways of `hand`. Returns each way, and whether the kill made a start
+    /// fail.
     fn job(self, name: &JobName, hand: Vec<Way>, random: &mut fastrand::Rng) -> anyhow::Result<Vec<(Way, bool)>> {
         self.api.submit(&request(&self.cluster.image, name, EXEC_PY, 100))?;
         let mut shots = vec![];
@@ -139,7 +141,7 @@ impl Site<'_> {
         Ok(shots)
     }
 
-    /// Kills a replica, unless it has already ended.
+    /// Kills a replica. If the replica has already ended, does nothing.
     fn end(self, way: Way, job: &JobName, target: &ReplicaView) -> anyhow::Result<()> {
         let pod = PodName::new(job, target.replica);
         if way == Way::Deletion {
@@ -175,7 +177,7 @@ pub(crate) fn request(image: &Image, name: &JobName, script: &str, max_restarts:
     }
 }
 
-/// Runs the docker command and returns its stdout. Ignores failures: the container or process may have ended.
+/// Runs docker and returns its stdout. Ignores docker's exit status, because the container or process may have ended.
 fn docker(args: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("docker").args(args).output().context("docker is on the path")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

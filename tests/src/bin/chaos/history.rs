@@ -1,4 +1,4 @@
-//! All versions of a job's objects in the Kubernetes API, as printed by two `kubectl get --watch`.
+//! All versions of a job's record and pods in the Kubernetes API. Two commands `kubectl get --watch` print them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use master::store::{JobRecord, Wish};
 use serde_json::{Deserializer, Value};
 use testkit::chaos::broken_promises;
 
-/// Maximum time until a deleted job's objects are deleted.
+/// Maximum time until the objects of a deleted job have disappeared from the API.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The watches of records and pods.
@@ -24,24 +24,24 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Watches a namespace. kubectl's stderr goes to a file in the folder.
+    /// Watches a namespace. kubectl writes its stderr to files in the folder.
     pub(crate) fn follow(namespace: &Namespace, folder: &Path) -> anyhow::Result<Self> {
         let watch = |kind| Watch::begin(namespace.name(), kind, &folder.join(format!("{kind}.log")));
         Ok(Self { records: watch("configmaps")?, pods: watch("pods")? })
     }
 
-    /// Waits until all objects are deleted. Then checks all versions of the record, and the number of pods of each replica.
+    /// Waits until all objects are deleted. Then checks all versions of the record, and how many pods each replica had.
     pub(crate) fn judge(self, pods: &BTreeMap<&str, usize>) -> anyhow::Result<()> {
         let (records, shown_pods) = (self.records.until_all_is_gone()?, self.pods.until_all_is_gone()?);
         let mut last: Option<JobRecord> = None;
         for event in &records {
             let record = record(event)?;
             let broken = last.iter().flat_map(|before| broken_promises(before, &record)).collect::<Vec<_>>();
-            ensure!(broken.is_empty(), "{broken:?}: {last:?}, followed by {record:?}");
+            ensure!(broken.is_empty(), "broken rules: {broken:?}: {last:?}, followed by {record:?}");
             ensure!(last.is_some() || record.restarts.is_empty(), "the watch missed the first version: {record:?}");
             ensure!(
                 event["type"] != "DELETED" || record.wish == Wish::Delete,
-                "deleted although nobody wished it: {record:?}"
+                "the record was deleted, but the job's wish is not delete: {record:?}"
             );
             last = Some(record);
         }
@@ -55,7 +55,7 @@ impl History {
     }
 }
 
-/// Reads the record of a version. Its uid is the ConfigMap's uid.
+/// Reads the record from a version of its ConfigMap. The record gets the ConfigMap's uid.
 fn record(event: &Value) -> anyhow::Result<JobRecord> {
     let map = &event["object"];
     let text = map["data"]["record"].as_str().with_context(|| format!("no record: {map}"))?;
@@ -63,7 +63,7 @@ fn record(event: &Value) -> anyhow::Result<JobRecord> {
     Ok(JobRecord { uid, ..serde_json::from_str(text).with_context(|| text.to_owned())? })
 }
 
-/// A watching kubectl and its output.
+/// A running `kubectl get --watch`, and its output.
 struct Watch {
     kubectl: Child,
     log: PathBuf,

@@ -1,4 +1,5 @@
-//! Kills random workers within the jobs' budgets. Every job must do all its work and count every kill.
+//! Kills random workers, but fewer than the jobs' budgets of restarts allow. Every job must do all its work, and its
+//! counted restarts must equal the kills.
 
 use std::ops::AddAssign;
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ use crate::work::{STEPS, Site, Traces, request};
 
 /// Number of concurrent jobs.
 const LANES: usize = 4;
-/// Maximum restarts of a job: more than the kills of any job.
+/// Maximum restarts of a job. No job is killed that often.
 const BUDGET: u32 = 1000;
 
 /// The kind of jobs to run.
@@ -30,7 +31,7 @@ const BUDGET: u32 = 1000;
 pub(crate) enum Jobs {
     /// With a fixed number of workers.
     Fixed,
-    /// With a smaller minimum of workers.
+    /// With a minimum number of workers below the maximum.
     Elastic,
 }
 
@@ -42,14 +43,14 @@ struct Tally {
     of_agents: u32,
     /// Kills right after another kill in the same job.
     second: u32,
-    /// Kills that came too late, because the process had done its work. They do not count towards the quota.
+    /// Kills that came too late, because the process had done its work. The campaign makes another kill for each.
     late: u32,
-    /// Starts that a kill ended.
+    /// Starts that failed because of a kill.
     starts: u32,
     restarts: u32,
 }
 
-/// Kills processes until `kills` kills have hit.
+/// Kills processes until `kills` kills have come in time.
 pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> {
     let site = Site::new()?;
     let api = Api { scene: &site.scene, url: &site.master.url };
@@ -69,11 +70,11 @@ pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> 
                 continue;
             };
             left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
-            *total.lock().expect("nobody panics") += tally;
+            *total.lock().expect("no thread panics") += tally;
         }
     });
     let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } =
-        *total.lock().expect("nobody panics");
+        *total.lock().expect("no thread panics");
     say(&format!(
         "{} kill -9 in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
          {restarts} restarts counted; {second} came right after another; {late} more came too late; {:.0} s",
@@ -92,7 +93,8 @@ fn job(api: Api<'_>, name: &JobName, (quota, jobs): (u32, Jobs), random: &mut fa
     let worker_min = (jobs == Jobs::Elastic).then(|| random.u32(1..workers));
     api.submit(&JobRequest { worker_min, ..request(name, STEPS, workers, BUDGET) })?;
     let mut tally = Tally { jobs: 1, ..Tally::default() };
-    // If an agent is killed right after another kill, its failure may appear in the next start.
+    // The replicas that were killed in the previous start. If an agent is killed right after another kill, its failure
+    // may appear only in the next start.
     let mut shadow = vec![];
     let mut last = None;
     while tally.kills() < quota {
@@ -133,7 +135,7 @@ struct Volley {
 }
 
 impl Volley {
-    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica right after.
+    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica at once.
     fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let mut volley = Self { hit: vec![], tally: Tally::default() };
         let mut targets: Vec<_> = view.replicas.iter().collect();
@@ -162,7 +164,7 @@ impl Volley {
     }
 }
 
-/// Whether a kill of one of these replicas made the start fail.
+/// Returns whether a kill of one of these replicas made the start fail.
 fn is_blamed(failed: &FailedStart, suspects: &[ReplicaId]) -> bool {
     let is_right_kind = match &failed.failure {
         Failure::ReplicaExited { exit, .. } => exit.outcome == ExitOutcome::Signal(9),
@@ -178,16 +180,16 @@ fn ended_rightly(api: Api<'_>, end: &JobView, tally: Tally) -> anyhow::Result<()
     let restarts = &end.restarts;
     // A second kill may hit the same start, the time between two starts, or the next start.
     let is_right = restarts.uncounted == 0 && (tally.starts..=tally.starts + tally.second).contains(&restarts.counted);
-    ensure!(is_right, "{name}: {tally:?}, but {restarts:?}");
+    ensure!(is_right, "{name}: the restarts do not match the kills: {tally:?}, but {restarts:?}");
     let traces = Traces::of(api.scene, name)?;
     traces.are_complete(name, if end.workers.is_some() { end.roster.len() } else { end.replicas.len() })?;
-    // An elastic job also starts again when a killed pod is replaced.
+    // An elastic job has a further start when a killed pod is replaced.
     let most = if end.workers.is_some() { usize::MAX } else { restarts.counted as usize + 1 };
-    ensure!(traces.starts() <= most, "{name}: {traces:?}, but {restarts:?}");
+    ensure!(traces.starts() <= most, "{name}: more than {most} starts: {traces:?}, but {restarts:?}");
     let logs = api.logs(name);
     ensure!(!logs.contains("VIOLATION"), "{name}: {logs}");
     let left = pids(api.scene.path(), name.as_str());
-    ensure!(left.is_empty(), "{name} has left {left:?}:\n{}", api.scene.processes());
+    ensure!(left.is_empty(), "{name} has left the processes {left:?}:\n{}", api.scene.processes());
     Ok(())
 }
 

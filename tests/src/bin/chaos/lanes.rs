@@ -1,4 +1,4 @@
-//! Runs jobs in a few concurrent lanes, one after another in each lane.
+//! Runs jobs in a few lanes. The lanes run concurrently, and the jobs of a lane one after another.
 
 use std::sync::Mutex;
 use std::thread;
@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use crate::say;
 
-/// Maximum complaints that are printed.
+/// Maximum complaints that are printed. With this number of complaints, a campaign stops.
 const SHOWN: usize = 5;
 
 /// Runs `lane` in `lanes` threads, each with its own random numbers. Fails if there are complaints.
@@ -27,24 +27,24 @@ where
     complaints.judged()
 }
 
-/// The violations that were found.
+/// The violations that a campaign has found.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints(Mutex<Vec<String>>);
 
 impl Complaints {
     /// Returns the value, or adds the error to the complaints.
     pub(crate) fn take<T>(&self, result: anyhow::Result<T>) -> Option<T> {
-        let complaint = |error: anyhow::Error| self.0.lock().expect("nobody panics").push(format!("{error:#}"));
+        let complaint = |error: anyhow::Error| self.0.lock().expect("no thread panics").push(format!("{error:#}"));
         result.map_err(complaint).ok()
     }
 
     /// Whether the campaign should stop because of too many complaints.
     pub(crate) fn are_too_many(&self) -> bool {
-        self.0.lock().expect("nobody panics").len() >= SHOWN
+        self.0.lock().expect("no thread panics").len() >= SHOWN
     }
 
     fn judged(self) -> anyhow::Result<()> {
-        let complaints = self.0.into_inner().expect("nobody panics");
+        let complaints = self.0.into_inner().expect("no thread panics");
         complaints.iter().take(SHOWN).for_each(|complaint| say(&format!("VIOLATION {complaint}")));
         if !complaints.is_empty() {
             bail!("{} violations", complaints.len());

@@ -1,5 +1,5 @@
-//! `make chaos`: campaigns of failures against the real programs. Each takes a count, prints its results, and fails with a
-//! list of violations.
+//! `make chaos`: campaigns that make the real programs fail. Each campaign receives a count and prints its results. If
+//! a campaign finds violations, it prints them and fails.
 
 mod api;
 mod budgets;
@@ -54,7 +54,7 @@ fn run() -> anyhow::Result<()> {
     }
 }
 
-/// Prints a line at once.
+/// Prints a line. The output is visible at once.
 fn say(line: &str) {
     // If stdout is closed, the line is lost.
     let _ = writeln!(std::io::stdout(), "{line}");

@@ -1,4 +1,5 @@
-//! Checks a job's starts by its output: exec.py prints `begun GENERATION CLUSTER`, and at its end `done GENERATION`.
+//! Checks a job's starts by its output. exec.py prints `begun GENERATION CLUSTER`, and before a success `done
+//! GENERATION`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +7,8 @@ use anyhow::{Context as _, ensure};
 use protocol::ids::Generation;
 use protocol::view::{JobView, LogLine};
 
-/// Checks that no replica ran twice in a start, that all members of a start saw the same cluster, and that all replicas of
-/// the last start were done.
+/// Checks that no replica ran twice in a start, and that all members of a start received the same cluster. In the last
+/// start, all replicas must have printed `done`.
 pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
     let mut clusters: BTreeMap<Generation, String> = BTreeMap::new();
     let (mut begun, mut done) = (BTreeSet::new(), Vec::<Generation>::new());
@@ -16,9 +17,9 @@ pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
         match line.split(' ').collect::<Vec<_>>().as_slice() {
             ["begun", generation, cluster] => {
                 let generation = generation.parse()?;
-                ensure!(begun.insert((generation, replica)), "{}: {replica} ran twice in {generation}", end.name);
+                ensure!(begun.insert((generation, replica)), "{}: {replica} ran twice in start {generation}", end.name);
                 let first = clusters.entry(generation).or_insert_with(|| (*cluster).to_owned());
-                ensure!(first == cluster, "{}: a different cluster: {line}", end.name);
+                ensure!(first == cluster, "{}: two clusters in start {generation}: {first} and {cluster}", end.name);
             }
             ["done", generation] => done.push(generation.parse()?),
             _ => {}

@@ -1,4 +1,5 @@
-//! Runs many jobs one after another on one master. The master's resources must not grow with their number.
+//! Runs many jobs one after another on one master. The resources of the master must not grow with the number of jobs,
+//! except for a limited amount of memory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,17 +15,17 @@ use protocol::view::JobState;
 use crate::api::Api;
 use crate::say;
 
-/// Maximum growth in bytes per deleted job. The allocator causes some noise.
+/// Maximum growth in bytes per deleted job. Without leaks it is not exactly 0, because of the allocator.
 const GROWTH: f64 = 20.0 * 1024.0;
 /// Maximum growth in bytes per kept job: two replicas, their records and the headers of their logs.
 const GROWTH_KEPT: f64 = 150.0 * 1024.0;
 
-/// What happens to a job after its end.
+/// Whether a job is deleted after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Afterwards {
-    /// It is deleted: every second job because its time to live is over, the other jobs by a request.
+    /// The job is deleted. Every second job has a time to live of 0 s. A request deletes the other jobs.
     Forgotten,
-    /// It is kept.
+    /// The job is not deleted.
     Kept,
 }
 
@@ -56,7 +57,7 @@ fn run(jobs: u32, afterwards: Afterwards) -> anyhow::Result<()> {
         samples.push(Sample::of(&master, api)?);
     }
     let seconds = begin.elapsed().as_secs_f64();
-    // The first jobs fill caches and start threads.
+    // The first fifth of the jobs is left out, because these jobs fill caches and start threads.
     judge(&samples[samples.len() / 5..], afterwards, seconds)
 }
 
@@ -124,7 +125,7 @@ fn judge(samples: &[Sample], afterwards: Afterwards, seconds: f64) -> anyhow::Re
     Ok(())
 }
 
-/// Slope of a series per value, by least squares.
+/// Returns by how much a series grows from one value to the next, by least squares.
 #[expect(clippy::cast_precision_loss, reason = "sizes and counts are far below 2^52")]
 fn slope(values: &[u64]) -> f64 {
     let count = values.len() as f64;

@@ -1,5 +1,5 @@
-//! Kills masters on the cluster in KUBECONFIG, at every point at which they change something. Each job has two failed
-//! starts. In the second failed start, a pod ends. The job must end as if no master had been killed.
+//! Kills masters on the cluster in KUBECONFIG, at every point at which a master changes something. In each job, a
+//! script fails in the first start, and a pod ends in the second start. The job's result must not show the kills.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -25,14 +25,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const SIGKILL: i32 = 9;
 /// A master is killed when it passes its point for the Nth time. N is random, from 1 to this number.
 const PASSINGS: u32 = 3;
-/// Kills a master after it has accepted a job and before it does anything for the job.
+/// Kills a master just after it has accepted a job.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
 
-/// In the first start, worker-0 fails. In the second start, worker-1 ends its agent, and thereby its pod. The third start
-/// succeeds. Each notes its first start in a file, and worker-0 tells worker-1 which start it is, because
-/// MUSTER_RESTART_COUNT also counts starts that were lost with a master.
+/// In the first start, worker-0 fails. In the second start, worker-1 ends its agent, and thereby its pod. The third
+/// start succeeds. To distinguish the starts, worker-0 writes a file when it fails, and tells worker-1 whether the file
+/// exists. worker-1 also writes a file, which shows whether its pod is new. MUSTER_RESTART_COUNT is of no use here,
+/// because it includes starts that were lost with a master.
 const EXEC_PY: &str = r#"
 import json, os, signal, socket, sys, time
 generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])
@@ -58,8 +59,8 @@ else:
 print("done", generation, flush=True)
 "#;
 
-/// Kills masters `kills` times at each point, in as many jobs as needed. The masters of a job are all killed at the same
-/// passing of the point.
+/// Kills `kills` masters at each point, in as many jobs as needed. N (see [`PASSINGS`]) is the same for all masters of
+/// a job.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let points: Mutex<Vec<Point>> = Mutex::new(Point::without_code().collect());
     let (jobs, made) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -68,7 +69,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let begin = Instant::now();
     let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
-            let Some(point) = points.lock().expect("nobody panics").pop() else { return };
+            let Some(point) = points.lock().expect("no thread panics").pop() else { return };
             let (mut left, mut passing) = (kills, random.u32(1..=PASSINGS));
             while left > 0 {
                 let strike = Strike { point, fault: Fault::Kill, passing };
@@ -77,7 +78,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 jobs.fetch_add(1, Ordering::Relaxed);
                 made.fetch_add(killed, Ordering::Relaxed);
                 left -= killed;
-                // If no master passes the point that often, kill at the first passing.
+                // If no master passes the point that often, use the first passing in the next job.
                 passing = if killed == 0 { 1 } else { random.u32(1..=PASSINGS) };
             }
         }
@@ -92,22 +93,21 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     outcome
 }
 
-/// A job and its masters, one after another.
+/// A job, and the masters that drive it one after another.
 struct Trial<'a> {
     scene: &'a Scene,
     cluster: Cluster,
     strike: Strike,
-    /// The strike that the current master waits for.
+    /// The strike that is set for the current master.
     armed: Option<Strike>,
     wanted: u32,
     made: u32,
 }
 
 impl Trial<'_> {
-    /// Runs a job. Returns the number of killed masters: at most `wanted`, and at least one if the
-    /// strike is at the first passing.
+    /// Runs a job. Returns the number of killed masters, at most `wanted`. Fails if no master passes the point.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
-        // Another master takes over the job only after the first master has ended.
+        // Only the second master adopts the job. So the first master is killed just after it has accepted the job.
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");
@@ -118,9 +118,9 @@ impl Trial<'_> {
         trial.job().with_context(|| trial.cluster.to_string())?;
         let pods = BTreeMap::from([("struck-worker-0", 1), ("struck-worker-1", 2)]);
         history.judge(&pods).with_context(|| trial.cluster.to_string())?;
-        // The master may be killed after the last answer. Then this request starts the next master.
+        // The master may have been killed after its last answer. In this case, `ask` starts the next master.
         trial.ask(&[], JOB, |status, _| status == "404")?;
-        within("nothing is left", || trial.remains().is_empty().then_some(()), || trial.remains().join(" "));
+        within("no object is left behind", || trial.remains().is_empty().then_some(()), || trial.remains().join(" "));
         ensure!(trial.made > 0 || strike.passing > 1, "no master passes this point");
         Ok(trial.made)
     }
@@ -136,7 +136,7 @@ impl Trial<'_> {
         let submit = ["-H", "content-type: application/json", "-d", &body];
         self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;
         let end = self.finished()?;
-        // One script failed, and one pod was ended.
+        // One counted restart after the script that failed, and one uncounted restart after the pod that ended.
         let restarts = (end.restarts.counted, end.restarts.uncounted);
         ensure!(end.state == JobState::Succeeded && restarts == (1, 1), "{restarts:?} restarts: {end:?}");
         let logs = self.ask(&[], &format!("{JOB}/logs"), |status, _| status == "200")?;
@@ -161,13 +161,13 @@ impl Trial<'_> {
         }
     }
 
-    /// Repeats a request until the answer's status and body pass `is_it`. If no answer comes, the master has been killed:
-    /// starts the next one.
+    /// Repeats a request until `is_it` accepts the answer's status and body. If no answer comes, the master has been
+    /// killed, and this function starts the next master.
     fn ask(&mut self, args: &[&str], path: &str, is_it: impl Fn(&str, &str) -> bool) -> anyhow::Result<String> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             let url = format!("{}{path}", self.cluster.master.url);
-            // curl's last line has its exit code, because an answer may break off.
+            // curl prints its exit code in the last line. The code shows whether the answer is complete.
             let format = "\n%{http_code} %{exitcode}";
             let answer = self.scene.curl(&[args, &["--max-time", "60", "-w", format, &url]].concat());
             let (body, end) = answer.rsplit_once('\n').with_context(|| format!("curl printed {answer:?}"))?;
@@ -180,7 +180,7 @@ impl Trial<'_> {
         bail!("timeout after {} s, waiting for the answer of {path}", PATIENCE.as_secs())
     }
 
-    /// Starts the next master. It is struck too, until enough masters were killed.
+    /// Starts the next master. As long as too few masters were killed, the next master gets a strike too.
     fn replace(&mut self) -> anyhow::Result<()> {
         let mut end = within("a master that does not answer has ended", || self.cluster.master.end(), String::new);
         loop {

@@ -1,5 +1,5 @@
-//! Changes the number of workers of a TensorFlow job at random moments. No step may be lost, each sample must be used once in
-//! an epoch, and the weights must be those of a run on one worker.
+//! Changes the number of workers of a TensorFlow job at random moments. No step may be lost, and each epoch must use
+//! each sample once. The weights must equal those of a run on one worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,15 +26,16 @@ use crate::work::request;
 
 /// Steps of the training for each change.
 const STEPS_EACH: u32 = 10;
-/// Samples of an epoch, and of a step.
+/// Samples of an epoch.
 const SAMPLES: usize = 1500;
+/// Samples of a step.
 const BATCH: usize = 96;
 /// Limits of the number of workers.
 const WORKERS: std::ops::RangeInclusive<u32> = 1..=4;
-/// Maximum difference of a weight between the two runs: rounding depends on the order of sums.
+/// Maximum difference of a weight between the two runs. Weights differ because rounding depends on the order of sums.
 const TOLERANCE: f64 = 1e-5;
 
-/// What one run has left in its folder.
+/// The results that one training has written to its folder.
 struct Outcome {
     /// The samples of each step, over all ranks.
     samples: BTreeMap<u32, BTreeSet<usize>>,
@@ -92,12 +93,12 @@ fn alone(scene: &Scene, path: &str, steps: u32) -> anyhow::Result<Outcome> {
     Outcome::of(&folder, steps)
 }
 
-/// The job, and what is done to it.
+/// The job whose number of workers changes.
 struct Resizes<'a> {
     api: Api<'a>,
     name: JobName,
     random: fastrand::Rng,
-    /// How many pods were deleted.
+    /// Number of deleted pods.
     deleted: u32,
 }
 
@@ -116,7 +117,7 @@ impl Resizes<'_> {
         })?;
         let mut view = self.training_with(workers, None)?;
         for number in 1..=count {
-            // Fewer steps than planned, so that the job cannot end before the change.
+            // The limit stays below the number of all steps, so that the job cannot end before the last change.
             self.allow(number * STEPS_EACH - STEPS_EACH / 2)?;
             thread::sleep(Duration::from_millis(self.random.u64(0..=100)));
             if self.random.u8(..4) == 0 {
@@ -147,7 +148,7 @@ impl Resizes<'_> {
         others[self.random.usize(..others.len())]
     }
 
-    /// Ends a pod as a cluster does.
+    /// Ends a pod by SIGTERM to its agent, like a cluster that deletes a pod.
     fn delete_a_pod(&mut self, view: &JobView) -> anyhow::Result<()> {
         let member = view.roster[self.random.usize(..view.roster.len())];
         let replica = view.replicas.iter().find(|replica| replica.replica == member).context("members are listed")?;
@@ -157,7 +158,7 @@ impl Resizes<'_> {
         Ok(())
     }
 
-    /// Waits until this many workers train in a later start than that of `before`.
+    /// Waits until this many workers train, in a later start than the start of `before`.
     fn training_with(&self, workers: u32, before: Option<&JobView>) -> anyhow::Result<JobView> {
         let last = before.and_then(|view| view.generation);
         let is_it = |view: &JobView| {
@@ -177,7 +178,8 @@ impl Resizes<'_> {
 }
 
 impl Outcome {
-    /// Reads the journals. Fails unless exactly one start made each step, and each epoch has every sample once.
+    /// Reads the journals. Fails if a step is missing, if two starts made the same step, or if an epoch used a sample
+    /// twice.
     fn of(folder: &Path, steps: u32) -> anyhow::Result<Self> {
         let mut samples: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
         let mut made_by: BTreeMap<u32, String> = BTreeMap::new();
@@ -189,14 +191,14 @@ impl Outcome {
             for line in fs::read_to_string(folder.join(&name))?.lines() {
                 let (step, indexes): (u32, Vec<usize>) = serde_json::from_str(line).with_context(|| name.clone())?;
                 let first = made_by.entry(step).or_insert_with(|| start.to_owned());
-                ensure!(first == start, "step {step} was made in the starts {first} and {start}");
+                ensure!(first == start, "two starts made step {step}: {first} and {start}");
                 let own = samples.entry(step).or_default();
                 for index in indexes {
                     ensure!(own.insert(index), "step {step} used sample {index} twice");
                 }
             }
         }
-        ensure!(made_by.keys().copied().eq(1..=steps), "of {steps} steps only these were made: {:?}", made_by.keys());
+        ensure!(made_by.keys().copied().eq(1..=steps), "not exactly steps 1 to {steps}: {:?}", made_by.keys());
         let mut epoch = BTreeSet::new();
         for (step, own) in &samples {
             for index in own {

@@ -1,4 +1,5 @@
-//! The work of a job whose processes are killed, and the traces that show whether all work was done once.
+//! The script of jobs whose processes are killed. From the files that it writes, this module checks whether all work
+//! was done, and no run overlapped another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +13,14 @@ use protocol::job::{JobRequest, Strategy};
 use protocol::run_policy::RunPolicy;
 use serde_json::Value;
 
-/// Number of steps of each rank, of 20 ms each. Checkpoints count them.
+/// Number of steps of each rank. A step takes 20 ms, and a checkpoint stores the number of steps that are done.
 pub(crate) const STEPS: u64 = 25;
-/// Number of steps that no job completes.
+/// A number of steps that no job can complete.
 pub(crate) const STEPS_WITHOUT_END: u64 = 1_000_000;
 
-/// A script that does its steps, starting at its checkpoint. It writes its start and its cluster to `journal`. Locks,
-/// which end with their process, show whether a run of another start, or a second run of this start, is still alive.
+/// A script that does its steps, starting at its checkpoint. It writes its start and its cluster to `journal`. Each run
+/// locks a file until its process ends. The script prints a violation if a run of another start, or another run of the
+/// same replica and start, still has its lock.
 const EXEC_PY: &str = r#"
 import fcntl, glob, json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -55,7 +57,7 @@ while done < steps:
 print("done", flush=True)
 "#;
 
-/// A folder whose exec.py does the work, with a master.
+/// A master, and the folder with its jobs' exec.py.
 pub(crate) struct Site {
     // Declared before the folder, so the master is dropped first.
     pub(crate) master: Master,
@@ -90,18 +92,18 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// Reads the files. Fails if a replica ran twice in a start, or if members of a start saw different clusters.
+    /// Reads the files. Fails if a replica ran twice in a start, or if members of a start received different clusters.
     pub(crate) fn of(scene: &Scene, job: &JobName) -> anyhow::Result<Self> {
         let folder = scene.path().join(job.as_str());
         let mut starts: BTreeMap<Generation, BTreeSet<String>> = BTreeMap::new();
         let mut clusters: BTreeMap<Generation, Value> = BTreeMap::new();
-        // A run that was killed at once has written nothing.
+        // There may be no journal, because a run that is killed at once writes nothing.
         for line in fs::read_to_string(folder.join("journal")).unwrap_or_default().lines() {
             let (generation, replica, cluster): (Generation, String, Value) =
                 serde_json::from_str(line).with_context(|| format!("{job}: {line}"))?;
-            ensure!(starts.entry(generation).or_default().insert(replica), "{job}: twice in its journal: {line}");
+            ensure!(starts.entry(generation).or_default().insert(replica), "{job}: a replica ran twice: {line}");
             let first = clusters.entry(generation).or_insert_with(|| cluster.clone());
-            ensure!(*first == cluster, "{job}: a different cluster in start {generation}: {line}");
+            ensure!(*first == cluster, "{job}: two clusters in start {generation}: {first} and {cluster}");
         }
         Ok(Self { folder, starts })
     }
@@ -111,7 +113,7 @@ impl Traces {
         self.starts.len()
     }
 
-    /// Checks that every rank has done all its steps and ended in the last start.
+    /// Checks that every rank has done all its steps, the last step in the last start.
     pub(crate) fn are_complete(&self, job: &JobName, workers: usize) -> anyhow::Result<()> {
         let (last, ran) = self.starts.last_key_value().with_context(|| format!("{job}: no script ran"))?;
         ensure!(ran.len() == workers, "{job}: only {ran:?} ran in the last start {last}");

@@ -1,4 +1,4 @@
-//! Requests that a web page can make a browser send, and requests with another host's name.
+//! Tests of requests that a web page can make a browser send, and of requests with another host's name.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use e2e::Scene;
 
 use crate::abuse::caller::{address, assert_untouched, runtime, send, statuses};
 
-/// Headers after the request line: marks of a browser or of another host.
+/// Headers that show that a browser sends the request, or that the request is for another host.
 const MARKS: [&str; 25] = [
     "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n",
     "Host: 127.0.0.1\r\nOrigin: null\r\n",
@@ -37,7 +37,8 @@ const MARKS: [&str; 25] = [
 
 const JOB: &str = r#"{"name":"forged","strategy":"AllReduce"}"#;
 
-/// Requests that would have an effect, with this mark. A page can choose the content type of its body.
+/// Returns requests that would have an effect if they did not have this mark. A web page can choose some content types,
+/// so the list contains a POST with each of three content types.
 fn requests(mark: &str) -> Vec<String> {
     let mark = &format!("{mark}Connection: close\r\n");
     let query = "/create?strategy=AllReduce&n_worker=1&name=forged";
@@ -69,13 +70,13 @@ fn abuse(count: usize) -> String {
         for request in all.iter().cycle().take(count) {
             let answer = send(to, request.as_bytes()).await;
             let is_refused = matches!(statuses(&answer).as_slice(), [400 | 403 | 405]);
-            assert!(is_refused, "{request}\n{}", String::from_utf8_lossy(&answer));
+            assert!(is_refused, "not refused: {request}\n{}", String::from_utf8_lossy(&answer));
             sent += 1;
         }
         sent
     });
     assert_untouched(&scene, &master);
-    assert!(!scene.path().join("started").exists(), "no script ran");
+    assert!(!scene.path().join("started").exists(), "a script ran");
     format!("{sent} requests of browsers or for other hosts: {sent} refused, 0 effects")
 }
 
@@ -85,7 +86,7 @@ fn requests_from_browsers_or_to_other_host_names_have_no_effect() {
 }
 
 #[test]
-#[ignore = "the full number: --ignored"]
+#[ignore = "sends the full number of requests: --ignored"]
 fn a_thousand_requests_from_browsers_or_to_other_host_names_have_no_effect() {
     println!("{}", abuse(1_000));
 }

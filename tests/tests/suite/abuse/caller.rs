@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// Maximum time that a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The runtime of concurrent callers.
+/// Returns a runtime for concurrent callers.
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
 }
@@ -31,14 +31,14 @@ pub(crate) async fn send(to: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The status code of each answer.
+/// Returns the status code of each answer.
 pub(crate) fn statuses(answers: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(answers);
     let after = text.split("HTTP/1.").skip(1);
     after.filter_map(|answer| answer.split(' ').nth(1)?.parse().ok()).collect()
 }
 
-/// Asserts that the master serves, has logged no panic or 5xx, and has no job.
+/// Asserts that the master still serves, has no job, has not panicked, and has answered no request with 5xx.
 #[track_caller]
 pub(crate) fn assert_untouched(scene: &Scene, master: &Master) {
     let curl = |path: &str| scene.curl(&[&format!("{}{path}", master.url)]);

@@ -1,4 +1,4 @@
-//! Searches for secrets in the output, files, answers, arguments and environments of master, agents and client.
+//! Searches for tokens in the output, files, answers, arguments and environments of master, agents and client.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use e2e::{Master, Running, Scene};
 const TOKEN: &str = "canary-of-the-master-7f3a9c";
 /// A wrong token.
 const WRONG: &str = "canary-of-a-stranger-51be20";
-/// Prints its own and its agent's environment and arguments, and waits for a file.
+/// A script that prints its environment, and the environment and arguments of its agent. Then it waits for a file.
 const EXEC_PY: &str = "\
 import os, pathlib, time
 parents = [pathlib.Path(f'/proc/{os.getppid()}/{name}').read_bytes() for name in ('environ', 'cmdline')]
@@ -18,7 +18,7 @@ while not os.path.exists('go'):
     time.sleep(0.01)
 ";
 
-/// All searched places with their content.
+/// The places to search, with their content.
 struct Seen(Vec<(String, Vec<u8>)>);
 
 impl Seen {
@@ -37,7 +37,7 @@ impl Seen {
         }
     }
 
-    /// Adds the arguments and environment of each process in this folder.
+    /// Adds the arguments and environment of each process in this folder. Returns the number of processes.
     fn add_processes(&mut self, folder: &Path) -> usize {
         let processes = working_in(folder);
         for process in &processes {
@@ -53,13 +53,13 @@ impl Seen {
         for (place, bytes) in &self.0 {
             let text = String::from_utf8_lossy(bytes).to_lowercase();
             let found = secrets.iter().find(|secret| text.contains(&secret.to_lowercase()));
-            assert_eq!(found, None, "in {place}");
+            assert_eq!(found, None, "found in {place}");
         }
     }
 }
 
-/// Requests each path with the token, without it, and with a wrong token. Returns the job's view. curl reads the
-/// headers from files, to keep the token out of its arguments.
+/// Requests each path with the token, with a wrong token, and without a token. Adds all answers to `seen`, and returns
+/// the answer with the job's view. curl reads the tokens from files, because this test also searches curl's arguments.
 fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
     for (file, token) in [("right", TOKEN), ("wrong", WRONG)] {
         fs::write(scene.path().join(file), format!("Authorization: Bearer {token}\n")).expect("write");
@@ -94,7 +94,7 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
 
     let mut seen = Seen(vec![]);
     let processes = seen.add_processes(scene.path());
-    assert!(processes >= 6, "a master, a client, and two agents and scripts: {}", scene.processes());
+    assert!(processes >= 6, "not a master, a client, two agents and two scripts: {}", scene.processes());
     let job = answers(&scene, &master, &mut seen);
     assert!(job.contains("\"running\""), "{job}");
     fs::write(scene.path().join("go"), "").expect("write");
@@ -102,14 +102,14 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
     seen.add("the client's stdout", run.stdout);
     seen.add("the client's stderr", run.stderr);
     answers(&scene, &master, &mut seen);
-    assert!(master.log().contains("TRACE"), "trace logs are on: {}", master.log());
+    assert!(master.log().contains("TRACE"), "the log has no trace lines: {}", master.log());
     seen.add("the master's log", master.log());
     seen.add_folder(&scene.path().join("state"));
 
-    assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "the records were searched");
+    assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "the file of records is not in the search");
     let has_hash = |(_, bytes): &(String, Vec<u8>)| String::from_utf8_lossy(bytes).contains("TOKEN_SHA256");
-    assert!(seen.0.iter().any(has_hash), "the environments with the token's hash were searched");
-    // This test does not know the agents' tokens, but they are sent as bearer tokens too.
+    assert!(seen.0.iter().any(has_hash), "no environment with the token's hash is in the search");
+    // The test does not know the agents' tokens, so it searches for the word before a token.
     seen.assert_without(&[TOKEN, WRONG, "bearer "]);
     println!("{} places searched, no token found", seen.0.len());
 }

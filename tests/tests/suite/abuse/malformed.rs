@@ -1,4 +1,4 @@
-//! Randomly broken requests. The generator has a fixed seed, so a failure can be reproduced.
+//! Tests of randomly broken requests. The generator has a fixed seed, so a failure can be reproduced.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 
 use crate::abuse::caller::{address, assert_untouched, runtime, send, statuses};
 
-/// Requests before mutation, one of each kind. None has an effect.
+/// Requests of different kinds, before they are broken. They have no effect.
 const VALID: [&str; 10] = [
     "GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     "GET /v1/jobs/absent?after=3&wait=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -21,7 +21,7 @@ const VALID: [&str; 10] = [
     "GET /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
 ];
 
-/// Texts to insert. Some are known to break parsers.
+/// Texts to insert into requests. Some of these texts are known to break parsers.
 const PIECES: [&[u8]; 26] = [
     b"\0",
     b"\r",
@@ -51,9 +51,10 @@ const PIECES: [&[u8]; 26] = [
     b"\xf0\x9f\x92\xa9",
 ];
 
-/// The last request of each connection. It closes the connection, unless a broken request contains it.
+/// The last request of each connection. After its answer, the master closes the connection. If the master takes this
+/// text for a part of a broken request, the connection stays open until a timeout.
 const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
-/// Concurrent connections. Those with an incomplete last request stay open until a timeout.
+/// Number of concurrent connections. They are many, because some stay open until a timeout.
 const AT_ONCE: usize = 300;
 
 /// Generates random requests.
@@ -64,7 +65,7 @@ impl Random {
         self.0.usize(..limit.max(1))
     }
 
-    /// One to four requests for a connection. One to three parts of each are changed.
+    /// Returns one to four requests for a connection. Each request is changed in one to three places.
     fn requests(&mut self) -> Vec<u8> {
         let count = 1 + self.below(4);
         let request = |_| {
@@ -111,12 +112,12 @@ fn abuse(wanted: usize) -> String {
             connections += 1;
             for status in statuses(&answer) {
                 let shown = [bytes.as_slice(), &answer].map(String::from_utf8_lossy);
-                assert!(status < 500, "{shown:?}");
+                assert!(status < 500, "request and answer: {shown:?}");
                 *counts.entry(status).or_default() += 1;
             }
         }
     });
-    assert!([200, 400].iter().all(|status| counts.contains_key(status)), "{counts:?}");
+    assert!([200, 400].iter().all(|status| counts.contains_key(status)), "no 200 or no 400: {counts:?}");
     assert_untouched(&scene, &master);
     let answers = counts.values().sum::<usize>();
     format!("{answers} answers on {connections} connections: 0 5xx, 0 panics; by status: {counts:?}")
@@ -128,7 +129,7 @@ fn malformed_requests_are_answered_without_a_5xx_or_a_panic() {
 }
 
 #[test]
-#[ignore = "the full number: --ignored"]
+#[ignore = "sends the full number of requests: --ignored"]
 fn ten_thousand_malformed_requests_are_answered_without_a_5xx_or_a_panic() {
     println!("{}", abuse(10_000));
 }

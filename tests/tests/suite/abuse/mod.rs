@@ -1,5 +1,5 @@
-//! Hostile and broken requests. They must have no effect, must not break the master, and must not delay other callers.
-//! Each test sends a small number; `make abuse` sends the full number and prints the counts.
+//! Tests of hostile and broken requests. Such requests must have no effect, must not break the master, and must not
+//! delay other callers. By default, each test sends few requests. `make abuse` sends the full number.
 
 mod browsers;
 mod caller;

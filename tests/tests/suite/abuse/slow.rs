@@ -1,5 +1,5 @@
-//! Connections that stop in the middle of a request, send slowly, or do not read the answer. The master drops them, and
-//! serves other callers in the meantime.
+//! Tests of connections that stop in the middle of a request, send slowly, or do not read the answer. The master must
+//! drop these connections, and must serve other callers in the meantime.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::abuse::caller::{address, assert_untouched, runtime, statuses};
 
 /// Maximum time until a slow connection is dropped.
 const DROPPED_WITHIN: Duration = Duration::from_secs(15);
-/// Maximum time until a connection that does not read is dropped. The kernel gives up after a minute.
+/// Maximum time until a connection that does not read is dropped. The kernel drops such a connection after a minute.
 const UNREAD_DROPPED_WITHIN: Duration = Duration::from_secs(120);
-/// Number of requests whose answers together exceed the kernel's buffers.
+/// Number of requests of the connection that does not read. Their answers together exceed the kernel's buffers.
 const UNREAD_REQUESTS: usize = 1_000;
 /// Maximum time until a complete request is answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// Number of connections that are opened concurrently. If the kernel's queue of new connections is full, a connection is
-/// retried only after seconds.
+/// Maximum number of connections that are being opened at the same time. With more, the kernel's queue of new
+/// connections could be full, and the kernel retries a connection only after seconds.
 const CONNECTING: usize = 256;
-/// Beginnings of requests, after which the slow connections send nothing more.
+/// What slow connections send at first. Except for the last text, these are beginnings of requests.
 const HALVES: [&str; 5] = [
     "",
     "GET /v1/jo",
@@ -42,7 +42,8 @@ fn take_all_descriptors() -> usize {
     limit.maximum.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
 }
 
-/// Connects from one of many addresses, because each has a limited number of ports. Returns the time until the drop.
+/// Opens a slow connection, and returns the time until the master drops it. The connections have 50 different source
+/// addresses, because the number of ports of an address is limited.
 async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Duration {
     let turn = connecting.acquire().await.expect("the semaphore is never closed");
     let socket = TcpSocket::new_v4().expect("a descriptor");
@@ -59,7 +60,7 @@ async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Durat
     };
     let drip = async {
         let mut tick = interval(Duration::from_secs(1));
-        // Half of the connections send another byte each second.
+        // Half of the connections send another byte each second. The other half send nothing more.
         while index.is_multiple_of(2) && writer.write_all(b"x").await.is_ok() {
             tick.tick().await;
         }
@@ -73,7 +74,7 @@ async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Durat
     begin.elapsed()
 }
 
-/// Sends complete requests one after another, each on its own connection. Returns their times.
+/// Sends complete requests, each on its own connection, until `end` is true. Returns the times of the answers, sorted.
 async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Duration> {
     let mut times = vec![];
     let mut tick = interval(Duration::from_millis(20));
@@ -97,7 +98,7 @@ async fn ask(to: SocketAddr) -> Vec<u8> {
     answer
 }
 
-/// Opens `count` slow connections. Returns a summary, with the times of complete requests in the meantime.
+/// Opens `count` slow connections. Returns a summary, which also shows the times of complete requests in the meantime.
 fn abuse(count: usize) -> String {
     let most = take_all_descriptors();
     assert!(
@@ -144,7 +145,7 @@ fn slow_connections_are_dropped_and_do_not_delay_others() {
 }
 
 #[test]
-#[ignore = "it takes a minute: --ignored"]
+#[ignore = "takes a minute: --ignored"]
 fn a_caller_that_does_not_read_its_answers_is_dropped() {
     let scene = Scene::new("");
     let master = scene.master();
@@ -166,7 +167,7 @@ fn a_caller_that_does_not_read_its_answers_is_dropped() {
 }
 
 #[test]
-#[ignore = "the full number: --ignored"]
+#[ignore = "opens the full number of connections: --ignored"]
 fn ten_thousand_slow_connections_are_dropped_and_do_not_delay_others() {
     println!("{}", abuse(10_000));
 }

@@ -1,4 +1,4 @@
-//! docs/reference/cli.md contains the programs' help.
+//! Checks that docs/reference/cli.md contains the programs' help.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "# Command line
 `muster` is the same program as `client`.
 ";
 
-/// The output of `program [verb] --help`, with an empty environment. Variables could change defaults and widths.
+/// Returns the output of `program [verb] --help`, without environment variables, which can change defaults and widths.
 fn help(program: &str, verb: &[&str]) -> String {
     let mut command = Command::new(built(program));
     command.args(verb).arg("--help").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -22,7 +22,7 @@ fn help(program: &str, verb: &[&str]) -> String {
     printed.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// The verbs in the client's help.
+/// Returns the verbs in the client's help.
 fn verbs(help: &str) -> Vec<&str> {
     let listed = help.split_once("\nCommands:\n").expect("verbs").1.lines().take_while(|line| !line.is_empty());
     let names = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
@@ -42,7 +42,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_cli_page_is_the_help_of_the_programs() {
+fn the_cli_page_contains_the_current_help_of_the_programs() {
     let path = root().join(PAGE);
     let page = page();
     if config::writes_docs() {

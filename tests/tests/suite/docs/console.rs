@@ -1,4 +1,4 @@
-//! Runs the console blocks of README and the book, and compares their output.
+//! Runs the console blocks of README and the book, and compares the commands' output with the output in the blocks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,11 +11,11 @@ use e2e::{Scene, processes};
 
 use crate::docs::{pages, text};
 
-/// Ports in the blocks. Tests replace them with free ones.
+/// Ports in the blocks. The test replaces them with free ports.
 const PORTS: [&str; 2] = ["7896", "7897"];
 
 #[test]
-fn the_console_blocks_print_what_they_show() {
+fn the_commands_of_the_console_blocks_print_the_output_in_the_blocks() {
     let texts: Vec<String> = pages().iter().map(|page| text(page)).collect();
     let blocks_of = |text: &'_ str| -> Vec<String> {
         let blocks = text.split("```console test\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
@@ -23,13 +23,13 @@ fn the_console_blocks_print_what_they_show() {
     };
     // README repeats some blocks of the book.
     let blocks: BTreeSet<String> = texts.iter().flat_map(|text| blocks_of(text)).collect();
-    assert!(blocks.len() >= 3, "README and the book have console blocks to run");
+    assert!(blocks.len() >= 3, "README and the book have only {} blocks of ```console test", blocks.len());
     for block in &blocks {
         run(block);
     }
 }
 
-/// A command of a block, and its output.
+/// A command of a block, and the output that the block shows.
 struct Step<'a> {
     command: &'a str,
     shown: Vec<&'a str>,
@@ -41,13 +41,13 @@ fn steps(block: &str) -> Vec<Step<'_>> {
         match (line.strip_prefix("$ "), steps.last_mut()) {
             (Some(command), _) => steps.push(Step { command, shown: vec![] }),
             (None, Some(step)) => step.shown.push(line),
-            (None, None) => panic!("a block begins with a command: {block}"),
+            (None, None) => panic!("the block does not begin with a command: {block}"),
         }
     }
     steps
 }
 
-/// Runs a block in one shell, in a copy of the examples, and compares the output with the block.
+/// Runs a block in one shell, in a folder with a copy of the examples, and compares the output with the block.
 fn run(block: &str) {
     const MARK: &str = "---- next ----";
     let scene = Scene::new("");
@@ -63,7 +63,7 @@ fn run(block: &str) {
     let mut shell = Command::new("bash");
     for port in PORTS {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
-        // Include the colon, because the free port's digits may contain another port.
+        // Replace the colon too. Otherwise, the next turn could replace digits of this free port.
         script = script.replace(&format!(":{port}"), &format!(":{free}"));
         if port == "7897" {
             shell.env("MUSTER_LISTEN", format!("127.0.0.1:{free}"));

@@ -1,4 +1,4 @@
-//! Checks the length of lines in the Markdown files that users read first. Tables and code cannot be wrapped.
+//! Checks the length of lines in the Markdown files that users read first. Tables and code may have longer lines.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::docs::{pages, text};
 /// Maximum characters of a line, as in `.editorconfig`.
 const LONGEST: usize = 140;
 
-/// The lines of prose that are too long, from 1.
+/// Returns the numbers of the lines of prose that are too long. The first line has the number 1.
 fn too_long(text: &str) -> Vec<usize> {
     let mut is_code = false;
     let mut found = vec![];
@@ -29,7 +29,7 @@ fn no_line_of_prose_for_users_is_too_long() {
         ["README.md", "CHANGELOG.md"].contains(&&*name) || name.starts_with("docs/guides/")
     };
     let checked: Vec<PathBuf> = pages().into_iter().filter(is_checked).collect();
-    assert!(checked.len() > 10, "{checked:?}");
+    assert!(checked.len() > 10, "too few pages are checked: {checked:?}");
     let faults: Vec<String> = checked
         .iter()
         .flat_map(|page| too_long(&text(page)).into_iter().map(move |line| format!("{}:{line}", page.display())))

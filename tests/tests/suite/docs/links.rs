@@ -7,14 +7,14 @@ use e2e::programs::root;
 
 use crate::docs::{pages, text};
 
-/// The targets of a page's links, without web addresses.
+/// Returns the targets of a page's links, without web addresses.
 pub(super) fn targets(text: &str) -> Vec<String> {
     let parts = prose(text);
     let targets = parts.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     targets.filter(|target| !target.contains("://")).map(str::to_owned).collect()
 }
 
-/// The text without code blocks and inline code.
+/// Returns the text without code blocks and inline code.
 fn prose(text: &str) -> String {
     let mut is_code = false;
     let mut kept = String::new();
@@ -29,7 +29,7 @@ fn prose(text: &str) -> String {
     kept
 }
 
-/// The anchors of a page's headings, as GitHub and mdBook build them.
+/// Returns the anchors of a page's headings. GitHub and mdBook build anchors in the same way.
 fn anchors(text: &str) -> Vec<String> {
     let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
     let anchor = |heading: &str| -> String {
@@ -39,7 +39,7 @@ fn anchors(text: &str) -> Vec<String> {
     headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// The error in a link of a page, if any.
+/// Returns the error in a link of a page, if any.
 fn fault(page: &Path, target: &str) -> Option<String> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let leads_to = match path {
@@ -56,7 +56,7 @@ fn fault(page: &Path, target: &str) -> Option<String> {
 }
 
 #[test]
-fn no_link_is_dead() {
+fn every_relative_link_leads_to_an_existing_file_and_heading() {
     let links =
         |page: &PathBuf| targets(&text(page)).into_iter().map(|target| (page.clone(), target)).collect::<Vec<_>>();
     let all: Vec<(PathBuf, String)> = pages().iter().flat_map(links).collect();
@@ -69,7 +69,7 @@ fn no_link_is_dead() {
 }
 
 #[test]
-fn a_dead_link_is_found() {
+fn the_check_finds_dead_links_but_ignores_links_in_code() {
     let text = "[a](getting-started.md#install), [b](none.md)\n```text\n[code](none)\n```\n`[code](none)` [c](#none) [`d`](../README.md)";
     let page = Path::new("docs/SUMMARY.md");
     let faulty: Vec<String> = targets(text).into_iter().filter(|target| fault(page, target).is_some()).collect();

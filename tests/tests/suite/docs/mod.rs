@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use e2e::programs::root;
 
-/// All Markdown files for people, as paths from the root.
+/// Returns the Markdown files of the root, docs/ and examples/, as paths from the root.
 fn pages() -> Vec<PathBuf> {
     let top = fs::read_dir(root()).expect("the root").flatten().map(|entry| entry.path()).filter(|path| path.is_file());
     let mut found: Vec<PathBuf> = top.collect();
@@ -28,7 +28,7 @@ fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// A page's text, with the files that mdBook includes by `{{#include FILE:FIRST_LINE:}}`.
+/// Returns a page's text. Replaces lines `{{#include FILE:FIRST_LINE:}}` with the file's lines, like mdBook.
 fn text(page: &Path) -> String {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let path = root().join(page);

@@ -1,4 +1,5 @@
-//! Phrases that readers stumble over are not used. The help of the programs is in docs/reference/cli.md.
+//! Checks that files, such as the programs' help in docs/reference/cli.md, do not use phrases that readers stumble
+//! over.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use e2e::programs::root;
 
 use crate::docs::collect;
 
-/// Files and folders that use none of the phrases. Add a folder when this is true for it.
+/// The files and folders to check. Add a folder when its files use none of the phrases.
 const PLACES: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
@@ -30,7 +31,7 @@ const PLACES: &[&str] = &[
     "testkit/src",
 ];
 
-/// The phrases, in lower case. A phrase may also continue on the next line.
+/// The phrases to find, in lower case. The check also finds a phrase that continues on the next line.
 const PHRASES: &[&str] = &[
     "made up for",
     "such a one",
@@ -46,14 +47,14 @@ const PHRASES: &[&str] = &[
     "/// which.",
 ];
 
-/// The text in lower case on one line, without the marks that begin a line of a comment.
+/// Returns the text in lower case on one line, without the marks at the beginning of comment lines.
 fn flat(text: &str) -> String {
     let words = |line: &str| line.trim().trim_start_matches("//!").trim_start_matches("# ").to_lowercase();
     let lines: Vec<String> = text.lines().map(words).collect();
     lines.join(" ").replace(" /// ", " ").replace(" // ", " ")
 }
 
-/// Whether the text contains these words as whole words.
+/// Returns whether the text contains these words, but not as parts of longer words.
 fn has_words(text: &str, words: &str) -> bool {
     let ends_before = |before: &str| !before.ends_with(char::is_alphanumeric);
     let ends_after = |after: &str| !after.starts_with(char::is_alphanumeric);
@@ -70,7 +71,7 @@ fn phrases_in(text: &str) -> Vec<&'static str> {
 }
 
 #[test]
-fn no_phrase_that_readers_stumble_over_is_used() {
+fn no_checked_file_uses_a_phrase_that_readers_stumble_over() {
     let mut files: Vec<PathBuf> = vec![];
     for place in PLACES.iter().map(|place| root().join(place)) {
         if place.is_dir() { collect(&place, &mut files) } else { files.push(place) }

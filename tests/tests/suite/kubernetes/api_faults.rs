@@ -1,4 +1,4 @@
-//! Jobs while the Kubernetes API is slow, refuses requests, loses answers, breaks off watches or is unavailable.
+//! Tests of jobs while the Kubernetes API is slow, refuses requests, loses answers, breaks off watches or is down.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,11 +14,11 @@ use protocol::error::{ErrorCode, Problem};
 use protocol::job::{JobRequest, Strategy};
 use protocol::view::{JobState, JobView};
 
-/// How long the API is unavailable.
+/// Duration of an outage, during which the API is unavailable.
 const AWAY: Duration = Duration::from_secs(30);
-/// Maximum time that a client waits for an answer.
+/// Maximum time until the master answers a submit. A client waits no longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time for answers that need no API, on a busy machine. Less than the outage.
+/// Maximum time for answers for which the master needs no Kubernetes API, on a busy machine. Less than [`AWAY`].
 const PROMPT: Duration = Duration::from_secs(10);
 
 #[test]
@@ -126,7 +126,7 @@ fn with_a_slow_api_a_submit_gets_503_before_the_client_gives_up() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     let vigil = Vigil::over(&stage);
-    // Each call is answered in time, but all together take too long.
+    // The API answers each call in time, but the calls of a submit take too long together.
     api.misbehave(On::Everything, Fault::Slow(Duration::from_secs(13)));
     assert_refused(&stage, "patient");
     api.behave();
@@ -136,7 +136,7 @@ fn with_a_slow_api_a_submit_gets_503_before_the_client_gives_up() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_record_exists_once_and_its_job_runs_once_although_an_answer_is_lost() {
+fn if_the_answer_to_its_creation_is_lost_a_record_exists_once_and_its_job_runs_once() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "lost-500"), (503, "lost-503")] {
@@ -159,7 +159,7 @@ fn a_record_exists_once_and_its_job_runs_once_although_an_answer_is_lost() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn pods_are_created_once_and_their_job_is_deleted_although_answers_are_lost() {
+fn if_answers_are_lost_pods_are_created_once_and_a_delete_removes_pods_and_record() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "pods-500"), (503, "pods-503")] {
@@ -186,11 +186,11 @@ fn pods_are_created_once_and_their_job_is_deleted_although_answers_are_lost() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_failure_and_a_result_are_recorded_once_although_answers_are_lost() {
+fn if_answers_are_lost_a_failure_and_a_result_are_recorded_once() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('begun')\nraise SystemExit(3)");
     for (status, job) in [(500, "twice-500"), (503, "twice-503")] {
-        // One request records the restart, and one the result.
+        // The master replaces the record once for the restart and once for the result.
         api.misbehave_times(2, On::Replacing("configmaps"), Fault::LostAnswer(status));
         let flags = ["--task", job, "--worker-num", "1", "--max-restarts", "1", "--backoff", "0s"];
         let run = stage.submit(&flags).code(1);
@@ -212,7 +212,7 @@ fn four_pods_start_through_a_slow_and_overloaded_api() {
         assert_eq!(run.lines("hello").len(), 4, "{}", run.stdout);
         assert_eq!(stage.finished(job).restarts.total(), 0);
     };
-    // Eight refusals: on average, two for each pod.
+    // The API refuses eight requests. On average, these are two for each pod.
     api.misbehave_times(8, On::Creating("pods"), Fault::TooMany);
     runs("crowded");
     assert_eq!(api.struck(), 8);
@@ -223,7 +223,7 @@ fn four_pods_start_through_a_slow_and_overloaded_api() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_launch_and_a_restart_continue_when_watches_break_off_and_cannot_resume() {
+fn a_launch_and_a_restart_succeed_although_watches_break_off_and_cannot_resume() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     stage.submit(&["-d", "--task", "watched"]).code(0);
@@ -248,21 +248,21 @@ fn a_launch_and_a_restart_continue_when_watches_break_off_and_cannot_resume() {
 /// Waits until the outage that began at `since` has lasted for [`AWAY`].
 fn until_over(since: Instant) {
     let is_over = || (since.elapsed() > AWAY).then_some(());
-    within("half a minute is over", is_over, String::new);
+    within("the outage has lasted for half a minute", is_over, String::new);
 }
 
-/// Asserts that a job runs or has succeeded in the same start as before.
+/// Asserts that a job is running or has succeeded, without a restart and in the same start as before.
 #[track_caller]
 fn assert_untroubled(before: &JobView, after: &JobView) {
     assert_eq!((after.generation, after.restarts.total()), (before.generation, 0));
     assert!(matches!(after.state, JobState::Running | JobState::Succeeded), "{after:?}");
 }
 
-/// Asserts that a submit is refused with 503 and Retry-After, in time.
+/// Asserts that the master refuses a submit with 503 and Retry-After before a client gives up.
 fn assert_refused(stage: &Stage, job: &str) {
     let begin = Instant::now();
     let (status, answer) = post(stage, job);
-    assert!(begin.elapsed() < ANSWER_TIMEOUT, "after {:?}: {answer}", begin.elapsed());
+    assert!(begin.elapsed() < ANSWER_TIMEOUT, "the answer came after {:?}: {answer}", begin.elapsed());
     assert_eq!(status, 503, "{answer}");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
@@ -280,23 +280,23 @@ fn post(stage: &Stage, job: &str) -> (u16, String) {
     let body = serde_json::to_string(&request).expect("a request is JSON");
     let answer = stage.curl(&["-i", "-X", "POST", "--data-binary", &body], "/v1/jobs");
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-    (status.unwrap_or_else(|| panic!("an answer: {answer}")), answer)
+    (status.unwrap_or_else(|| panic!("an answer without a status: {answer:?}")), answer)
 }
 
-/// The record's text in the cluster.
+/// Returns the text of the job's record in the cluster.
 fn record(stage: &Stage, job: &str) -> String {
     let name = format!("muster-{job}");
     stage.cluster().namespace.kubectl(&["get", "configmap", &name, "-o", "jsonpath={.data.record}"])
 }
 
-/// Ends both workers.
+/// Tells the scripts of both workers to end.
 fn end(job: &JobView) {
     for worker in 0..2 {
         assert_eq!(tell(job, worker, "end"), "");
     }
 }
 
-/// Repeatedly sends a master requests that need no Kubernetes API, and collects late or failed answers.
+/// A thread that repeatedly sends a master requests that need no Kubernetes API. Collects late or failed answers.
 struct Vigil {
     is_over: Arc<AtomicBool>,
     watching: JoinHandle<Vec<String>>,
@@ -324,7 +324,7 @@ impl Vigil {
     }
 }
 
-/// The error of an answer, if any.
+/// Sends a request. Returns a complaint if the answer is late or is not 200.
 fn ask(address: &str, path: &str) -> Option<String> {
     let begin = Instant::now();
     let answer = || {

@@ -1,4 +1,4 @@
-//! A job that brings its code runs in pods of an image that nobody has changed.
+//! Tests that a job that brings its code can run in pods of an unmodified image.
 
 use std::fs;
 
@@ -58,7 +58,7 @@ fn each_save_runs_in_the_same_pods(stage: &Stage, output: &Running) {
                       {.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}";
     let path = format!("jsonpath={containers}");
     let pods = || stage.cluster().namespace.kubectl(&["get", "pods", "-o", &path]);
-    // The agents answer before the pods' status says that they run.
+    // An agent can answer before the API shows the start of its container, so wait.
     stage.cluster().namespace.kubectl(&["wait", "pods", "--all", "--for=condition=Ready", "--timeout=60s"]);
     let before = pods();
     let line = ["push", "brings", "src", "--watch", "--master", stage.url()];

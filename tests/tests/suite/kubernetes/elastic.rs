@@ -1,4 +1,4 @@
-//! The workers of an elastic job come and go with their pods.
+//! Tests of elastic jobs whose pods are evicted, deleted, or refused by a quota.
 
 use e2e::journeys::{end_all, runs_with};
 use e2e::scripts::{AWAITS_ITS_END, with_peers};
@@ -7,7 +7,7 @@ use protocol::view::{JobState, ReplicaView};
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn evicted_and_deleted_pods_cost_an_elastic_job_no_restart() {
+fn evicted_and_deleted_pods_of_an_elastic_job_do_not_count_as_restarts() {
     let stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
     stage.submit(&["-d", "--task", "evicted", "--worker-num", "2:3", "--max-restarts", "0"]).code(0);
     runs_with(&stage, "evicted", &[0, 1, 2]);
@@ -43,7 +43,7 @@ fn an_elastic_job_starts_with_the_pods_that_a_quota_allows_and_grows_when_there_
     runs_with(1);
     let says_quota = |replica: &ReplicaView| replica.reason.as_ref().is_some_and(|reason| reason.contains("quota"));
     let waits = || status().replicas.iter().any(says_quota).then_some(());
-    within("the other worker waits", waits, || format!("{:#?}", status()));
+    within("the other worker waits because of the quota", waits, || format!("{:#?}", status()));
     quota("2");
     let view = runs_with(2);
     end_all(&view);

@@ -1,5 +1,5 @@
-//! The journeys that run different code on a cluster and on one machine. The training runs in an image built from the
-//! example's Dockerfile.
+//! Runs journeys on a cluster: those for which Muster's code differs between a cluster and one machine. The training
+//! runs in an image from the example's Dockerfile.
 
 use e2e::Place;
 

@@ -1,5 +1,5 @@
-//! Jobs on the cluster in KUBECONFIG, whose nodes use the local Docker's images. Each test has its own namespace and
-//! master. `make test` runs them if there is a cluster.
+//! Tests of jobs on the cluster in KUBECONFIG. The cluster's nodes use the images of the local Docker or of a registry.
+//! Each test has its own namespace and master. `make test` runs these tests if there is a cluster.
 
 mod api_faults;
 mod code;

@@ -1,4 +1,4 @@
-//! Options of pods: image, variables of Secrets, volumes, resources and scheduling.
+//! Tests of options of pods: image, variables of Secrets, volumes, resources and scheduling.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -19,19 +19,19 @@ fn the_keys_of_a_secret_become_variables() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_missing_secret_is_named() {
+fn the_failure_of_a_job_names_a_missing_secret() {
     let stage = Stage::hello(Place::Cluster);
     let flags = ["--task", "secretive", "--worker-num", "1", "--env-secret", "absent"];
     let client = Running::of(&mut stage.submitting(&flags));
     client.until_said("worker-0 was lost: CreateContainerConfigError");
     client.until_said("secret \"absent\" not found");
-    // The kubelet may take a while to remove a pod that it never started.
+    // The job may still be stopping, because the kubelet may take long to remove a pod that it has not started.
     assert!(matches!(stage.status("secretive").state, JobState::Stopping | JobState::Failed));
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_folder_of_the_node_is_read_and_written() {
+fn with_allow_host_volumes_a_pod_reads_and_writes_a_folder_of_the_node() {
     let stage = Stage::with_master(
         Place::Cluster,
         "print('read', open('/data/in').read())\nopen('/data/out', 'w').write('from a pod')\n\
@@ -47,7 +47,7 @@ fn a_folder_of_the_node_is_read_and_written() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_folder_of_the_node_is_refused_unless_the_master_allows_it() {
+fn without_allow_host_volumes_a_folder_of_the_node_is_refused() {
     let stage = Stage::hello(Place::Cluster);
     let run = stage.submit(&["--volume", "host:/tmp:/data"]).code(2);
     run.says(&["error: ", "\"host:/tmp:/data\" is a folder of the node", "--allow-host-volumes"]);
@@ -95,7 +95,7 @@ fn a_checkpoint_on_a_claim_outlives_the_pod_that_wrote_it() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_pod_keeps_its_images_user_and_folder_and_variables_but_not_a_binary_entrypoint() {
+fn a_pod_keeps_the_user_folder_and_variables_of_its_image_but_not_a_binary_entrypoint() {
     let image = Image::of_dockerfile(
         "FROM python:3.11-slim\nWORKDIR /srv/code\nCOPY exec.py hello.py ./\nENV FLAVOUR=vanilla\nUSER 1234\n\
          ENTRYPOINT [\"/bin/false\"]\nCMD [\"never\"]\n",
@@ -109,7 +109,7 @@ fn a_pod_keeps_its_images_user_and_folder_and_variables_but_not_a_binary_entrypo
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_entrypoint_script_runs_before_exec_py_also_with_python3_only() {
+fn an_entrypoint_script_runs_before_exec_py_even_if_the_image_has_only_python3() {
     let image = Image::of_dockerfile(
         "FROM python:3.11-slim\nRUN rm /usr/bin/python && echo '#!/bin/sh' > /prepare.sh && echo 'export PREPARED=yes' >> /prepare.sh && \
          echo 'exec \"$@\"' >> /prepare.sh && chmod 755 /prepare.sh\nWORKDIR /app\nCOPY exec.py hello.py ./\nUSER 1000\n\
@@ -125,7 +125,7 @@ fn an_entrypoint_script_runs_before_exec_py_also_with_python3_only() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_of_root_runs_with_allow_root_and_without_privileges() {
+fn an_image_that_runs_as_root_needs_allow_root_and_its_pod_gets_no_privileges() {
     let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n");
     let exec_py = "import os; print(os.getuid(), *[line.split()[1] for line in open('/proc/self/status') \
                    if line.startswith(('CapEff', 'NoNewPrivs', 'Seccomp:'))])";
@@ -139,7 +139,7 @@ fn an_image_of_root_runs_with_allow_root_and_without_privileges() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_of_root_that_the_client_did_not_check_fails_its_job_with_the_kubelets_reason() {
+fn if_the_client_has_not_checked_an_image_of_root_the_job_fails_with_the_kubelets_reason() {
     let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n");
     let stage = Stage::in_image(&image, "");
     let create = format!("/create?strategy=AllReduce&n_worker=1&name=root{}", stage.img());
@@ -149,7 +149,7 @@ fn an_image_of_root_that_the_client_did_not_check_fails_its_job_with_the_kubelet
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn resources_and_scheduling_options_are_in_the_pods() {
+fn the_pods_have_the_resources_and_scheduling_options_of_the_flags() {
     let stage = Stage::hello(Place::Cluster);
     let flags =
         ["--task", "asks", "--worker", "cpu=50m:1:1", "--worker", "cpu=60m:1,memory=90Mi:1", "--memory", "100Mi"];
@@ -175,7 +175,7 @@ fn resources_and_scheduling_options_are_in_the_pods() {
     assert_eq!(container("resources.limits.cpu"), "1");
     assert_eq!(container("resources.limits.memory"), "100Mi");
     assert_eq!(container("imagePullPolicy"), "Never");
-    assert_eq!(container("volumeMounts"), "", "no mounts, not even the service account's token");
+    assert_eq!(container("volumeMounts"), "", "there is a mount, such as the service account's token");
     assert_eq!(shown(".spec.nodeSelector.kubernetes\\.io/os"), "linux");
     assert_eq!(shown(".spec.tolerations[0].key"), "spot");
     assert_eq!(shown(".spec.serviceAccountName"), "default");
@@ -184,10 +184,11 @@ fn resources_and_scheduling_options_are_in_the_pods() {
     assert_eq!(variable, "90");
 }
 
-/// The master's arguments that allow folders of the nodes.
+/// Arguments of a master that allows volumes from the node's folders.
 const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
 
-/// A folder on the cluster's only node, which is this machine. All users can write to it, because the pod has another user.
+/// Creates a folder on the cluster's only node, this machine. All users can write to it, because the pod has another
+/// user.
 fn folder_of_node(stage: &Stage) -> String {
     let dir = stage.scene().path().join("data");
     fs::create_dir(&dir).expect("a folder");
@@ -196,7 +197,7 @@ fn folder_of_node(stage: &Stage) -> String {
     dir.display().to_string()
 }
 
-/// A claim, and two objects that do not belong to a namespace: the claim's volume and a priority class.
+/// A claim, the claim's volume, and a priority class. The volume and the priority class do not belong to a namespace.
 const CLAIM: &str = r"
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -219,7 +220,7 @@ metadata: { name: NAME }
 value: 7
 ";
 
-/// The objects of [`CLAIM`]. Dropping this deletes them.
+/// The objects of [`CLAIM`], in this namespace. Dropping this deletes the volume and the priority class.
 struct Claimed<'a>(&'a Namespace);
 
 impl<'a> Claimed<'a> {
@@ -233,7 +234,7 @@ impl<'a> Claimed<'a> {
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
-        // The namespace's deletion deletes the claim and its pod, and then the volume can be deleted.
+        // Do not wait: the volume disappears only after the claim, which is deleted with the namespace.
         self.0.try_kubectl(&["delete", "persistentvolume,priorityclass", self.0.name(), "--wait=false"]);
     }
 }

@@ -1,5 +1,5 @@
-//! The first prototype's programs in the cluster: its agent in pods, its master with Muster's agents, its client with
-//! Muster's master. `tests/prototype` imitates them.
+//! Tests of the first prototype's programs in a cluster: its client and its agents with Muster's master, and its master
+//! with Muster's agents. `tests/prototype` imitates the prototype's programs.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use e2e::programs::root;
 use e2e::{Finished, Place, Stage, within};
 use protocol::view::JobState;
 
-/// Prints its variables, and runs for a while.
+/// Prints the number of workers, and runs for 10 s.
 const EXEC_PY: &str = "import os, time\nprint('workers', os.environ['NUM_WORKERS'], flush=True)\ntime.sleep(10)\n";
 
 fn stand_in(file: &str, args: &[&str]) -> Finished {
@@ -18,7 +18,7 @@ fn stand_in(file: &str, args: &[&str]) -> Finished {
     Finished::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
-/// The prototype's image with this script.
+/// Builds an image with the prototype's agent and [`EXEC_PY`].
 fn image_of_prototype(stage: &Stage) -> Image {
     let context = stage.scene().path().join("prototype");
     fs::create_dir(&context).expect("a folder");
@@ -31,7 +31,7 @@ fn image_of_prototype(stage: &Stage) -> Image {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn the_prototypes_agents_run_a_job_of_its_client_once_even_under_a_new_master() {
+fn a_job_with_the_prototypes_client_and_agents_runs_once_even_if_the_master_is_killed() {
     let mut stage = Stage::new(Place::Cluster, "");
     let image = image_of_prototype(&stage);
     let url = stage.cluster().master.url.clone();
@@ -51,7 +51,7 @@ fn the_prototypes_agents_run_a_job_of_its_client_once_even_under_a_new_master() 
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn the_prototypes_master_drives_our_agents() {
+fn the_prototypes_master_runs_scripts_on_musters_agents_in_pods() {
     let stage = Stage::hello(Place::Cluster);
     let namespace = &stage.cluster().namespace;
     let image = format!("--image={}", stage.cluster().image.wrapped());
@@ -66,7 +66,7 @@ fn the_prototypes_master_drives_our_agents() {
     let ips = pods.map(ip_of);
     for ip in &ips {
         let healthy = || (stage.scene().curl(&[&format!("http://{ip}:7896/healthz")]) == "OK").then_some(());
-        within("our agent answers", healthy, || stage.cluster().to_string());
+        within("Muster's agent answers", healthy, || stage.cluster().to_string());
     }
     stand_in("master.py", &[&ips[0], &ips[1]]).code(0);
     for (pod, index) in pods.into_iter().zip([0, 1]) {

@@ -1,4 +1,4 @@
-//! Why a job does not start or ends early, in the cluster's words. No job stays pending without a reason.
+//! Tests that Muster shows why a job does not start or ends early, in the words of the cluster.
 
 use e2e::scripts::{SAVES, STUBBORN};
 use e2e::{Place, Running, Stage, within};
@@ -9,7 +9,7 @@ use serde_json::json;
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_that_no_registry_has_is_named_with_the_kubelets_reason() {
+fn an_image_that_cannot_be_pulled_fails_the_job_with_the_kubelets_reason() {
     let stage = Stage::hello(Place::Cluster);
     // Nothing listens at this address, so the pull fails at once.
     let image = "127.0.0.1:1/nosuch:1";
@@ -23,7 +23,7 @@ fn an_image_that_no_registry_has_is_named_with_the_kubelets_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_that_may_not_be_pulled_fails_the_job_with_the_kubelets_reason() {
+fn a_missing_image_with_the_pull_policy_never_fails_the_job_with_the_kubelets_reason() {
     let stage = Stage::hello(Place::Cluster);
     let request = json!({
         "name": "unpulled",
@@ -38,7 +38,7 @@ fn an_image_that_may_not_be_pulled_fails_the_job_with_the_kubelets_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_without_an_agent_is_named_as_the_reason() {
+fn if_the_image_has_no_agent_the_job_fails_with_a_hint_to_client_build() {
     let stage = Stage::hello(Place::Cluster);
     let unwrapped = stage.cluster().image.name();
     stage.curl(&[], &format!("/create?strategy=AllReduce&n_worker=1&name=bare&img={unwrapped}"));
@@ -58,7 +58,7 @@ fn a_job_too_big_for_every_node_waits_with_its_reason_and_can_be_cancelled() {
     assert_eq!(stage.status("big").state, JobState::Pending);
     stage.verb(&["cancel", "big"]).code(0);
     client.ended().code(1).says(&["cancelled"]);
-    assert_eq!(stage.cluster().objects(), ["configmap/muster-big"], "pods that never ran are not kept");
+    assert_eq!(stage.cluster().objects(), ["configmap/muster-big"], "pods that never ran are still there");
     stage.verb(&["delete", "big"]).code(0);
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
 }
@@ -71,7 +71,7 @@ fn a_run_that_exceeds_its_memory_limit_fails_with_that_reason() {
     assert_eq!(run.stdout, "worker-0 │ begun\n");
     run.says(&["worker-0 was killed because it needed more memory than its limit of 64 MiB"]);
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { exit, .. } }) = stage.finished("oom").result else {
-        panic!("exec.py ended")
+        panic!("the job did not fail by the end of exec.py")
     };
     assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: Some(64 << 20) });
 }
@@ -98,7 +98,7 @@ fn a_replaced_pod_waits_for_a_missing_secret_and_shows_the_reason() {
     kubectl(&["delete", "secret", "rotated"]);
     kubectl(&["delete", "pod", "waits-worker-1", "--wait=false"]);
     let reason = || stage.status("waits").replicas[1].reason.clone().filter(|reason| reason.contains("rotated"));
-    within("the reason is known", reason, || stage.cluster().to_string());
+    within("the status shows the missing Secret", reason, || stage.cluster().to_string());
     assert_eq!(stage.status("waits").state, JobState::Pending);
     kubectl(&["create", "secret", "generic", "rotated"]);
     client.until_printed(4, "ready");
@@ -133,13 +133,13 @@ fn an_evicted_pod_is_replaced_and_the_reason_is_shown() {
     client.until_said("worker-0 was lost: ");
     runs_again(&stage, "evicted");
     let failure = stage.status("evicted").restarts.failed_starts[0].failure.to_string();
-    // Kubernetes before 1.26 does not note on a pod why it is deleted.
+    // Only Kubernetes 1.26 and later write to a pod's status why the pod is deleted.
     assert!(["its pod is being deleted", "EvictionByEvictionAPI"].iter().any(|way| failure.contains(way)), "{failure}");
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_the_cluster_refuses_is_refused_before_it_exists() {
+fn a_job_whose_pods_the_cluster_refuses_is_refused_before_it_has_a_record() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--priority-class", "absent"]).code(2).says(&["error: ", "PriorityClass", "absent"]);
     stage.submit(&["--service-account", "nobody"]).code(2).says(&["error: ", "serviceaccount", "nobody"]);
@@ -154,13 +154,13 @@ fn a_waiting_job_names_its_missing_volume() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["-d", "--task", "unbound", "--worker-num", "1", "--volume", "pvc:absent:/data"]).code(0);
     let reason = || stage.status("unbound").replicas[0].reason.clone();
-    let reason = within("the reason is known", reason, || stage.cluster().to_string());
+    let reason = within("the status shows a reason", reason, || stage.cluster().to_string());
     assert!(reason.contains("persistentvolumeclaim \"absent\" not found"), "{reason}");
     stage.verb(&["delete", "unbound"]).code(0);
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
 }
 
-/// Waits until the gang runs after a restart that does not count, and cancels the job.
+/// Waits until the gang runs again, and asserts that its only restart is not counted. Then cancels the job.
 fn runs_again(stage: &Stage, job: &str) {
     let again = || Some(stage.status(job)).filter(|view| view.state == JobState::Running && view.restarts.total() > 0);
     let view = within("the gang runs again", again, || stage.cluster().to_string());

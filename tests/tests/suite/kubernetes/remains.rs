@@ -1,14 +1,14 @@
-//! The objects that a job leaves in the cluster after its end, and after its deletion.
+//! Tests which objects a job leaves in the cluster after its end, and that it leaves none after its deletion.
 
 use e2e::scripts::STUBBORN;
 use e2e::{Place, Running, Stage, within};
 
-/// The objects of an ended job with this name and two workers, until it is deleted.
+/// Returns the objects that an ended job with this name and two workers leaves in the cluster.
 fn kept(job: &str) -> Vec<String> {
     vec![format!("pod/{job}-worker-0"), format!("pod/{job}-worker-1"), format!("configmap/muster-{job}")]
 }
 
-/// Deletes a job, and asserts that it leaves nothing. The cluster deletes the job's network policy a little later.
+/// Deletes a job, and asserts that it leaves no object. The cluster may delete the network policy a little later.
 fn assert_forgotten(stage: &Stage, job: &str) {
     let policy = format!("networkpolicy.networking.k8s.io/muster-{job}-{}", stage.status(job).uid);
     assert_eq!(stage.cluster().policies(), [policy]);
@@ -39,7 +39,7 @@ fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
     assert_eq!(stage.cluster().objects(), kept("done"));
     assert_eq!(stage.cluster().pods(|phase| phase == "Succeeded").len(), 2);
     let logs = stage.cluster().namespace.kubectl(&["logs", "done-worker-1"]);
-    // The agent's own log lines may be in between.
+    // Ignore the agent's log lines, which may be between the script's lines.
     let lines: Vec<&str> =
         logs.lines().filter(|line| line.starts_with("role ") || line.starts_with("TF_CONFIG ")).collect();
     assert_eq!((lines.len(), lines[0]), (2, "role worker index 1 rank 1"), "{logs}");
@@ -48,7 +48,7 @@ fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_failed_leaves_pods_that_say_how_each_run_ended() {
+fn a_job_that_failed_leaves_its_record_and_pods_that_show_the_exit_code() {
     let exec_py = format!("import os\nif os.environ['RANK'] == '1': raise SystemExit(3)\n{STUBBORN}");
     let stage = Stage::new(Place::Cluster, &exec_py);
     stage.submit(&["--task", "broken", "--max-restarts", "0"]).code(1);
@@ -94,5 +94,5 @@ fn kubectl_shows_the_job_role_and_index_of_a_pod() {
     let words: Vec<&str> = shown.split_whitespace().collect();
     assert_eq!((words[0], &words[words.len() - 3..]), ("labels-worker-0", ["labels", "worker", "0"].as_slice()));
     let services = stage.cluster().namespace.kubectl(&["get", "services", "-o", "name"]);
-    assert_eq!(services, "", "no Service is needed");
+    assert_eq!(services, "", "Muster has created a Service");
 }

@@ -1,4 +1,4 @@
-//! Trainings of tf-spawner in a cluster.
+//! Tests of `client spawn`, which runs trainings of tf-spawner, in a cluster.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ spec:
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn a_training_is_spawned_and_deleted_by_its_tag() {
-    // This image has the agent too.
+    // This image contains the agent too, so it serves as agent image and as training image.
     let image = Image::shared().wrapped();
     let stage = Stage::with_master(Place::Cluster, "", &["--state-dir", "state", "--agent-image", &image]);
     let commands = "echo prepared $WORKER_NUMBER\npython /script/training-script.py\n";

@@ -1,4 +1,4 @@
-//! The master is killed in the middle of a run, and a new one takes over.
+//! Tests in which the master is killed, and a new master takes over its job.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use protocol::view::{JobState, JobView};
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn training_continues_without_a_master_and_the_following_client_sees_the_end() {
+fn scripts_continue_without_a_master_and_a_following_client_sees_the_end() {
     let mut stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
     let client = Running::of(&mut stage.submitting(&["--task", "goes-on"]));
     client.until_printed(2, "begun");
@@ -16,12 +16,12 @@ fn training_continues_without_a_master_and_the_following_client_sees_the_end() {
     stage.kill_master();
     assert_eq!(tell(&before, 0, "how are you"), "still here\n");
     let after = take_over(&mut stage, &["--state-dir", "state"], "goes-on");
-    assert_eq!(after.generation, before.generation, "the same start");
+    assert_eq!(after.generation, before.generation, "the scripts were restarted");
     end(&before);
     let run = client.ended().code(0);
     let mut lines: Vec<&str> = run.stdout.lines().collect();
     lines.sort_unstable();
-    // exec.py started once in each pod, and no output is lost.
+    // exec.py must have started once in each pod, and no output may be lost.
     let all =
         ["0 │ begun", "0 │ ended", "0 │ still here", "1 │ begun", "1 │ ended"].map(|line| format!("worker-{line}"));
     assert_eq!(lines, all);
@@ -47,7 +47,7 @@ fn a_master_with_another_state_directory_and_the_same_key_takes_over_the_job() {
     end(&before);
     assert_eq!(stage.finished("moved").state, JobState::Succeeded);
     let logs = stage.verb(&["logs", "moved"]).code(0).stdout;
-    assert_eq!((logs.matches("begun").count(), logs.matches("ended").count()), (2, 2), "the whole output: {logs}");
+    assert_eq!((logs.matches("begun").count(), logs.matches("ended").count()), (2, 2), "{logs}");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn take_over(stage: &mut Stage, args: &[&str], job: &str) -> JobView {
     within("the next master shows the job as running", running, || stage.cluster().to_string())
 }
 
-/// Ends both workers.
+/// Tells the scripts of both workers to end.
 fn end(job: &JobView) {
     for worker in 0..2 {
         assert_eq!(tell(job, worker, "end"), "");

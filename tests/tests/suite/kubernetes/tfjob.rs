@@ -1,4 +1,4 @@
-//! A TFJob in a cluster without Kubeflow.
+//! Tests of TFJobs in a cluster without Kubeflow.
 
 use std::fs;
 
@@ -6,14 +6,14 @@ use e2e::cluster::{Cluster, Fault, FaultProxy, Image, On};
 use e2e::{Finished, Place, Scene, Stage, within};
 use serde_json::{Value, json};
 
-/// Prints the task and the members. A parameter server waits for the end of the job.
+/// Prints the task and the number of members of each role. A parameter server then waits until the job ends.
 const SCRIPT: &str = "import json, os, sys, time
 config = json.loads(os.environ['TF_CONFIG'])
 print(config['task']['type'], config['task']['index'], {key: len(of) for key, of in config['cluster'].items()}, *sys.argv[1:])
 if config['task']['type'] == 'ps': time.sleep(600)
 ";
 
-/// The replicas of one type.
+/// Returns the specification of one type's replicas.
 fn replicas(count: u32, image: &str) -> Value {
     let container = json!({
         "name": "tensorflow", "image": image, "imagePullPolicy": "IfNotPresent",
@@ -25,7 +25,7 @@ fn replicas(count: u32, image: &str) -> Value {
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
-    // This image has the agent too.
+    // This image contains the agent too, so it serves as agent image and as training image.
     let image = Image::shared().wrapped();
     let stage = Stage::with_master(Place::Cluster, "", &["--state-dir", "state", "--agent-image", &image]);
     let types = json!({
@@ -51,7 +51,7 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
     assert_eq!(types, ["Created", "Running", "Succeeded"], "{object:#}");
     assert_eq!(object["status"]["replicaStatuses"]["Chief"], json!({ "succeeded": 1 }), "{object:#}");
 
-    // Ended pods stay, and those that still ran are stopped.
+    // With the policy `Running`, the master stops pods that still run. Ended pods stay.
     let cluster = stage.cluster();
     within("the pods end", || cluster.live_pods().is_empty().then_some(()), || cluster.to_string());
     let named = |labels: &str| {
@@ -67,7 +67,7 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
     assert_eq!(cluster.objects(), Vec::<String>::new());
 }
 
-/// A TFJob with one worker that runs this.
+/// Returns a TFJob with one worker that runs this command.
 fn of_one_worker(name: &str, command: Value, image: &str) -> Value {
     let mut worker = replicas(1, image);
     worker["template"]["spec"]["containers"][0]["command"] = command;
@@ -79,7 +79,7 @@ fn of_one_worker(name: &str, command: Value, image: &str) -> Value {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn the_tfjobs_of_another_program_are_left_alone() {
+fn a_master_ignores_tfjobs_and_install_refuses_them_if_another_program_owns_their_kind() {
     let api = FaultProxy::start();
     let resource = r#"{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "kubeflow.org/v1", "resources": [
         {"name": "tfjobs", "singularName": "tfjob", "namespaced": true, "kind": "TFJob", "verbs": ["list"]}]}"#;
@@ -91,7 +91,7 @@ fn the_tfjobs_of_another_program_are_left_alone() {
     let refused = of_one_worker("refused", json!([]), "mnist:1");
     cluster.namespace.kubectl_with(&["apply", "-f", "-"], &refused.to_string());
     let is_told = || cluster.master.log().contains("the cluster's TFJobs are not Muster's").then_some(());
-    within("the master says that it follows no TFJobs", is_told, || cluster.to_string());
+    within("the master logs that the TFJobs are not Muster's", is_told, || cluster.to_string());
     let status = || cluster.namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status}"]);
     assert_eq!(status(), "");
 
@@ -104,7 +104,7 @@ fn the_tfjobs_of_another_program_are_left_alone() {
     let installed = Finished::of(client.env("KUBECONFIG", api.kubeconfig())).code(2);
     installed.says(&["already has TFJobs of another program", "client apply -f FILE"]);
 
-    // Meanwhile, the first answer is the cluster's own again.
+    // The second fault has replaced the first fault, so the master now sees the cluster's own kind.
     within("the master follows the TFJobs", || (!status().is_empty()).then_some(()), || cluster.to_string());
 }
 
@@ -119,7 +119,7 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     namespace.add_tfjobs();
 
     let tfjob = |name: &str, command: Value| of_one_worker(name, command, &image);
-    // `client apply` brings the script.
+    // This job brings its script: `client apply` sends the folder `code`.
     let brought = tfjob("brought", json!(["python", "/image/hello.py"]));
     fs::create_dir(stage.scene().path().join("code")).expect("make a folder");
     for (name, text) in [("brought.json", brought.to_string()), ("code/hello.py", "print('brought')".to_owned())] {
@@ -145,7 +145,7 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
             || format!("{:?}\n{cluster}", states()),
         );
     };
-    // The job `brief` is deleted by its time to live, and its object with it.
+    // The job `brief` has a time to live of 0 s, so the master has deleted the job and its TFJob.
     until(&["hello Succeeded", "long Running", "refused Failed"]);
     stage.verb(&["wait", "brought"]).code(0);
     assert_eq!(stage.verb(&["logs", "brought", "--replica", "worker-0"]).code(0).stdout, "brought\n");
@@ -161,6 +161,6 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     namespace.kubectl(&["patch", "tfjob", "long", "--type", "merge", "-p", suspend]);
     until(&["long Suspended", "refused Failed"]);
     namespace.kubectl(&["delete", "tfjob", "long"]);
-    within("nothing is left", || cluster.objects().is_empty().then_some(()), || cluster.to_string());
+    within("no object is left", || cluster.objects().is_empty().then_some(()), || cluster.to_string());
     assert_eq!(states(), ["refused Failed"]);
 }

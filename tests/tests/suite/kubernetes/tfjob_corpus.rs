@@ -1,5 +1,6 @@
-//! The TFJobs of the master's tests, in a cluster: `make tfjobs` runs the accepted files, with an image and a script that are
-//! there, and submits the refused ones.
+//! Tests of the TFJobs in `master/tests/tfjob`, the corpus, in a cluster. `make tfjobs` submits all files. The master
+//! must refuse some of them, and run the others. The files that it must run get another image and script, because the
+//! images that they name do not exist.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,7 @@ use protocol::pod::RunAs;
 use protocol::view::JobState;
 use serde_json::{Value, json};
 
-/// Prints what the process finds. A parameter server waits for the end of the job.
+/// Prints the process's TF_CONFIG, arguments, user and variables. A parameter server then waits for the job's end.
 const SCRIPT: &str = "import json, os, sys, time
 config = json.loads(os.environ.get('TF_CONFIG', '{}'))
 known = {name: os.environ[name] for name in ('BATCH', 'KEY') if name in os.environ}
@@ -24,16 +25,16 @@ if config.get('task', {}).get('type') == 'ps': time.sleep(600)
 
 /// A file of the corpus.
 struct File {
-    /// Its name, as a job's name.
+    /// The file's name, changed to a valid name of a job.
     name: String,
     document: String,
-    /// The JSON in its first comment: with which options it is read.
+    /// The JSON in the file's first comment: the options with which the master reads the file.
     given: Value,
-    /// What it becomes.
+    /// The expected job or refusal.
     golden: Value,
 }
 
-/// The files for masters of this namespace.
+/// Returns the files of the corpus that are for a cluster. Replaces the namespace in the files with this namespace.
 fn corpus(namespace: &str) -> Vec<File> {
     let folder = root().join("master/tests/tfjob");
     let read = |path: &PathBuf| fs::read_to_string(path).expect("read a file of the corpus");
@@ -50,18 +51,18 @@ fn corpus(namespace: &str) -> Vec<File> {
         let name = path.file_stem().expect("a name").to_string_lossy().replace('_', "-");
         File { name, document, given, golden }
     };
-    // The others are for machines without a cluster.
+    // Files with a `place` are for machines without a cluster.
     paths.into_iter().map(file).filter(|file| file.given["place"].is_null()).collect()
 }
 
 impl File {
-    /// The request of `client apply` for this document.
+    /// Returns the request of `client apply` for this document.
     fn request(&self, document: &str, entrypoints: &Value) -> String {
         let options = self.given.get("options").cloned().unwrap_or(json!({}));
         json!({ "document": document, "entrypoints": entrypoints, "options": options }).to_string()
     }
 
-    /// The request with this image and the script instead of those of the file.
+    /// Returns the request with this image and [`SCRIPT`] in place of the file's image and script.
     fn runnable(&self, image: &str) -> String {
         let mut document: Value = serde_saphyr::from_str(&self.document).expect("YAML");
         document["metadata"]["name"] = self.name.as_str().into();
@@ -92,7 +93,7 @@ impl File {
     }
 }
 
-/// Gives a container an image that is there, and resources that every node has.
+/// Gives a container an image that exists, and a command of this image. Removes its resources.
 fn run_here(container: &mut Value, image: &str) {
     let command = match container["name"].as_str() {
         Some("tensorflow") => json!(["python", "-c", SCRIPT]),
@@ -109,7 +110,7 @@ fn run_here(container: &mut Value, image: &str) {
     }
 }
 
-/// What a replica of a golden job prints, without the addresses of the cluster.
+/// Returns the TF_CONFIG that a replica of a golden job must print, with ports in place of the members' addresses.
 fn expected(spec: &JobSpec, replica: ReplicaId) -> Value {
     let is_master = |role: Role| role == Role::Chief && spec.tf_config.chief_is_master;
     let name = |role: Role| if is_master(role) { "master".to_owned() } else { role.to_string() };
@@ -126,9 +127,9 @@ fn expected(spec: &JobSpec, replica: ReplicaId) -> Value {
     if is_alone { json!({}) } else { json!({ "cluster": cluster, "task": task, "environment": "cloud" }) }
 }
 
-/// What a replica has printed, with the ports instead of the addresses of the cluster.
+/// Returns what a replica has printed, with ports in place of the members' addresses.
 fn found(printed: &str) -> Value {
-    // The linker may complain about LD_PRELOAD before.
+    // The dynamic linker may print a complaint about LD_PRELOAD before the script's line.
     let line = printed.lines().last().unwrap_or_default();
     let mut found: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {printed}"));
     let port = |address: &Value| address.as_str()?.rsplit_once(':')?.1.parse::<u16>().ok();
@@ -140,12 +141,12 @@ fn found(printed: &str) -> Value {
     found
 }
 
-/// The user of the processes of a golden job, whose templates all name the same one.
+/// Returns the user id of the processes of a golden job. All templates of a job name the same user.
 fn user(spec: &JobSpec) -> u64 {
     let template = spec.groups[0].template.as_ref().expect("a template");
     match (template.pod["spec"]["securityContext"]["runAsUser"].as_u64(), spec.pod.run_as) {
         (Some(user), _) => user,
-        // The image's.
+        // The user of the shared image.
         (None, Some(RunAs::Image)) => 1000,
         (None, _) => 65532,
     }
@@ -159,7 +160,7 @@ fn the_corpus_of_tfjobs_becomes_pods_or_is_refused() {
     let namespace = &stage.cluster().namespace;
     namespace.kubectl(&["create", "serviceaccount", "trainer"]);
     namespace.kubectl(&["create", "secret", "generic", "keys", "--from-literal=training=secret"]);
-    // It belongs to the whole cluster, so it stays for the next time.
+    // This may fail: the class belongs to the whole cluster, and an earlier run may have created it.
     namespace.try_kubectl(&["create", "priorityclass", "high", "--value=1"]);
     let post = |body: &str| {
         let answer = stage.curl(&["-H", "content-type: application/json", "-d", body], "/v1/tfjobs");
@@ -186,7 +187,7 @@ fn the_corpus_of_tfjobs_becomes_pods_or_is_refused() {
     }
     for file in &accepted {
         check(&stage, file);
-        println!("{}: as it promises", file.name);
+        println!("{}: as expected", file.name);
     }
     println!("{} files ran, {} were refused", accepted.len(), refused.len());
 }
@@ -205,7 +206,7 @@ fn check(stage: &Stage, file: &File) {
     assert_eq!(view.replicas.len() as u32, Role::ALL.into_iter().map(|role| spec.count(role)).sum::<u32>());
     for replica in view.replicas.iter().map(|view| view.replica) {
         let printed = stage.verb(&["logs", &file.name, "--replica", &replica.to_string()]).code(0).stdout;
-        // The job may succeed before this replica has printed anything.
+        // If another replica decides the job's success, the job may succeed before this replica has printed anything.
         if printed.is_empty() && replica.role != Role::Chief && replica.to_string() != "worker-0" {
             continue;
         }
@@ -220,7 +221,7 @@ fn check(stage: &Stage, file: &File) {
         for (variable, value) in &spec.env {
             assert_eq!(found["env"][variable.as_str()], value.as_str(), "{} {replica}", file.name);
         }
-        // The cluster of an elastic job has the members that were there at the start.
+        // An elastic job may start with fewer members than the golden job.
         if spec.worker_min.is_none() {
             assert_eq!(found["tf_config"], expected(&spec, replica), "{} {replica}", file.name);
         }

@@ -1,4 +1,4 @@
-//! `client why` for failures that only a cluster causes.
+//! Tests of `client why` after failures that only a cluster causes.
 
 use e2e::cluster::Image;
 use e2e::scripts::{STUBBORN, with_peers};
@@ -7,10 +7,10 @@ use protocol::view::JobState;
 
 e2e::journeys_of_causes!(Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]);
 
-/// The output of `why`. Asserts how it begins.
+/// Returns the output of `why`. Asserts that the output begins with `begins`.
 fn says(stage: &Stage, job: &str, begins: &str) -> String {
     let why = stage.verb(&["why", job]).code(0).stdout;
-    assert!(why.starts_with(begins), "{begins:?} at the beginning of:\n{why}");
+    assert!(why.starts_with(begins), "no {begins:?} at the beginning of:\n{why}");
     why
 }
 
@@ -40,7 +40,7 @@ fn why_names_the_evicted_replica_and_says_that_the_restart_does_not_count() {
     client.until_printed(2, "ready");
     stage.cluster().evict("evicted-worker-1");
     let again = || Some(stage.status("evicted")).filter(|view| view.restarts.total() == 1);
-    within("the gang starts again", again, || stage.cluster().to_string());
+    within("the job has one restart", again, || stage.cluster().to_string());
     client.until_printed(4, "ready");
     assert_eq!(stage.status("evicted").state, JobState::Running);
     let begins = "job evicted is running, after 1 restart, 1 of them not counted\n\nfirst to fail  worker-1\n\

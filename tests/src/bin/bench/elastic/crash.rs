@@ -1,4 +1,5 @@
-//! The crash of one of eight scripts, beside a shell that starts eight, and beside torchrun.
+//! Measures the restart after 1 of 8 scripts crashes. Compares it with a shell that starts 8 scripts, and with
+//! torchrun.
 
 use std::any::Any;
 use std::io::Write as _;
@@ -10,11 +11,11 @@ use super::torchrun::{self, Torchrun, Tuning};
 use super::{PEER_CRASHES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// torchrun looks at its scripts at this interval by default, in some versions more often. A crash comes at a random time
-/// of the interval.
+/// The longest interval at which any version of torchrun checks its scripts by default. Each crash comes at a random
+/// time within this interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Scripts that a launcher starts again when one crashes.
+/// Scripts of a launcher. When one script crashes, the launcher restarts all of them.
 struct Crashing {
     // Declared before the folder, so the launcher is dropped first.
     _launcher: Box<dyn Any>,
@@ -22,7 +23,7 @@ struct Crashing {
     gang: Gang,
 }
 
-/// All launchers crash in turn. The times of a turn are a pair.
+/// Crashes a script of each launcher in turn. The times of a turn are a pair.
 pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut shell = Site::new(HELLO)?;
     let workers = WORKERS.to_string();
@@ -42,13 +43,13 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let added = added(&crashes, &starts);
     let mut rows = vec![
         Row {
-            what: "crash of 1 of 8, to the last of the next 8".to_owned(),
+            what: "crash of 1 of 8 scripts, until all 8 have restarted".to_owned(),
             muster: Figure::Times(crashes.clone()),
             bare: Some(Figure::Times(starts.clone())),
             bare_is: "a shell's start of the same 8",
         },
         Row {
-            what: "the same, added by the launcher".to_owned(),
+            what: "the same, without the time of a shell's start".to_owned(),
             muster: Figure::Times(added.clone()),
             bare: None,
             bare_is: "",
@@ -57,7 +58,7 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     for (_, bare_is, times) in peers {
         let count = times.len();
         rows.push(Row {
-            what: format!("the same, the first {count} crashes"),
+            what: format!("the same, only the first {count} crashes"),
             muster: Figure::Times(added[..count].to_vec()),
             bare: Some(Figure::Times(self::added(&times, &starts[..count]))),
             bare_is,
@@ -82,7 +83,7 @@ impl Crashing {
     }
 }
 
-/// torchrun in both tunings, if it is installed.
+/// Starts torchrun with both tunings. Returns nothing if torchrun is not installed.
 fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
     let version = match torchrun::version() {
         Ok(version) => version,
@@ -91,7 +92,7 @@ fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
             return Ok(vec![]);
         }
     };
-    writeln!(std::io::stderr(), "torchrun is that of torch {version}")?;
+    writeln!(std::io::stderr(), "torchrun belongs to torch {version}")?;
     let of = |tuning| Crashing::start(move |site| Ok(Box::new(Torchrun::of_all(site, tuning)?)));
     Ok(vec![
         (of(Tuning::Default)?, "torchrun, default intervals", vec![]),
@@ -99,7 +100,7 @@ fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
     ])
 }
 
-/// What a launcher adds to a shell's start of the same scripts. At least a microsecond, so that ratios exist.
+/// The time that a launcher adds to a shell's start of the same scripts. At least 1 µs, because ratios divide by it.
 fn added(times: &[Duration], starts: &[Duration]) -> Vec<Duration> {
     let least = Duration::from_micros(1);
     times.iter().zip(starts).map(|(time, start)| time.saturating_sub(*start).max(least)).collect()

@@ -1,5 +1,5 @@
-//! Changes of a gang of fake agents, which only answer: the time, beside a loop that sends the same bytes, and the writes of
-//! records.
+//! Measures a gang of fake agents, which answer but run no script. After a crash: the time to restart, compared with a
+//! loop that sends the same bytes. After an eviction: the writes of the record.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use tokio::task::JoinSet;
 use crate::launch;
 use crate::sample::{Figure, RUNS, Row, median};
 
-/// Sizes of a small gang and of one four times as large. If this process may not open enough files for the first pair, the
-/// second one is measured.
+/// Pairs of sizes: a small gang, and a gang four times as large. If the limit of open files is too low for the first
+/// pair, the second pair is measured.
 const SIZES: [[u32; 2]; 2] = [[1000, 4000], [500, 2000]];
-/// Open files for a fake agent: its listener, and both ends of its connections for status, output and calls.
+/// Open files of each fake agent: its listener, and both ends of its connections for status, output and calls.
 const FILES_PER_AGENT: u64 = 7;
 /// Agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
 const AT_ONCE: usize = 64;
@@ -37,7 +37,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// Pause between two looks at the agents.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Crashes of a script. The master stops the others and starts all again.
+/// Measures crashes of a script. After each crash, the master stops the other scripts and restarts all.
 pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
     Descriptors::raise()?;
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -45,7 +45,7 @@ pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
     let [small, large] = *SIZES.iter().find(fits).context("too few open files are allowed; see ulimit -Hn")?;
     let (quick, slow) = (crashes(small).await?, crashes(large).await?);
     let row = |agents, times: &[Duration], bare_is, bare| Row {
-        what: format!("crash to last start, {agents} fake agents"),
+        what: format!("crash of 1 script, until all have restarted, {agents} fake agents"),
         muster: Figure::Times(times.to_vec()),
         bare: Some(bare),
         bare_is,
@@ -62,7 +62,7 @@ pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Whether a loop waits until the stopped runs have ended, as is needed if two runs must not overlap.
+/// Whether a loop waits until the stopped runs have ended. Without this wait, runs of two starts could overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ends {
     Assumed,
@@ -86,7 +86,7 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Sends prepared bytes: a stop to every agent, then its environment, then its start.
+/// Measures loops that send prepared bytes: a stop to every agent, then its environment, then the request to run.
 async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     let backend = FakeBackend::new(Arrival::AtOnce);
     let spec = spec(None, count)?;
@@ -94,7 +94,7 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     let members = plan::replicas(&spec).into_iter().zip(agents).collect();
     let client = AgentClient::new();
     let mut times = vec![];
-    // The first one only starts the agents.
+    // The first iteration only starts the scripts and is not measured.
     for sequence in 1..=u32::try_from(RUNS)? + 1 {
         let generation = Generation { epoch: 1, sequence };
         let rendezvous = Rendezvous::new(&spec, generation, &members);
@@ -119,7 +119,7 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     Ok(times.split_off(1))
 }
 
-/// Polls each agent for the next change of its status, as a master does while the gang runs.
+/// Polls each agent for the next change of its status, like a master while the gang runs.
 async fn reports(
     client: &AgentClient,
     backend: &FakeBackend,
@@ -132,7 +132,7 @@ async fn reports(
         reports.spawn(async move { client.status(address, Some(poll)).await });
         let begin = Instant::now();
         while agent.polls() == polls {
-            ensure!(begin.elapsed() < DEADLINE, "an agent gets no poll");
+            ensure!(begin.elapsed() < DEADLINE, "an agent has received no poll within {DEADLINE:?}");
             tokio::task::yield_now().await;
         }
     }
@@ -146,7 +146,7 @@ async fn each<T, F: Future<Output = Result<(), AgentError>>>(
     stream::iter(all).map(Ok).try_for_each_concurrent(AT_ONCE, call).await
 }
 
-/// Writes of the record while a worker is evicted and replaced.
+/// Counts the writes of the record while a worker is evicted and replaced.
 pub(crate) async fn writes() -> anyhow::Result<Vec<Row>> {
     let gang = FakeGang::start(spec(Some(4), 8)?).await?;
     let before = (gang.store.history().await.len(), gang.job.view.borrow().generation);
@@ -194,15 +194,15 @@ impl FakeGang {
     async fn until(&self, is_it: impl FnMut(&JobView) -> bool) -> anyhow::Result<()> {
         let mut view = self.job.view.clone();
         let seen = tokio::time::timeout(DEADLINE, view.wait_for(is_it)).await;
-        seen.with_context(|| format!("timeout: {:?}", self.job.view.borrow().state))??;
+        seen.with_context(|| format!("timeout; the job's state: {:?}", self.job.view.borrow().state))??;
         Ok(())
     }
 
-    /// Waits until the master has nothing to do but wait for its agents.
+    /// Waits until the master follows every agent.
     async fn is_followed(&self, agents: &[FakeAgent]) -> anyhow::Result<()> {
         let begin = Instant::now();
         while !agents.iter().all(FakeAgent::is_followed) {
-            ensure!(begin.elapsed() < DEADLINE, "the master does not follow every agent");
+            ensure!(begin.elapsed() < DEADLINE, "the master does not follow every agent within {DEADLINE:?}");
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
         Ok(())
@@ -219,7 +219,7 @@ impl FakeGang {
 
 fn last_start(agents: &[FakeAgent]) -> anyhow::Result<Instant> {
     let starts: Vec<Instant> = agents.iter().filter_map(|agent| agent.history().starts.last().copied()).collect();
-    ensure!(starts.len() == agents.len(), "every agent has started");
+    ensure!(starts.len() == agents.len(), "{} of {} agents have started a run", starts.len(), agents.len());
     starts.into_iter().max().context("there are agents")
 }
 

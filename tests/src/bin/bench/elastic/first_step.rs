@@ -1,5 +1,5 @@
-//! Real TensorFlow: from the crash of one of four workers to the first step of the last one, with warm interpreters and
-//! without.
+//! Measures real TensorFlow: from the crash of one of four workers until all workers have finished their first step.
+//! The jobs run with and without warm interpreters.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) const WORKERS: usize = 4;
 /// The line of `examples/elastic/exec.py` after which a step is complete.
 pub(crate) const STEP: &str = "        step += 1\n";
 
-/// Jobs with and without warm interpreters, in turn, twice.
+/// Measures jobs with and without warm interpreters in turn, twice.
 pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     if pairs == 0 {
         return Ok(vec![]);
@@ -25,21 +25,21 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
         cold.extend(crashes(&["--no-preload"], half)?);
     }
     Ok(vec![Row {
-        what: "TensorFlow, crash of 1 of 4, to the last first step".to_owned(),
+        what: "TensorFlow, crash of 1 of 4, until all have made a step".to_owned(),
         muster: Figure::Times(warm),
         bare: Some(Figure::Times(cold)),
         bare_is: "Muster with --no-preload",
     }])
 }
 
-/// An example whose script notes its first step, which is complete after this line.
+/// Returns a site with an example. Its script notes its first step, which is complete after the line `step`.
 pub(crate) fn site(example: &str, step: &str) -> anyhow::Result<Site> {
     let scene = Scene::of_example(example);
     let exec_py = scene.path().join("exec.py");
     let script = fs::read_to_string(&exec_py)?;
     ensure!(script.contains(step), "examples/{example}/exec.py has no line {step:?}");
     let indent = &step[..step.len() - step.trim_start().len()];
-    // Python runs a module only at the first import.
+    // Python runs a module only at its first import, so the script notes only its first step.
     fs::write(&exec_py, script.replace(step, &format!("{step}{indent}import starts\n")))?;
     Site::of(scene)
 }

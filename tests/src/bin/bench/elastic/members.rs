@@ -1,4 +1,4 @@
-//! Elastic jobs of hello scripts: an agent is killed, and the number of workers is changed.
+//! Measures elastic jobs of hello scripts after an agent is killed, and after the number of workers is changed.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,11 +13,11 @@ use super::torchrun::{self, Torchruns, Tuning};
 use super::{PEER_LOSSES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// Workers of one job whose agents are killed, each twice. Later replacements would wait longer.
+/// Places of one job whose agents are killed, each twice. The pause before a third replacement would be longer.
 const LOSERS: usize = WORKERS;
 
-/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The replacement of the first one comes at once, usually before
-/// the next start. If it is killed too, the next replacement comes after 1 s, and 7 workers start.
+/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The first agent is replaced at once, usually before the
+/// next start. If its replacement is killed too, the next replacement comes after 1 s, and 7 workers start.
 pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut with_7, mut with_8) = (vec![], vec![]);
     for first in (0..pairs).step_by(LOSERS) {
@@ -25,7 +25,7 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
         let _master = site.muster(&["--worker-num", "4:8"]);
         let mut gang = site.gang_of(WORKERS)?;
         for _ in first..pairs.min(first + LOSERS) {
-            // The other workers move up, and the replacement gets the last rank. So each worker has rank 0 in turn.
+            // The other workers move up by one rank, and the replacement gets the last rank. So each place gets rank 0.
             for rank in [0, WORKERS - 1] {
                 let event = kill(parent(gang.pids[rank]).context("the script has an agent")?);
                 gang = site.next_gang()?;
@@ -44,21 +44,24 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
         bare_is: "",
     };
     let without = with_7.clone();
-    let mut rows = vec![row("replaced in time: to the last of 8", with_8), row("to the last of 7", with_7)];
+    let mut rows = vec![
+        row("replaced in time, until 8 scripts have started", with_8),
+        row("until 7 scripts have started", with_7),
+    ];
     if torchrun::version().is_ok() {
         for (tuning, bare_is) in [
             (Tuning::Default, "8 torchruns 4:8, default intervals"),
             (Tuning::Fast, "8 torchruns 4:8, last_call_timeout=1"),
         ] {
             let bare = Some(Figure::Times(peer(tuning, pairs)?));
-            rows.push(Row { bare, bare_is, ..row("to the last of 7", without.clone()) });
+            rows.push(Row { bare, bare_is, ..row("until 7 scripts have started", without.clone()) });
         }
     }
     Ok(rows)
 }
 
-/// Kills torchruns, each with its script. The other torchruns notice only failures of their own scripts. In a training, the
-/// broken connection would end these scripts; here, one of them is killed instead.
+/// Kills torchruns, each with its script. The other torchruns notice only failures of their own scripts. In a training,
+/// these scripts would end because a connection breaks. Here, the benchmark kills one of these scripts instead.
 fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let mut torchruns = Torchruns::start(&site, tuning)?;
@@ -77,7 +80,7 @@ fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Changes the number of workers of one job.
+/// Measures changes of the number of workers of one job.
 pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut shell = Site::new(HELLO)?;
     let mut site = Site::new(HELLO)?;
@@ -105,7 +108,7 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let before: Generation = scale(WORKERS / 2)?.1.generation.parse()?;
     let after: Generation = scale(WORKERS)?.1.generation.parse()?;
     let row = |what: &str, times| Row {
-        what: format!("{what}, to the last script"),
+        what: format!("{what}, until all scripts have started"),
         muster: Figure::Times(times),
         bare: Some(Figure::Times(starts.clone())),
         bare_is: "a shell's start of 8",
@@ -114,7 +117,7 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
         row("scale 8 to 7", shrinks),
         row("scale 7 to 8, with the agent's start", grows),
         Row {
-            what: "starts after 4 workers join at once".to_owned(),
+            what: "number of starts after 4 workers join at once".to_owned(),
             muster: Figure::Count((after.sequence - before.sequence).into()),
             bare: None,
             bare_is: "",

@@ -1,4 +1,5 @@
-//! `make bench-elastic`: how fast a gang changes, beside a shell that starts the same scripts, torchrun, and simple loops.
+//! `make bench-elastic`: measures how fast a gang changes. Compares this with a shell that starts the same scripts,
+//! with torchrun, and with simple loops.
 
 mod crash;
 mod fakes;
@@ -13,12 +14,12 @@ use crate::sample::{Row, note};
 
 /// Workers of a gang of hello scripts.
 pub(crate) const WORKERS: usize = 8;
-/// Maximum crashes of each peer. A peer can take seconds for each.
+/// Maximum crashes of each peer, a launcher that Muster is compared with. A peer can take seconds after each crash.
 const PEER_CRASHES: usize = 20;
-/// Maximum agents of each peer that are killed. A peer can take a minute for each.
+/// Maximum number of agents of each peer that are killed. A peer can take a minute after each.
 const PEER_LOSSES: usize = 3;
 
-/// All rows. Each measurement of processes is repeated `pairs` times, and that of TensorFlow `tensorflow_pairs` times.
+/// Returns all rows, with `pairs` measurements of processes and `tensorflow_pairs` measurements of TensorFlow.
 pub(crate) async fn compare(pairs: usize, tensorflow_pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut rows = vec![];
     for measure in [crash::compare, members::lost, members::scaled, silent::stopped] {

@@ -1,4 +1,4 @@
-//! Agents that stop answering: after the lease, the job goes on without them.
+//! Measures the time until a job goes on without an agent that has stopped answering. It includes the agent's lease.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::WORKERS;
 use super::site::{HELLO, JOB, Launcher, Site, strike};
 use crate::sample::{Figure, Row};
 
-/// Maximum agents that are stopped. Each takes seconds.
+/// Maximum number of agents that are stopped. Each measurement takes seconds.
 const SILENCES: usize = 10;
-/// Agents of one job that are stopped. Later replacements would wait longer.
+/// Number of agents of one job that are stopped. With so few, the master replaces each agent without a pause.
 const SILENCES_OF_A_JOB: usize = 4;
 const ELASTIC: [&str; 2] = ["--worker-num", "4:8"];
 
@@ -21,7 +21,7 @@ const ELASTIC: [&str; 2] = ["--worker-num", "4:8"];
 pub(crate) fn stopped(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let count = pairs.min(SILENCES);
     let row = |on: &str, times: Vec<Duration>| Row {
-        what: format!("4:8 on {on}, agent silent, lease 1 s, to the last of the others"),
+        what: format!("4:8 on {on}, agent stopped, lease 1 s, until the others have restarted"),
         muster: Figure::Times(times),
         bare: None,
         bare_is: "",
@@ -47,7 +47,7 @@ fn processes(count: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// The agents are machines with addresses of loopback.
+/// Each agent has its own loopback address, so the master takes it for a machine.
 fn machines(count: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let master = Master::start(site.scene.path(), &["--state-dir", "state", "--backend", "joined"], &[]);
@@ -58,7 +58,7 @@ fn machines(count: usize) -> anyhow::Result<Vec<Duration>> {
         let pid = agents[silence % WORKERS].pid();
         let event = strike(pid, Signal::STOP);
         times.push(site.gang_of(WORKERS - 1)?.since(event)?);
-        // It ends its script and joins again.
+        // The agent ends its script and joins again.
         signal(pid, Signal::CONT);
     }
     Ok(times)

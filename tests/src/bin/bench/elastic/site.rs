@@ -1,4 +1,4 @@
-//! A folder with scripts that note when they start, and what starts them there.
+//! A folder with scripts that note when they start, and the launchers that start the scripts in this folder.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::WORKERS;
 
-/// Does nothing for ever.
+/// A script that notes its start and then sleeps.
 pub(crate) const HELLO: &str = "import starts, time\ntime.sleep(1e6)\n";
 
 /// Name of the job of a site.
@@ -28,7 +28,7 @@ pub(crate) const STARTS: &str = "starts.py";
 /// Name of the folder with the code that a job brings.
 pub(crate) const CODE: &str = "code";
 
-/// Notes in the file NOTES the time when it is imported. The time of day is comparable with the harness's, because both use one machine.
+/// A module that writes the time of its import to the file NOTES. The benchmark uses the same clock.
 const STARTS_PY: &str = r#"
 import os, time
 at, env = time.time_ns(), os.environ
@@ -40,14 +40,14 @@ with open(NOTES, "a") as file: file.write(line)
 /// Starts the scripts without a launcher.
 const SHELL: &str = r#"for rank in $(seq 0 $((WORLD_SIZE - 1))); do RANK=$rank python exec.py & done; wait"#;
 
-/// How often the notes are read. The times are in the notes, so this does not affect them.
+/// Interval at which the notes are read. It does not affect the measured times, which are in the notes.
 const POLL: Duration = Duration::from_millis(5);
 
-/// A folder with an exec.py. Dropping this kills the processes in it.
+/// A folder with an exec.py. Dropping this kills the processes in the folder.
 pub(crate) struct Site {
     pub(crate) scene: Scene,
     notes: File,
-    /// Notes of gangs that [`Self::next_gang`] has not returned yet.
+    /// The notes after the last gang that [`Self::next_gang`] has returned.
     unread: String,
 }
 
@@ -56,13 +56,13 @@ pub(crate) struct Site {
 pub(crate) struct Gang {
     pub(crate) world: usize,
     pub(crate) generation: String,
-    /// When the last of them started.
+    /// When the last script started.
     pub(crate) started: SystemTime,
     /// Process ids, by rank.
     pub(crate) pids: Vec<u32>,
 }
 
-/// A script's start.
+/// A line of the notes: the start of one script.
 #[derive(Debug)]
 struct Note {
     rank: usize,
@@ -84,7 +84,7 @@ impl Site {
         Ok(Self { notes: File::open(notes)?, unread: String::new(), scene })
     }
 
-    /// Moves the scripts into the folder [`CODE`] there, which jobs can bring.
+    /// Moves the scripts into the subfolder [`CODE`], which jobs can bring.
     pub(crate) fn with_code(self) -> anyhow::Result<Self> {
         let code = self.scene.path().join(CODE);
         fs::create_dir(&code)?;
@@ -97,7 +97,7 @@ impl Site {
         Ok(self)
     }
 
-    /// A command in the folder that finds the same Python as all others.
+    /// A command that runs in the folder. All such commands find the same Python.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.scene.path()).env("PATH", path()).env("TMPDIR", self.scene.path());
@@ -105,7 +105,7 @@ impl Site {
         command
     }
 
-    /// Waits until all scripts of a start later than the last one have started.
+    /// Waits for the next start in which all scripts have started. Skips incomplete starts.
     pub(crate) fn next_gang(&mut self) -> anyhow::Result<Gang> {
         let begin = Instant::now();
         loop {
@@ -119,7 +119,7 @@ impl Site {
         }
     }
 
-    /// Like [`Self::next_gang`], with this number of scripts.
+    /// Like [`Self::next_gang`], but skips starts with another number of scripts.
     pub(crate) fn gang_of(&mut self, world: usize) -> anyhow::Result<Gang> {
         loop {
             let gang = self.next_gang()?;
@@ -129,7 +129,7 @@ impl Site {
         }
     }
 
-    /// Time from here until a shell has started all scripts. They are killed after that.
+    /// Returns the time until a shell has started all scripts. Kills the scripts afterwards.
     pub(crate) fn shell_start(&mut self) -> anyhow::Result<Duration> {
         let begin = SystemTime::now();
         let mut shell = self
@@ -161,7 +161,7 @@ impl Gang {
     }
 }
 
-/// Changes the job of a site. Faster than a client that must start first.
+/// Changes the job of a site by a request. This is faster than a client, whose process must start first.
 pub(crate) fn patch(master: &str, change: &Value) -> anyhow::Result<()> {
     let (address, body) = (master.trim_start_matches("http://"), change.to_string());
     let mut stream = TcpStream::connect(address)?;
@@ -177,19 +177,19 @@ pub(crate) fn patch(master: &str, change: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills a process. Returns the time just before that.
+/// Kills a process. Returns the time just before the kill.
 pub(crate) fn kill(pid: u32) -> SystemTime {
     strike(pid, Signal::KILL)
 }
 
-/// Sends a signal. Returns the time just before that.
+/// Sends a signal. Returns the time just before the signal.
 pub(crate) fn strike(pid: u32, with: Signal) -> SystemTime {
     let now = SystemTime::now();
     signal(pid, with);
     now
 }
 
-/// A program that starts scripts. Dropping this kills it.
+/// A program that starts scripts. Dropping this kills the program.
 pub(crate) struct Launcher(Child);
 
 impl Launcher {
@@ -205,13 +205,13 @@ impl Launcher {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // The kill fails if it has ended.
+        // The kill fails if the program has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The first complete start in these notes, and the number of lines up to its end.
+/// Returns the first complete start in these notes, and the number of lines up to the end of this start.
 fn first_gang(text: &str) -> Option<(Gang, usize)> {
     let complete = text.rfind('\n').map_or("", |end| &text[..end]);
     let notes: Vec<Note> = complete.lines().filter_map(note).collect();

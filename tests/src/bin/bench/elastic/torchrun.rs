@@ -1,4 +1,4 @@
-//! torchrun, which runs the scripts that Muster runs in this benchmark.
+//! Starts torchrun with the scripts that Muster runs in this benchmark.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -13,14 +13,14 @@ use super::site::{Launcher, Site};
 pub(crate) enum Tuning {
     /// torchrun's defaults.
     Default,
-    /// Short ones.
+    /// Shorter intervals than the defaults.
     Fast,
 }
 
-/// A running torchrun. Dropping this kills it. Its scripts survive that; dropping the [`Site`] kills them.
+/// A running torchrun. Dropping this kills torchrun but not its scripts. Dropping the [`Site`] kills the scripts.
 pub(crate) struct Torchrun(Launcher);
 
-/// torchruns with one script each. A start needs at least four of the eight. The first torchrun hosts the rendezvous.
+/// Eight torchruns with one script each. A start needs at least four of them. The first torchrun hosts the rendezvous.
 pub(crate) struct Torchruns {
     tuning: Tuning,
     port: u16,
@@ -49,7 +49,7 @@ impl Torchruns {
         Ok(started)
     }
 
-    /// Adds one that joins the others.
+    /// Adds a torchrun that joins the others.
     pub(crate) fn add(&mut self, site: &Site) -> anyhow::Result<()> {
         let is_host = if self.each.is_empty() { "is_host=1" } else { "is_host=0" };
         let mut command = command(site, self.tuning, self.port, is_host);
@@ -58,12 +58,12 @@ impl Torchruns {
         Ok(())
     }
 
-    /// The process id of the newest one.
+    /// The process id of the newest torchrun.
     pub(crate) fn newest(&self) -> Option<u32> {
         self.each.last().map(|newest| newest.0.pid())
     }
 
-    /// Kills the newest one.
+    /// Kills the newest torchrun.
     pub(crate) fn kill_newest(&mut self) {
         self.each.pop();
     }
@@ -72,7 +72,7 @@ impl Torchruns {
 /// The version of PyTorch that torchrun uses.
 ///
 /// # Errors
-/// If it is not installed.
+/// If torchrun is not installed.
 pub(crate) fn version() -> anyhow::Result<String> {
     let site = Site::new("")?;
     // The first line of the file torchrun names its Python interpreter.
@@ -92,8 +92,8 @@ fn command(site: &Site, tuning: Tuning, port: u16, is_host: &str) -> Command {
     };
     let mut command = site.command("torchrun");
     command.args(["--rdzv_backend", "c10d", "--rdzv_id", "bench", "--max_restarts", "100000"]);
-    // No output is redirected, because no script has this local rank. The default means the same, but it fails in torch 1.13
-    // with Python 3.11.
+    // No script has local rank 9, so no output is redirected. Without these flags the result would be the same, but
+    // torch 1.13 fails with Python 3.11.
     command.args(["--redirects", "9:1", "--tee", "9:1"]);
     command.args(["--rdzv_endpoint", &format!("127.0.0.1:{port}"), "--rdzv_conf", &format!("{is_host}{tuned}")]);
     if tuning == Tuning::Fast {
@@ -102,7 +102,7 @@ fn command(site: &Site, tuning: Tuning, port: u16, is_host: &str) -> Command {
     command
 }
 
-/// torchrun listens on all addresses, so the port must be free on all of them.
+/// Returns a port that is free on all addresses, because torchrun listens on all of them.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }
