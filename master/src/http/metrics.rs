@@ -1,5 +1,5 @@
 //! This master's metrics, in the text format of Prometheus. They name no job, so a collector needs no token. With a
-//! token, the collector could submit jobs, and so run code.
+//! token, a collector could submit jobs and thereby run code.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;

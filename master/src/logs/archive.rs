@@ -47,7 +47,7 @@ impl Archive {
         Self { dir, budget, jobs: Mutex::default(), completed: Arc::default() }
     }
 
-    /// The logs of the job with this uid. Touches no file.
+    /// The logs of the job with this uid. Accesses no file.
     pub fn job(&self, uid: &str, replicas: &[ReplicaId]) -> Arc<JobLogs> {
         let logs = JobLogs { completed: Arc::clone(&self.completed), ..JobLogs::new(self.dir.join(uid), replicas) };
         let logs = Arc::new(logs);

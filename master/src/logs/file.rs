@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept};
 
-/// One replica's file. It exists once there is output to keep.
+/// One replica's file. It is created when the first output arrives.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -45,7 +45,7 @@ impl LogFile {
     }
 
     /// Keeps bytes that begin at `offset` and returns the new end. Bytes that the file has already are skipped. A
-    /// gap is kept as a gap, even with no bytes after it.
+    /// gap before `offset` is kept as a gap, even if `bytes` is empty.
     pub(super) fn append(&mut self, offset: u64, bytes: &[u8], then: Then) -> io::Result<u64> {
         self.create()?;
         self.with(then, |log| {
@@ -69,7 +69,8 @@ impl LogFile {
         self.if_kept(then, Tail::Begins(0), |log| log.tail_step(offset, lines))
     }
 
-    /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores it.
+    /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores this
+    /// offset.
     pub(super) fn base_of(&mut self, boot_id: &str) -> io::Result<u64> {
         if matches!(self.state, State::Removed) {
             return Err(removed());
@@ -80,7 +81,7 @@ impl LogFile {
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
             return Ok(base);
         }
-        // If nothing was stored before, this is the first agent.
+        // If no offset was stored before, this is the replica's first agent.
         let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
         self.create_folder()?;
         // Write a new file first: if the disk is full, the old file must remain.
@@ -122,7 +123,7 @@ impl LogFile {
         self.path.parent().map_or(Ok(()), fs::create_dir_all)
     }
 
-    /// Opens the file. An unreadable file is set aside, so that later output is kept.
+    /// Opens the file. Renames an unreadable file and begins a new one, so that later output is kept.
     fn open(&self) -> io::Result<BoundedLog> {
         let open = || BoundedLog::open(&self.path, KEPT_BYTES);
         match open() {
@@ -184,7 +185,7 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     Ok(kept)
 }
 
-/// The replicas whose output a folder has.
+/// The replicas whose output the folder contains.
 pub(super) fn replicas_in(dir: &Path) -> io::Result<Vec<ReplicaId>> {
     let replica = |path: PathBuf| path.file_stem()?.to_str()?.parse().ok();
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| replica(entry.path())).collect())

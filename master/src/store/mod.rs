@@ -58,7 +58,7 @@ pub enum StoreEvent {
     Deleted(JobName),
     /// The record of this job has become unreadable. The master that drives the job can write the record again.
     Damaged(JobKey),
-    /// The watch has reported every readable record that existed when it began. Sent once.
+    /// The watch has reported every readable record that existed when the watch began. Sent once.
     Replayed {
         /// Whether all records were readable.
         all_readable: bool,
@@ -80,7 +80,7 @@ pub enum StoreError {
     /// A record with this name exists and is unreadable.
     #[error("the record of job \"{}\" cannot be read: {reason}", job.name)]
     Unreadable {
-        /// The job. Its uid is empty if it cannot be read.
+        /// The job. The uid is empty if it cannot be read.
         job: JobKey,
         /// Why the record is unreadable.
         reason: String,
@@ -89,7 +89,7 @@ pub enum StoreError {
         /// The version to pass to [`JobStore::update`] to write the record again.
         version: Version,
     },
-    /// A later version of the master wrote the record. This version leaves it alone.
+    /// A later version of the master wrote the record. This version does not change it.
     #[error(
         "a later version of the master wrote the record of job \"{job}\", in format {format}; this version knows format \
          {FORMAT}"
@@ -100,7 +100,7 @@ pub enum StoreError {
         /// The format of the record.
         format: u32,
     },
-    /// The database or the API refuses the record. A retry succeeds only if its rules change.
+    /// The database or the API refuses the record. A retry would fail too, for example until an admission policy changes.
     #[error("the record was refused: {0}")]
     Refused(String),
     /// The database or the API does not answer, or answers with an error.
@@ -151,7 +151,8 @@ pub trait JobStore: Send + Sync {
     /// Replaces a record if it still has this `version` (compare-and-swap).
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it has changed, [`StoreError::NotFound`] if it is absent, [`StoreError::Refused`].
+    /// [`StoreError::Conflict`] if the record has changed, [`StoreError::NotFound`] if it is absent,
+    /// [`StoreError::Refused`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
     /// Removes the record of the job with this uid. It succeeds without a change if the record is absent, or belongs to
@@ -209,7 +210,7 @@ pub async fn amend(
 /// Whether a record must be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The record is already as it should be.
+    /// The record needs no change.
     Nothing,
     /// The record was changed.
     Write,
