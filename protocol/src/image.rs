@@ -58,7 +58,8 @@ impl ImageRef {
         format!("{}/{path}:{tag}", registry.trim_end_matches('/')).parse().ok()
     }
 
-    /// The same repository with a digest and no tag: a tag may later name another image. `None` if `digest` is invalid.
+    /// The same repository with a digest. The tag is dropped, because it may later name another image. `None` if
+    /// `digest` is invalid.
     pub fn at(&self, digest: &str) -> Option<Self> {
         let digest = Some(digest.to_owned()).filter(|digest| is_digest(digest));
         digest.map(|digest| Self { repository: self.repository.clone(), tag: None, digest: Some(digest) })
@@ -112,7 +113,7 @@ fn is_repository(text: &str) -> bool {
     text.len() <= NAME_MAX && !is_id && path.split('/').all(is_path_component)
 }
 
-/// Whether the text before the first slash is a host, and not a part of a path on the default registry.
+/// Whether the text before the first slash is a host. Otherwise, the text is a part of a path on the default registry.
 fn is_host(text: &str) -> bool {
     let port_ok = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {

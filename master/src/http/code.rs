@@ -150,7 +150,7 @@ async fn answered(
 }
 
 fn too_slow() -> ApiError {
-    let detail = "the blobs arrived too slowly: send at least 16 KiB per second, without a pause of 10 s, for 5 minutes at most";
+    let detail = "the blobs arrived too slowly: send at least 16 KiB per second, without a pause of 10 s, in 5 minutes";
     ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
 }
 

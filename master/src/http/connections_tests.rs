@@ -95,7 +95,7 @@ async fn a_connection_that_is_being_answered_is_not_closed_for_a_new_one() {
     let mut place = Place::with_room_for_two().await;
     let mut two = [place.connect(&request("/wait")).await, place.connect(&request("/wait")).await];
     place.asked.wait_for(|count| *count == 2).await.unwrap();
-    assert_eq!(read(&mut place.connect(&request("/")).await).await, "", "both connections are being answered, so a new one is closed");
+    assert_eq!(read(&mut place.connect(&request("/")).await).await, "", "the server refuses a third connection");
     place.answers.send_replace(true);
     for stream in &mut two {
         assert!(read(stream).await.ends_with("at last"));

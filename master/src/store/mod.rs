@@ -100,7 +100,7 @@ pub enum StoreError {
         /// The format of the record.
         format: u32,
     },
-    /// The database or the API refuses the record. A retry would fail too, for example until an admission policy changes.
+    /// The database or the API refuses the record. A retry fails too, until the rules of the database or API change.
     #[error("the record was refused: {0}")]
     Refused(String),
     /// The database or the API does not answer, or answers with an error.

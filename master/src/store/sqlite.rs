@@ -1,4 +1,5 @@
-//! Stores records in one SQLite file, for the process back end, which has no API server. A crash loses no record.
+//! Stores records in one SQLite file, for the back ends `process` and `joined`, which have no API server. A crash loses
+//! no record.
 
 use std::error::Error;
 use std::path::Path;
@@ -26,7 +27,7 @@ struct Inner {
     watchers: Watchers,
 }
 
-/// One row for each job. The record is JSON; the version counts its changes.
+/// One row for each job. The record is JSON. Each change increases the version.
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS jobs (
     name    TEXT PRIMARY KEY,
     version INTEGER NOT NULL,
