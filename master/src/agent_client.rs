@@ -36,7 +36,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time to find an agent that wants to join. The agent waits longer than this for the answer to its message.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. Another program than an agent may answer.
+/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. A limit is needed, because any program may answer
+/// at an agent's address.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
 /// nothing for hours. Without probes, its connection would look like a broken connection.
@@ -189,7 +190,7 @@ impl AgentClient {
     /// `GET /reach`: succeeds if the agent can connect to this address.
     ///
     /// # Errors
-    /// [`AgentError`]. If the agent cannot connect, it is [`AgentError::Refused`] with status 502.
+    /// [`AgentError`]. If the agent cannot connect, the error is [`AgentError::Refused`] with status 502.
     pub async fn reach(&self, agent: SocketAddr, address: SocketAddr) -> Result<(), AgentError> {
         let path = format!("{}?address={address}", routes::AGENT_REACH);
         self.call(get(agent, &path), FIND_TIMEOUT).await.map(drop)
@@ -306,7 +307,7 @@ fn no_answer_of_an_agent(error: &serde_json::Error) -> AgentError {
 
 fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
     match serde_json::from_slice(body) {
-        // A proxy in front of an agent may also answer 503. Its answer does not contain this code.
+        // A proxy in front of an agent may also answer 503, but a proxy's answer does not contain this code.
         Ok(Problem { code: ErrorCode::Unavailable, detail, .. }) => AgentError::Ending(detail),
         Ok(Problem {
             code: code @ (ErrorCode::CodeMissing | ErrorCode::BadCode | ErrorCode::CodeStoreFull | ErrorCode::NoPython),

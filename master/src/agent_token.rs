@@ -46,7 +46,7 @@ impl AgentKey {
         Self { secret, fingerprint: Some(fingerprint) }
     }
 
-    /// Identifies this key without revealing it. `None` for a random key: its agents end with this process, so any
+    /// Identifies this key without revealing it. `None` for a random key: the agents end with this process, so any
     /// master can take their jobs over.
     pub fn fingerprint(&self) -> Option<&str> {
         self.fingerprint.as_deref()

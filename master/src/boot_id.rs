@@ -4,7 +4,7 @@
 
 use protocol::ids::UnixMillis;
 
-/// The prefix of the number. Boot ids of earlier versions have no number and begin with a digit, so they sort first.
+/// The prefix of the number. Boot ids of earlier versions have no number and begin with a digit, so they are smaller.
 const MARK: char = 'm';
 
 /// A boot id that is greater than all `holders`. `unique` distinguishes masters with the same number.

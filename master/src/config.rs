@@ -1,4 +1,4 @@
-//! The master's configuration, from its command line and environment. No other file reads them.
+//! The master's configuration, from its command line and environment. No other file reads the environment.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -95,7 +95,7 @@ pub enum WatchTfJobs {
 pub enum Backend {
     /// As processes of this host
     Process,
-    /// As pods of the cluster that KUBECONFIG names, or of the one in which this program runs
+    /// As pods of the cluster that KUBECONFIG names, or of the cluster in which this program runs
     Kubernetes,
     /// On machines whose agents join by themselves, with agent --join
     Joined,
@@ -210,8 +210,8 @@ impl Config {
         }
     }
 
-    /// The names of this master's `MUSTER_` variables. Agents must not inherit them, because the names mean something
-    /// else to an agent.
+    /// The names of this master's `MUSTER_` variables. Agents must not inherit these variables, because the names have
+    /// another meaning for an agent.
     pub fn own_variables() -> Vec<OsString> {
         #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
         let names = std::env::vars_os().map(|(name, _)| name);

@@ -16,7 +16,7 @@ const REPLICA_POINTS_MAX: usize = 256;
 /// Points that each replica may always have, even if all replicas together then have more than [`POINTS_MAX`].
 const REPLICA_POINTS_MIN: usize = 16;
 
-/// Limits of the interval at which an agent is asked for the progress of its script.
+/// Minimum and maximum interval at which the master asks an agent for the progress of its script.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
 /// With many replicas, the master asks one agent of the job every 100 ms.
@@ -48,7 +48,7 @@ impl SeriesOfJob {
         JobSeries { replicas: self.lock().iter().map(series).collect() }
     }
 
-    /// How often to ask an agent whose script reports progress.
+    /// The interval at which to ask an agent whose script reports progress.
     pub fn interval(&self) -> Duration {
         let replicas = u32::try_from(self.lock().len()).unwrap_or(u32::MAX);
         INTERVAL_EACH.saturating_mul(replicas).clamp(INTERVAL_MIN, INTERVAL_MAX)

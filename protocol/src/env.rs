@@ -105,7 +105,7 @@ const RUNS_OTHER_CODE: [&str; 20] = [
 pub const ENTRY_LIMIT: usize = 131_072;
 
 /// Maximum bytes of a job's arguments and variables together, as JSON. They are part of the job's record, and a ConfigMap
-/// may have 1 MiB (core/v1 `MaxSecretSize`). Linux's limit is a quarter of the stack, 2 MiB by default (execve(2)).
+/// has at most 1 MiB (core/v1 `MaxSecretSize`). Linux's limit is a quarter of the stack, 2 MiB by default (execve(2)).
 pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 
 /// Maximum characters of a variable's name.

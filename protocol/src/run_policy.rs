@@ -47,8 +47,9 @@ pub struct RunPolicy {
     /// Replicas whose exit decides about success. Absent: depends on strategy and roles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
-    /// Minimum time from a start of an elastic job to a restart that takes in new workers. If every wanted worker is
-    /// ready, the restart does not wait. Absent: 30 s if the scripts report their steps with `muster.py`, else 300 s.
+    /// Minimum time from a start of an elastic job to a restart that takes in new workers. If all workers up to the
+    /// maximum are ready, the restart does not wait. Absent: 30 s if the scripts report their steps with `muster.py`,
+    /// else 300 s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grow_interval_seconds: Option<u32>,
     /// Whether agents keep a warm interpreter, and which modules it imports. Absent: Muster decides.

@@ -48,7 +48,8 @@ impl JobSpec {
         }
     }
 
-    /// TF_CONFIG lists all members in one variable. Linux limits the length of a variable, so it limits the members too.
+    /// TF_CONFIG lists all members in one variable. Linux limits a variable's length, so the number of members has a
+    /// limit.
     fn check_tf_config_fits(&self) -> Result<(), SpecError> {
         let room = tf_config::MEMBERS_MAX - self.chief_num;
         let most_workers = room - self.ps_num.min(1);

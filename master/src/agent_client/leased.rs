@@ -19,7 +19,7 @@ pub struct LeasePoll {
     pub lease: Lease,
     /// The number of the newest known status.
     pub after: u64,
-    /// How long to wait for a newer status.
+    /// Maximum wait for a newer status.
     pub wait: Duration,
     /// The time of the agent's clock in the agent's newest answer.
     pub heard: ClockMillis,

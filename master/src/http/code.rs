@@ -23,7 +23,7 @@ use super::jobs::parsed_body;
 use super::openapi::{BadBody, Down, NotLetIn, Octets};
 use crate::code::{CodeError, CodeStore, Piece};
 
-/// Maximum uploads of blobs at a time. Others wait.
+/// Maximum uploads of blobs at a time. Further uploads wait.
 const UPLOADS_AT_ONCE: usize = 16;
 /// Maximum time of an upload. The master removes unused code only after a longer time.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -38,8 +38,8 @@ const PIECES_AHEAD: usize = 8;
 
 static TURNS: Semaphore = Semaphore::const_new(UPLOADS_AT_ONCE);
 
-/// Takes the manifest of a job's code. Answers which blobs the master does not have yet. Code that no job uses is removed
-/// after 10 minutes.
+/// Receives the manifest of a job's code. Answers with the blobs that the master does not have yet. Code that no job uses
+/// is removed after 10 minutes.
 #[utoipa::path(
     put,
     path = routes::CODE,
@@ -64,8 +64,9 @@ pub(super) async fn put_manifest(
     answered(state.jobs.code(), move |code| code.offer(id, &manifest)).await
 }
 
-/// Takes blobs of a job's code: for each blob, the 32 bytes of its SHA-256 and then its content. The blobs may come in
-/// any order, each at most once. After an error, the master keeps none of them. Answers which blobs are still missing.
+/// Receives blobs of a job's code: for each blob, the 32 bytes of its SHA-256 and then its content. The blobs may come in
+/// any order, each at most once. After an error, the master keeps none of them. Answers with the blobs that are still
+/// missing.
 #[utoipa::path(
     put,
     path = routes::CODE_BLOBS,
@@ -109,7 +110,7 @@ async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
     loop {
         let asked = Instant::now();
         let piece = timeout(PIECE_TIMEOUT, body.next()).await;
-        // Waiting for the disk, below, does not make the caller slow.
+        // Include only the wait for the caller, and not the wait for the disk below.
         waited += asked.elapsed();
         let piece = match piece {
             Ok(Some(Ok(bytes))) => {

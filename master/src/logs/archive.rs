@@ -55,7 +55,7 @@ impl Archive {
         logs
     }
 
-    /// Removes the folders of unknown jobs. Their records were deleted while no master was running.
+    /// Removes the folders of unknown jobs. The records of these jobs were deleted while no master was running.
     pub async fn sweep(&self) {
         let dir = self.dir.clone();
         // The folders are listed before the jobs, because a new job is known before it has a folder.

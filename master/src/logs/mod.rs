@@ -1,5 +1,6 @@
 //! The output of every replica, copied from its agent. Many readers can read it here, also after the pod was deleted.
-//! The offsets follow from the agent's own offsets, so an interrupted copy continues where it stopped.
+//! An offset here is the agent's own offset plus the offset at which this agent's output begins. So an interrupted copy
+//! continues where it stopped.
 
 mod archive;
 mod disk;
@@ -132,8 +133,8 @@ impl JobLogs {
         disk::run(move || std::fs::metadata(path)?.modified()).await.ok()
     }
 
-    /// Marks all output as complete and closes the files, because the output of all jobs may have more files than a
-    /// master can open.
+    /// Marks all output as complete. Also closes the files: all jobs together may have more files than a master can
+    /// have open.
     pub async fn complete(&self) {
         self.all().iter().for_each(|(_, log)| log.complete());
         self.with_each(LogFile::close).await;

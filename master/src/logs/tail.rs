@@ -4,7 +4,7 @@ use protocol::text;
 
 /// Maximum bytes of a replica's last lines as JSON, enough for twenty lines of eight hundred characters. Only the
 /// newest failed start keeps its lines. A ConfigMap of 1 MiB has room for these lines: the spec may use about half of
-/// it, and the result a quarter.
+/// the ConfigMap, and the result a quarter.
 pub(super) const LAST_LINES_BYTES: usize = 16 * 1024;
 
 /// The quotes of a line and the comma after it.

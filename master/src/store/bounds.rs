@@ -1,5 +1,5 @@
-//! Limits the size of a record. A ConfigMap may have 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has its
-//! own limit, measured as JSON.
+//! Limits the size of a record. A ConfigMap has at most 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has
+//! its own limit, measured as JSON.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Stores each record in a ConfigMap. The ConfigMap owns the job's pods, so its uid is the job's uid. Its
-//! resourceVersion is the record's version.
+//! Stores each record in a ConfigMap. The ConfigMap owns the job's pods, so the ConfigMap's uid is the job's uid. The
+//! ConfigMap's resourceVersion is the record's version.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
@@ -25,7 +25,7 @@ use crate::kube::api::{
 use crate::kube::changes::changes;
 use crate::kube::record_name;
 
-/// The key in the ConfigMap that holds the record as JSON.
+/// The ConfigMap's key whose value is the record as JSON.
 const RECORD: &str = "record";
 /// Maximum changes that wait for a slow reader.
 const BACKLOG: usize = 1024;
@@ -157,7 +157,8 @@ async fn follow(
     }
 }
 
-/// What the reader has received. So the reader gets each change once, also deletions while the watch was broken.
+/// What the reader has received, so that the reader gets each change only once. This includes deletions while the watch
+/// was broken.
 #[derive(Debug, Default)]
 struct Told {
     versions: HashMap<JobName, Version>,

@@ -154,10 +154,10 @@ pub enum BadManifest {
     /// The files are too large together.
     #[error("the code has {0} bytes; the maximum is {CODE_BYTES_MAX}")]
     TooLarge(u64),
-    /// Two files have the same path if case does not matter.
+    /// Two files have the same path. Upper and lower case count as equal.
     #[error("\"{0}\" and \"{1}\" are the same path if upper and lower case do not matter")]
     SamePath(CodePath, CodePath),
-    /// A path is a file and also the folder of another file if case does not matter.
+    /// A path is a file and also the folder of another file. Upper and lower case count as equal.
     #[error("\"{0}\" is a file, and \"{1}\" needs a folder of that name")]
     FileAndFolder(CodePath, CodePath),
     /// Files with the same content have different sizes.
