@@ -76,7 +76,7 @@ pub struct RunStatus {
     /// What this agent supports.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub features: Features,
-    /// The warm interpreter. Absent until `/warm` asks for one.
+    /// The state of the warm interpreter. Absent before the first request to `/warm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmState>,
     /// The newest report of the helper `muster.py`. Absent until the run's script uses the helper.
@@ -108,7 +108,7 @@ impl RunStatus {
     }
 
     /// Whether this status has news after the earlier status `known`. The first use of the helper, the first step of a
-    /// run and its end are news. Later steps and the begin of a stop are not news.
+    /// run and the end of a run are news. Later steps and the begin of a stop are not.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let mut now = Self { helper: known.helper.clone(), ..self.clone() };
@@ -137,7 +137,7 @@ pub struct Membership {
 /// The code that an agent has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeStatus {
-    /// The newest code that has arrived as a whole. Absent if the agent has none.
+    /// The newest code that has arrived as a whole. Absent if no code has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<CodeId>,
     /// The code in the working directory, which runs use.

@@ -72,7 +72,7 @@ pub struct JobPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_num: Option<u32>,
-    /// Whether the job is suspended: its exec.py is stopped, and it has no pods until it is resumed.
+    /// Whether the job is suspended. The scripts of a suspended job are stopped, and the job has no pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
     /// New code for a job that brought its code. The master must already have this code. The scripts start again with
@@ -138,7 +138,7 @@ pub struct GangChange {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum ChangeCause {
-    /// It is the first start.
+    /// This is the job's first start.
     First,
     /// Workers joined.
     Joined {

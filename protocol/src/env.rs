@@ -1,4 +1,4 @@
-//! Names of environment variables, the programs that write and read each one, and the rules for a job's variables.
+//! Names of environment variables, the programs that write and read each variable, and the rules for a job's variables.
 
 pub mod launchers;
 
@@ -32,7 +32,7 @@ pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
 /// Written by the rendezvous, read by scripts: the number of restarts. 0 only if no earlier start can have run.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is set,
-/// the agent adds them to `no_proxy`, because gRPC hangs silently behind a proxy.
+/// the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
 pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
 /// Written by the agent, read by the helper `muster.py`: the file descriptor of the helper's socket to the agent.
 pub const MUSTER_FD: &str = "MUSTER_FD";
@@ -80,10 +80,10 @@ const RUNS_OTHER_CODE: [&str; 20] = [
     "OPENSSL_CONF",
     "OPENSSL_ENGINES",
     "OPENSSL_MODULES",
-    // CUDA loads a library into every program that uses it.
+    // CUDA loads the named library into every program that uses CUDA.
     "CUDA_INJECTION32_PATH",
     "CUDA_INJECTION64_PATH",
-    // Shells run this file first.
+    // Shells first run the file that these variables name.
     "BASH_ENV",
     "ENV",
     // These variables make interpreters load another library, run a file or a prompt, or use further flags.

@@ -41,7 +41,7 @@ pub enum ErrorCode {
     BadRunPolicy,
     /// The working directory is missing, has no script that Python can parse, or this back end does not use it.
     BadWorkDir,
-    /// The code is not valid: its manifest, the content of a file, or its place.
+    /// The code is not valid: its id, its manifest or the content of a file. Or this job cannot bring code.
     BadCode,
     /// The master does not have the code that the job brings. Send it, then submit again.
     CodeMissing,

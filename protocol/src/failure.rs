@@ -219,7 +219,7 @@ impl Restarts {
         }
     }
 
-    /// Removes the oldest failed start. The start of [`Self::newest_failed`] is removed only if it is the last one.
+    /// Removes the oldest failed start. The start of [`Self::newest_failed`] is removed only if it is the only start.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);

@@ -189,7 +189,7 @@ impl fmt::Display for Rank {
 }
 
 /// The number of a gang's start, written `E.S` (epoch and sequence).
-/// Generations are ordered: an agent refuses messages of a generation older than the newest one it has seen.
+/// Generations are ordered: an agent refuses messages of a generation older than the newest generation it has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Generation {

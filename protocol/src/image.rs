@@ -12,7 +12,7 @@ use crate::ids::serde_as_string;
 const NAME_MAX: usize = 255;
 /// Maximum characters of a tag.
 const TAG_MAX: usize = 128;
-/// The tag of a name without a tag.
+/// The tag that a name without a tag stands for.
 const DEFAULT_TAG: &str = "latest";
 
 /// An image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.

@@ -52,7 +52,7 @@ pub struct JobRequest {
     /// Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// Absolute path of the folder that contains the script. Only where pods are processes of the master's host.
+    /// Absolute path of the folder that contains the script. Only if pods are processes of the master's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! The message of the agent of a bare machine: it joins a job, repeats that it is alive, or leaves the job. Also the
+//! The message with which the agent of a bare machine joins a job, shows that it is alive, or leaves the job. Also the
 //! master's answer.
 
 use std::net::SocketAddr;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub struct ClockMillis(pub u64);
 
 impl ClockMillis {
-    /// This much later.
+    /// The point that is later by `time`.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
@@ -97,7 +97,7 @@ impl Fence {
         self.until = None;
     }
 
-    /// When the run must be dead; `None` if it may live without polls.
+    /// When the run must be dead. `None` if the run may live without polls.
     pub fn until(&self) -> Option<ClockMillis> {
         self.until
     }
@@ -121,7 +121,7 @@ pub enum Standing {
 }
 
 /// The master's part. All times are those of one clock of the master. A master that gets no processor time receives no
-/// answers. So if the vigil's own looks at the clock were late, it subtracts this time from the agent's silence.
+/// answers. So the vigil subtracts the time by which its own looks at the clock were late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigil {
     lease: Lease,

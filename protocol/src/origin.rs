@@ -96,7 +96,7 @@ impl JobSpec {
         }
     }
 
-    /// A second path in pods of the folder with the code. Scripts of the job's launcher expect the code there.
+    /// In pods, a second path of the folder with the code. Scripts of the job's launcher expect the code there.
     pub fn second_code_folder(&self) -> Option<&'static str> {
         match self.origin {
             Some(Origin::Spawner { .. }) => Some("/script"),

@@ -38,8 +38,8 @@ const PIECES_AHEAD: usize = 8;
 
 static TURNS: Semaphore = Semaphore::const_new(UPLOADS_AT_ONCE);
 
-/// Receives the manifest of a job's code. Answers with the blobs that the master does not have yet. Code that no job uses
-/// is removed after 10 minutes.
+/// Receives the manifest of a job's code. Answers with the blobs that the master does not have yet. Code that no job
+/// uses is removed after 10 minutes.
 #[utoipa::path(
     put,
     path = routes::CODE,
@@ -64,9 +64,9 @@ pub(super) async fn put_manifest(
     answered(state.jobs.code(), move |code| code.offer(id, &manifest)).await
 }
 
-/// Receives blobs of a job's code: for each blob, the 32 bytes of its SHA-256 and then its content. The blobs may come in
-/// any order, each at most once. After an error, the master keeps none of them. Answers with the blobs that are still
-/// missing.
+/// Receives blobs of a job's code: for each blob, the 32 bytes of its SHA-256 and then its content. The blobs may come
+/// in any order, each at most once. After an error, the master keeps none of them. Answers with the blobs that are
+/// still missing.
 #[utoipa::path(
     put,
     path = routes::CODE_BLOBS,

@@ -114,7 +114,7 @@ pub fn wall_clock() -> UnixMillis {
     UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The command that removes an unreadable record from a store of this master.
+/// The command with which a user removes an unreadable record.
 fn delete_command(job: &JobName) -> String {
     format!("client delete {job}")
 }
@@ -136,7 +136,7 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`].
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError>;
 
-    /// Reads a record; `None` if there is none.
+    /// Reads a record. `None` if no record has this name.
     ///
     /// # Errors
     /// [`StoreError::Unreadable`] and [`StoreError::Unavailable`].

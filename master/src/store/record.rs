@@ -101,7 +101,7 @@ impl JobRecord {
         self.code.or(self.spec.code)
     }
 
-    /// Whether the job has ended, or a user wants its end.
+    /// Whether the job has ended, or a user has cancelled or deleted it.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.wish > Wish::Run
     }

@@ -42,7 +42,7 @@ impl SqliteStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path).map_err(unavailable)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(unavailable)?;
-        // With FULL, a commit is on disk before its answer, so a power failure loses no accepted submit. NORMAL is
+        // With FULL, a commit is on disk when the call returns, so a power failure loses no accepted submit. NORMAL is
         // faster, but a power failure may lose the newest commits (sqlite.org/pragma.html, synchronous).
         connection.pragma_update(None, "synchronous", "FULL").map_err(unavailable)?;
         connection.execute(SCHEMA, []).map_err(unavailable)?;
@@ -183,7 +183,7 @@ fn skip(error: &(dyn Error + 'static), skipped: &mut usize) {
     *skipped += 1;
 }
 
-/// A row as it is in the file. SQLite does not verify that its text is UTF-8.
+/// A row as it is in the file. The record is bytes, because SQLite does not verify that texts are UTF-8.
 struct Found {
     name: String,
     version: i64,

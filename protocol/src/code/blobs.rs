@@ -53,7 +53,7 @@ impl BlobReader {
         Self { expected: manifest.blobs(), at: At::Name(Vec::new()) }
     }
 
-    /// Takes the next part from the beginning of `input`, and shortens `input`. Returns `None` if it needs more input.
+    /// Takes the next part from the beginning of `input`, and shortens `input`. Returns `None` if more input is needed.
     ///
     /// # Errors
     /// [`BlobError`]. The reader must not be used after an error.

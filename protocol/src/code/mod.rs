@@ -1,5 +1,5 @@
 //! The code that a job brings: its files as a manifest, the manifest's id, and the limits. Client, master and agent check
-//! a manifest with [`Manifest::new`], so no program unpacks what another would refuse.
+//! a manifest with [`Manifest::new`], so all three programs accept the same manifests.
 
 mod blobs;
 mod path;

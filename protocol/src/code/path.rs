@@ -99,7 +99,7 @@ impl ScriptPath {
         &self.0
     }
 
-    /// Whether it is exec.py.
+    /// Whether the script is exec.py.
     pub fn is_default(&self) -> bool {
         self.as_str() == SCRIPT
     }

@@ -1,7 +1,7 @@
 //! Variables that scripts for other launchers read. The rendezvous writes each variable for each start, unless the job
 //! itself sets it.
 
-/// Defines a constant for each name, and the list of all.
+/// Defines a constant for each name, and the list of all names.
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         $($(#[$doc])* pub const $name: &str = stringify!($name);)*
