@@ -79,5 +79,5 @@ pub const LOG_OFFSET_HEADER: &str = "muster-log-offset";
 /// Header of log answers: the number of bytes missing between the requested offset and the first byte.
 pub const LOG_DROPPED_HEADER: &str = "muster-log-dropped";
 /// Trailer of an agent's log answers: the whole output of the run was sent, because the run has ended. The value is the
-/// run's generation, or empty if it has none. An answer without this trailer may lack output.
+/// run's generation, or empty if the run has no generation. An answer without this trailer may lack output.
 pub const LOG_COMPLETE_TRAILER: &str = "muster-log-complete";

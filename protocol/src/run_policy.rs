@@ -19,12 +19,12 @@ pub struct RunPolicy {
     /// Maximum restarts after failures. Each restart starts all replicas again. Restarts do not count if the cluster
     /// removed a pod (evicted, preempted, drained or deleted).
     pub max_restarts: u32,
-    /// Pause before the first restart. Each further restart doubles it, up to 300 s.
+    /// Pause before the first restart. Each further restart doubles the pause, up to 300 s.
     pub backoff_seconds: u32,
     /// Exit codes of exec.py that fail the job without a restart.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub no_retry_exit_codes: BTreeSet<u8>,
-    /// What a failure of a replica means, by the replica's role. Without a rule for the role, `on_failure` decides.
+    /// What a failure of a replica means, by the replica's role. A role without an entry has the rule `on_failure`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub restart: BTreeMap<Role, RestartRule>,
     /// What happens when the script has failed. `wait` needs a job that brings its code or runs in a folder.
@@ -58,7 +58,7 @@ pub struct RunPolicy {
     /// What an elastic job does about a replica that does not answer, and whose exec.py may still run.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub on_unreachable: OnUnreachable,
-    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. Its agent kills exec.py
+    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. The agent kills exec.py
     /// after three times this time without a request from a master.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3600))]
     #[serde(skip_serializing_if = "is_default_lease")]
@@ -185,8 +185,8 @@ pub enum OnFailure {
 pub enum OnStartTimeout {
     /// The job fails.
     Fail,
-    /// The job deletes its pods and requests all of them again later. Otherwise, two jobs could wait for each other for
-    /// ever, each with a part of the capacity that the other job needs.
+    /// The job deletes its pods and requests all of them again later. Without this, two jobs could wait for each other
+    /// for ever, each with a part of the capacity that the other job needs.
     Requeue,
 }
 

@@ -30,7 +30,7 @@ pub enum JobState {
     Restarting,
     /// The script has failed. The job keeps its pods and waits for new code, because its `on_failure` is `wait`.
     Halted,
-    /// A user has suspended the job. It has no pods.
+    /// A user has suspended the job. The job has no pods.
     Suspended,
     /// The job succeeded.
     Succeeded,
@@ -41,7 +41,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// All states, from the first to the final ones.
+    /// All states, from the first to the final states.
     pub const ALL: [Self; 10] = [
         Self::Pending,
         Self::Starting,
@@ -330,7 +330,7 @@ pub struct LogLine {
     /// The text without its newline, with invalid UTF-8 replaced. A line longer than 16 KiB is sent in pieces.
     pub line: String,
     /// Whether the line is still being written, such as a progress bar. `line` is then the line's newest part, and
-    /// `offset` is where the line begins. The stream sends the complete line later. Sent only on request.
+    /// `offset` is where the line begins. The stream sends the complete line later. Sent only if requested.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
 }

@@ -77,7 +77,7 @@ pub struct WarmRequest {
 pub enum WarmState {
     /// The interpreter imports modules. A run that should start waits for the end of the imports.
     Importing,
-    /// Runs start from it.
+    /// Runs start from the warm interpreter.
     Ready,
     /// The agent has no warm interpreter any more. Every run starts in a new interpreter.
     Cold {
