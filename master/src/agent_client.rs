@@ -36,8 +36,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time to find an agent that wants to join. The agent waits longer than this for the answer to its message.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. A limit is needed, because any program may
-/// answer at an agent's address.
+/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. Any program may answer at an agent's address.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
 /// nothing for hours. Without probes, its connection would look like a broken connection.
@@ -261,7 +260,6 @@ impl AgentClient {
     }
 }
 
-/// A request and the address of its agent.
 #[derive(Debug)]
 struct Call {
     agent: SocketAddr,

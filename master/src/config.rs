@@ -210,8 +210,8 @@ impl Config {
         }
     }
 
-    /// The names of this master's `MUSTER_` variables. Agents must not inherit these variables, because the names have
-    /// another meaning for an agent.
+    /// The names of this master's `MUSTER_` variables. Agents must not inherit them: for an agent, they mean something
+    /// else.
     pub fn own_variables() -> Vec<OsString> {
         #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
         let names = std::env::vars_os().map(|(name, _)| name);

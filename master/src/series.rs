@@ -59,14 +59,12 @@ impl SeriesOfJob {
     }
 }
 
-/// Every n-th point that was pushed, and the newest point. When the list is full, every second point is dropped, and n
-/// doubles.
+/// Every n-th point that was pushed, and the newest. When the list is full, every second point is dropped; n doubles.
 #[derive(Debug, Default)]
 struct Thinned {
     kept: Vec<SeriesPoint>,
     /// The newest point, if it is not in `kept`.
     newest: Option<SeriesPoint>,
-    /// How many points were pushed.
     pushed: usize,
     /// n is two to this power.
     halvings: u32,

@@ -80,7 +80,6 @@ impl StateDir {
         Ok(())
     }
 
-    /// The file with the records.
     pub(crate) fn records(&self) -> PathBuf {
         self.path.join("jobs.sqlite")
     }
@@ -100,7 +99,6 @@ impl StateDir {
         self.path.join("machines")
     }
 
-    /// The folder with the jobs' output.
     pub(crate) fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }

@@ -25,8 +25,7 @@ pub(crate) use serde_as_string;
 
 /// Maximum characters of a DNS label, such as the name of a pod.
 pub const LABEL_MAX: usize = 63;
-/// Maximum characters of a job's name. Every job has a chief or a worker, so the shortest name of a pod appends
-/// `-chief-0`.
+/// Maximum characters of a job's name. Every job has a chief or a worker; the shortest pod name appends `-chief-0`.
 pub const JOB_NAME_MAX: usize = LABEL_MAX - "-chief-0".len();
 /// Names of at most this many characters leave room for the pods of any number of replicas.
 pub const SHORT_NAME_MAX: usize = 40;

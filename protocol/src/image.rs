@@ -58,8 +58,7 @@ impl ImageRef {
         format!("{}/{path}:{tag}", registry.trim_end_matches('/')).parse().ok()
     }
 
-    /// The same repository with a digest. The tag is dropped, because it may later name another image. `None` if
-    /// `digest` is invalid.
+    /// The same repository with a digest and no tag: a tag may later name another image. `None` if `digest` is invalid.
     pub fn at(&self, digest: &str) -> Option<Self> {
         let digest = Some(digest.to_owned()).filter(|digest| is_digest(digest));
         digest.map(|digest| Self { repository: self.repository.clone(), tag: None, digest: Some(digest) })

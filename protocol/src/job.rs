@@ -80,8 +80,7 @@ pub struct JobRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = crate::pod::Strict))]
     pub pod: PodOptions,
-    /// Replicas whose pods differ. Absent: all pods are alike. The groups of a role must contain all replicas of the
-    /// role.
+    /// Replicas whose pods differ. Absent: all pods are alike. The groups of a role must contain all its replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// How TF_CONFIG differs from the usual form.
@@ -226,8 +225,7 @@ impl<'de> Deserialize<'de> for JobSpec {
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
-    /// Checks a new request. Records skip the check of `allow_env`, so they stay readable if a later version refuses
-    /// more variables.
+    /// Checks a new request. Records skip the check of `allow_env`, so a stricter later version can still read them.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
         let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
         match request.env.keys().find(is_refused) {

@@ -70,8 +70,7 @@ pub const GROW_INTERVAL_SECONDS: u32 = 300;
 /// Default of the same interval for scripts with the helper `muster.py`, which save before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
-/// How long a job with [`OnFailure::Wait`] waits for new code. After its run, an agent without a master lives for the
-/// same time.
+/// How long a job with [`OnFailure::Wait`] waits for new code, and an agent without a master lives after a run.
 pub const HALT_SECONDS: u32 = 600;
 
 /// Default of [`RunPolicy::lease_seconds`].

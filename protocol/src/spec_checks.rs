@@ -48,8 +48,7 @@ impl JobSpec {
         }
     }
 
-    /// TF_CONFIG lists all members in one variable. Linux limits a variable's length, so the number of members has a
-    /// limit.
+    /// TF_CONFIG lists all members in one variable, and Linux limits the length of a variable.
     fn check_tf_config_fits(&self) -> Result<(), SpecError> {
         let room = tf_config::MEMBERS_MAX - self.chief_num;
         let most_workers = room - self.ps_num.min(1);

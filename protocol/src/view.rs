@@ -277,8 +277,7 @@ impl JobView {
         Arc::make_mut(&mut self.replicas)
     }
 
-    /// The view with the final state of its result, also while the master still shows `stopping`. `None` without a
-    /// result.
+    /// The view with the state of its result, even if the master still shows `stopping`. `None` without a result.
     pub fn as_ended(mut self) -> Option<Self> {
         self.state = self.result.as_ref()?.state();
         Some(self)

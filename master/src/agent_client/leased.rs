@@ -67,7 +67,6 @@ impl AgentClient {
     }
 }
 
-/// The parameters of a renewal.
 fn renewal(renewal: Option<Renewal>) -> String {
     let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
         format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))

@@ -1,5 +1,4 @@
-//! What a client needs before it submits: the kind of back end, and the agent's program, which the client adds to an
-//! image.
+//! What a client needs before it submits: the kind of back end, and the agent's program, to be added to an image.
 
 use std::path::PathBuf;
 

@@ -83,8 +83,7 @@ impl Connections {
         Arc::new(Self { most, table: Mutex::default(), metrics })
     }
 
-    /// Serves a connection in its own task. If too many connections are open and none can be closed, closes the new
-    /// connection.
+    /// Serves a connection in its own task. If too many are open and none can be closed, closes the new connection.
     pub(super) fn serve(self: &Arc<Self>, stream: TcpStream, router: &Router, graceful: &GracefulShutdown) {
         let Some(seat) = self.seat() else { return };
         if let Err(error) = tune(&stream) {

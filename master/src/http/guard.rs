@@ -100,8 +100,7 @@ fn forbidden(detail: &str) -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, detail)
 }
 
-/// Whether a Host header, with or without a port, names loopback. An attacker's DNS can resolve any other name to this
-/// machine.
+/// Whether a Host header, with or without a port, names loopback. An attacker's DNS can resolve other names to it.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,

@@ -209,7 +209,6 @@ async fn wish(state: &AppState, name: Result<Path<String>, PathRejection>, wish:
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Finds the job with this name.
 pub(super) fn find(state: &AppState, name: Result<Path<String>, PathRejection>) -> Result<JobHandle, ApiError> {
     let name = parse_name(name)?;
     state.jobs.find(&name).ok_or_else(|| JobsError::Unknown(name).into())

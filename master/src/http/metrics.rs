@@ -24,7 +24,6 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// The route label of requests without a route.
 const NO_ROUTE: &str = "none";
 
-/// All metrics.
 pub(super) struct Metrics {
     registry: Registry,
     jobs: Family<OfJobs, Gauge>,

@@ -59,7 +59,6 @@ struct AppState {
     jobs: Arc<Jobs>,
     about: Arc<About>,
     metrics: Arc<Metrics>,
-    /// The OpenAPI document.
     openapi: Bytes,
     /// Cancelled when the master ends, so that streams and long polls end too.
     end: CancellationToken,

@@ -69,8 +69,7 @@ impl LogFile {
         self.if_kept(then, Tail::Begins(0), |log| log.tail_step(offset, lines))
     }
 
-    /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores this
-    /// offset.
+    /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores it.
     pub(super) fn base_of(&mut self, boot_id: &str) -> io::Result<u64> {
         if matches!(self.state, State::Removed) {
             return Err(removed());

@@ -133,8 +133,7 @@ impl JobLogs {
         disk::run(move || std::fs::metadata(path)?.modified()).await.ok()
     }
 
-    /// Marks all output as complete. Also closes the files: all jobs together may have more files than a master can
-    /// have open.
+    /// Marks all output as complete. Closes the files, because all jobs may have more files than a master can open.
     pub async fn complete(&self) {
         self.all().iter().for_each(|(_, log)| log.complete());
         self.with_each(LogFile::close).await;

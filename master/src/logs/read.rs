@@ -98,7 +98,6 @@ fn chunks_and_end(
     reader(log.clone(), offset, follow).map(Some).chain(stream::iter([None]))
 }
 
-/// Splits bytes into lines.
 #[derive(Debug)]
 struct Splitter {
     replica: ReplicaId,
@@ -130,8 +129,7 @@ impl Splitter {
         lines
     }
 
-    /// The lines for a gap before this chunk: the unfinished line before the gap, and a remark on the gap. Empty if
-    /// there is no gap.
+    /// The lines for a gap before this chunk, if there is one: the unfinished line before the gap, and a remark on it.
     fn gap_before(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let dropped = chunk.offset.saturating_sub(self.offset + self.pending.len() as u64);
         if dropped == 0 {

@@ -157,8 +157,7 @@ async fn follow(
     }
 }
 
-/// What the reader has received, so that the reader gets each change only once. This includes deletions while the watch
-/// was broken.
+/// What the reader has received. The reader gets each change once, including deletions while the watch was broken.
 #[derive(Debug, Default)]
 struct Told {
     versions: HashMap<JobName, Version>,

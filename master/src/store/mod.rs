@@ -151,8 +151,7 @@ pub trait JobStore: Send + Sync {
     /// Replaces a record if it still has this `version` (compare-and-swap).
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if the record has changed, [`StoreError::NotFound`] if it is absent,
-    /// [`StoreError::Refused`].
+    /// [`StoreError::Conflict`] if it has changed, [`StoreError::NotFound`] if it is absent, [`StoreError::Refused`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
     /// Removes the record of the job with this uid. It succeeds without a change if the record is absent, or belongs to

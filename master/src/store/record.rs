@@ -52,8 +52,7 @@ pub struct JobRecord {
     /// The code of the newest push. Absent: the code of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// How often a user has pushed new code. If a start began with fewer pushes, the master stops this start and begins
-    /// the next.
+    /// How often a user has pushed new code. If a start began with fewer, the master stops it and begins the next.
     #[serde(default, skip_serializing_if = "protocol::is_default")]
     pub pushes: u32,
     /// When and how long users have suspended the job.

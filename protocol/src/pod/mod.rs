@@ -121,8 +121,7 @@ impl PodOptions {
         *self == Self::default()
     }
 
-    /// Flag names of the options that are set. A back end that does not support pod options names these flags in its
-    /// error.
+    /// Flag names of the options that are set. A back end that does not support pod options names them in its error.
     pub fn asked_for(&self) -> Vec<&'static str> {
         let Self {
             cpu,
