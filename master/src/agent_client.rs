@@ -34,17 +34,17 @@ use crate::agent_token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time to find an agent that wants to join. The agent waits for longer.
+/// Maximum time to find an agent that wants to join. The agent waits longer than this for the answer to its message.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. The program that answers may not be an agent.
+/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. Any program may answer at an agent's address.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
-/// nothing for hours; without probes, a broken connection would look the same.
+/// nothing for hours. Without probes, its connection would look like a broken connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// Maximum time without an acknowledgement of sent bytes, as long as for unanswered probes. An agent whose node dies
-/// while it receives code ends that call after this time.
+/// Maximum time without an acknowledgement of sent bytes, as long as for unanswered probes. If a node dies while its
+/// agent receives code, the call fails after this time.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// Maximum duration of one long poll. Network devices may cut a connection that is idle for a minute.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -78,7 +78,7 @@ pub enum AgentError {
         /// The detail of the agent's answer.
         detail: String,
     },
-    /// The agent does not have the job's code, or cannot take it or run it.
+    /// The agent does not have the job's code, cannot store it, or cannot run it.
     #[error("{detail}")]
     Unfit {
         /// The kind of error: `CodeMissing`, `BadCode`, `CodeStoreFull` or `NoPython`.
@@ -99,7 +99,7 @@ pub enum AgentError {
 pub enum AgentAnswer {
     /// The status of the agent's run.
     Status(Box<RunStatus>),
-    /// The agent has no such route. It is an agent of the first prototype, which has only `/config` and `/run`.
+    /// The agent has no `/status`: it is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
 }
 
@@ -150,7 +150,7 @@ impl AgentClient {
         Self { authorization: Some(authorization), ..self.clone() }
     }
 
-    /// `GET /status`, as a long poll if one is given.
+    /// `GET /status`. With `poll`, this is a long poll.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -167,7 +167,7 @@ impl AgentClient {
 
     async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
         match self.call(request, limit).await {
-            // The prototype answers 404, or `OK` to every request.
+            // An agent of the prototype answers an unknown route with 404 or 405, or every request with `OK`.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
@@ -189,7 +189,7 @@ impl AgentClient {
     /// `GET /reach`: succeeds if the agent can connect to this address.
     ///
     /// # Errors
-    /// [`AgentError`]; with status 502 if it cannot.
+    /// [`AgentError`]. If the agent cannot connect, the error is [`AgentError::Refused`] with status 502.
     pub async fn reach(&self, agent: SocketAddr, address: SocketAddr) -> Result<(), AgentError> {
         let path = format!("{}?address={address}", routes::AGENT_REACH);
         self.call(get(agent, &path), FIND_TIMEOUT).await.map(drop)
@@ -213,7 +213,7 @@ impl AgentClient {
         self.call(get(agent, &path), CALL_TIMEOUT).await.map(drop)
     }
 
-    /// `POST /stop`. Without a generation it stops any run.
+    /// `POST /stop`. Stops the run of this generation. Without a generation, stops any run.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -260,7 +260,6 @@ impl AgentClient {
     }
 }
 
-/// A request and the address of its agent.
 #[derive(Debug)]
 struct Call {
     agent: SocketAddr,
@@ -306,7 +305,7 @@ fn no_answer_of_an_agent(error: &serde_json::Error) -> AgentError {
 
 fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
     match serde_json::from_slice(body) {
-        // A proxy in front of an agent may answer 503 too, but without this code.
+        // A proxy in front of an agent may also answer 503, but a proxy's answer does not contain this code.
         Ok(Problem { code: ErrorCode::Unavailable, detail, .. }) => AgentError::Ending(detail),
         Ok(Problem {
             code: code @ (ErrorCode::CodeMissing | ErrorCode::BadCode | ErrorCode::CodeStoreFull | ErrorCode::NoPython),

@@ -46,7 +46,7 @@ impl AgentKey {
         Self { secret, fingerprint: Some(fingerprint) }
     }
 
-    /// Identifies this key without revealing it. `None` for a random key: its agents end with this process, so any
+    /// Identifies this key without revealing it. `None` for a random key: the agents end with this process, so any
     /// master can take their jobs over.
     pub fn fingerprint(&self) -> Option<&str> {
         self.fingerprint.as_deref()
@@ -74,7 +74,7 @@ impl AgentKey {
     pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
         if !file.exists() {
             let key = hex::encode(Self::random().secret);
-            // Write it completely or not at all: with half a key, no later master could start.
+            // The rename makes the key appear complete or not at all.
             let unfinished = file.with_extension("new");
             let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
             let written = opened.and_then(|mut file| file.write_all(key.as_bytes()));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_token_matches_a_test_case_of_rfc_4231() {
-        // RFC 4231, test case 1, has a key of 20 bytes; shorter keys are padded with zeros.
+        // The key of test case 1 has 20 bytes. HMAC itself pads keys with zeros, so the zeros here change nothing.
         let mut key = [0; 32];
         key[..20].fill(0x0b);
         let token = AgentKey::kept(key).token("Hi There");

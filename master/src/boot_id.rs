@@ -1,17 +1,17 @@
-//! The boot ids of masters, which sort by the masters' start. A boot id contains a number: the seconds of the store's
-//! clock, which all masters share, or the greatest number on record plus one, whichever is greater. So an earlier
-//! master has a smaller boot id, even after its records were deleted.
+//! The boot ids of masters: a later master has a greater boot id. A boot id contains the greater of two numbers: the
+//! seconds of the store's clock, and the greatest number on record plus one. All masters share the store's clock, so
+//! the order is kept even if records were deleted.
 
 use protocol::ids::UnixMillis;
 
-/// The prefix of the number. Older boot ids have no number and begin with a digit, so they sort first.
+/// The prefix of the number. Boot ids of earlier versions have no number and begin with a digit, so they are smaller.
 const MARK: char = 'm';
 
 /// A boot id that is greater than all `holders`. `unique` distinguishes masters with the same number.
 pub(crate) fn after<'a>(holders: impl Iterator<Item = &'a str>, now: UnixMillis, unique: &str) -> String {
     let newest = holders.filter_map(number).max().unwrap_or(0);
     let seconds = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);
-    // Ten digits hold every u32.
+    // Every u32 has at most ten digits.
     format!("{MARK}{:010}-{unique}", newest.saturating_add(1).max(seconds))
 }
 

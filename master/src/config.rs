@@ -1,4 +1,4 @@
-//! The master's configuration, from its command line and environment. No other file reads them.
+//! The master's configuration, from its command line and environment. No other file reads the environment.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -80,13 +80,13 @@ pub struct Config {
 /// Whether the TFJobs of the namespace become jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WatchTfJobs {
-    /// They are left alone
+    /// TFJobs are ignored
     #[value(name = "false", aliases = ["f", "no", "n", "off", "0"])]
     No,
-    /// Each becomes a job
+    /// Each TFJob becomes a job
     #[value(name = "true", aliases = ["t", "yes", "y", "on", "1"])]
     Yes,
-    /// Each becomes a job, and may ask for root
+    /// Each TFJob becomes a job, and may ask for root
     AllowRoot,
 }
 
@@ -95,7 +95,7 @@ pub enum WatchTfJobs {
 pub enum Backend {
     /// As processes of this host
     Process,
-    /// As pods of the cluster that KUBECONFIG names, or of the one in which this program runs
+    /// As pods of the cluster that KUBECONFIG names, or of the cluster in which this program runs
     Kubernetes,
     /// On machines whose agents join by themselves, with agent --join
     Joined,
@@ -141,7 +141,7 @@ impl Config {
         }
     }
 
-    /// The name of this pod, if the program runs in one. Kubernetes makes it the name of the host.
+    /// The name of this pod, if the program runs in a pod. Kubernetes makes the pod's name the name of the host.
     pub fn pod_name() -> Option<String> {
         variable("HOSTNAME")
     }
@@ -183,7 +183,7 @@ impl Config {
         Ok(path)
     }
 
-    /// The agent's program for clients; `None` if no path is named and no program is beside this one.
+    /// The agent's program for clients. `None` if no path is named and this program's folder contains no agent.
     ///
     /// # Errors
     /// Fails if a path is named and no program exists there.
@@ -210,8 +210,8 @@ impl Config {
         }
     }
 
-    /// The names of this master's `MUSTER_` variables. Agents must not inherit them, because the names mean something
-    /// else to an agent.
+    /// The names of this master's `MUSTER_` variables. Agents must not inherit them: for an agent, they mean something
+    /// else.
     pub fn own_variables() -> Vec<OsString> {
         #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
         let names = std::env::vars_os().map(|(name, _)| name);
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tfjobs_are_followed_with_or_without_root() {
+    fn watch_tfjobs_accepts_words_for_yes_and_no_and_allow_root() {
         let rule = |words: &[&str]| {
             let config = Config::try_parse_from([&["master"], words].concat());
             config.map(|config| config.watch_tfjobs).map_err(|error| error.kind())

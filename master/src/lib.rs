@@ -149,10 +149,9 @@ struct World {
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
-    /// The folder for output. Each store has another folder, because a sweep removes the output of jobs that are not in
-    /// this master's store.
+    /// The folder for output. Each store has its own, because a master removes output of jobs outside its store.
     logs: PathBuf,
-    /// The folder for code that jobs bring, one for each store for the same reason.
+    /// The folder for code that jobs bring. Each store has its own folder, as for output.
     code: PathBuf,
 }
 
@@ -258,7 +257,6 @@ pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// The master cannot bind its address.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {0} (--listen)")]
 struct CannotListen(SocketAddr);

@@ -1,5 +1,5 @@
-//! What the scripts of a job have reported over time. It is kept in memory only, within limits that do not depend on how
-//! long the job runs.
+//! What the scripts of a job have reported over time. The reports are kept only in memory. Their number is limited,
+//! however long the job runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
 const POINTS_MAX: usize = 2048;
 /// Maximum points of one replica.
 const REPLICA_POINTS_MAX: usize = 256;
-/// Points that each replica may have, however many replicas there are. This limit wins over [`POINTS_MAX`].
+/// Points that each replica may always have, even if all replicas together then have more than [`POINTS_MAX`].
 const REPLICA_POINTS_MIN: usize = 16;
 
-/// Limits of the interval at which an agent is asked for the progress of its script.
+/// Minimum and maximum interval at which the master asks an agent for the progress of its script.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
-/// With many replicas, the master sends one such request for a job every 100 ms.
+/// With many replicas, the master asks one agent of the job every 100 ms.
 const INTERVAL_EACH: Duration = Duration::from_millis(100);
 
 /// The points of all replicas of a job.
@@ -27,7 +27,7 @@ const INTERVAL_EACH: Duration = Duration::from_millis(100);
 pub struct SeriesOfJob(Mutex<BTreeMap<ReplicaId, Thinned>>);
 
 impl SeriesOfJob {
-    /// Keeps what this status reports, if its script uses the helper and has completed a step.
+    /// Adds the progress in this status, if the script uses the helper and has completed a step.
     pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
         let (Some(progress), Some(generation)) = (&status.helper, status.generation) else { return };
         if progress.has_stepped() {
@@ -38,7 +38,7 @@ impl SeriesOfJob {
         }
     }
 
-    /// The points after a time; of each replica only the newest `tail`, if given.
+    /// The points after the time `after`. With `tail`, only this many newest points of each replica.
     pub fn shown(&self, after: Option<UnixMillis>, tail: Option<usize>) -> JobSeries {
         let series = |(replica, points): (&ReplicaId, &Thinned)| {
             let mut points = points.after(after);
@@ -48,7 +48,7 @@ impl SeriesOfJob {
         JobSeries { replicas: self.lock().iter().map(series).collect() }
     }
 
-    /// How often to ask an agent whose script reports progress.
+    /// The interval at which to ask an agent whose script reports progress.
     pub fn interval(&self) -> Duration {
         let replicas = u32::try_from(self.lock().len()).unwrap_or(u32::MAX);
         INTERVAL_EACH.saturating_mul(replicas).clamp(INTERVAL_MIN, INTERVAL_MAX)
@@ -59,13 +59,12 @@ impl SeriesOfJob {
     }
 }
 
-/// Every n-th point that was pushed, and the newest one. When it is full, it drops every second point, and n doubles.
+/// Every n-th point that was pushed, and the newest. When the list is full, every second point is dropped; n doubles.
 #[derive(Debug, Default)]
 struct Thinned {
     kept: Vec<SeriesPoint>,
-    /// The newest point, unless it is kept.
+    /// The newest point, if it is not in `kept`.
     newest: Option<SeriesPoint>,
-    /// How many points were pushed.
     pushed: usize,
     /// n is two to this power.
     halvings: u32,
@@ -73,7 +72,7 @@ struct Thinned {
 
 impl Thinned {
     fn push(&mut self, point: SeriesPoint, max: usize) {
-        // A repeated report brings no news.
+        // A repeated report is not a new point.
         let last = self.newest.as_ref().or(self.kept.last());
         if last.is_some_and(|last| (last.generation, &last.progress) == (point.generation, &point.progress)) {
             return;

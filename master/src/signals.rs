@@ -4,7 +4,7 @@ use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that stop a master. A signal that arrives between two waits is kept.
+/// The signals that stop a master. A signal that arrives between two waits is not lost.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,

@@ -1,4 +1,4 @@
-//! The folder in which a master keeps all its files. Only one master can hold it.
+//! The folder in which a master keeps all its files. Only one master at a time can use it.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -18,7 +18,7 @@ fn gone(removed: std::io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// A state directory that this process holds until this value is dropped.
+/// A state directory. This process locks it until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
@@ -29,7 +29,7 @@ impl StateDir {
     /// Creates the folder if it does not exist, and locks it.
     pub(crate) fn claim(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        // The output and variables of jobs are private.
+        // Other users must not read the output and variables of jobs.
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -75,12 +75,11 @@ impl StateDir {
         for name in OWN_FILES {
             gone(std::fs::remove_file(self.path.join(name)))?;
         }
-        // This fails if the folder contains other files, which belong to somebody else.
+        // This fails if the folder contains other files. They are not the master's, so they stay.
         let _ = std::fs::remove_dir(&self.path);
         Ok(())
     }
 
-    /// The file with the records.
     pub(crate) fn records(&self) -> PathBuf {
         self.path.join("jobs.sqlite")
     }
@@ -100,7 +99,6 @@ impl StateDir {
         self.path.join("machines")
     }
 
-    /// The folder with the jobs' output.
     pub(crate) fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }

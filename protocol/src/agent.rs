@@ -15,8 +15,8 @@ use crate::warm::WarmState;
 
 pub(crate) use self::exit_wire::ExitReportWire;
 
-/// Names of the Python interpreter, in the order of the search on PATH. Where only `python3` is installed, a command
-/// that begins with `python` runs `python3`.
+/// Names of the Python interpreter, in the order of the search on PATH. If only `python3` is installed, a command that
+/// begins with `python` runs `python3`.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// Default name of the training script.
@@ -49,7 +49,7 @@ pub enum RunState {
 /// The answer of `GET /status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
-    /// Increases with each change. A long poll waits until it differs from the number in the request.
+    /// Increases with each change. A long poll waits until `seq` differs from the number in the request.
     pub seq: u64,
     /// Identifies this start of the agent's program.
     pub boot_id: String,
@@ -67,7 +67,7 @@ pub struct RunStatus {
     /// How the run ended. Absent until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitReport>,
-    /// The run's membership in its start, as `/config` gave it.
+    /// The run's membership in its start, as received with `/config`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
     /// The code that the job brings.
@@ -76,13 +76,13 @@ pub struct RunStatus {
     /// What this agent supports.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub features: Features,
-    /// The warm interpreter. Absent until `/warm` asks for one.
+    /// The state of the warm interpreter. Absent before the first request to `/warm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmState>,
-    /// The newest report of the helper `muster.py`. Absent until the run's script says that it uses it.
+    /// The newest report of the helper `muster.py`. Absent until the run's script uses the helper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<Progress>,
-    /// The agent's clock when it answers. A new time is no change of the status.
+    /// The time of the agent's clock at the answer. A new time does not increase `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<ClockMillis>,
 }
@@ -107,8 +107,8 @@ impl RunStatus {
         }
     }
 
-    /// Whether it differs from an earlier status in more than the progress of the script or of its stop. The first step
-    /// of a run and its end are news. Later steps are not, and neither is that the run is being stopped.
+    /// Whether this status has news after the earlier status `known`. The first use of the helper, the first step of a
+    /// run and the end of a run are news. Later steps and the begin of a stop are not.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let mut now = Self { helper: known.helper.clone(), ..self.clone() };
@@ -119,8 +119,8 @@ impl RunStatus {
     }
 }
 
-/// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. From
-/// the agents, a master that takes a job over can learn the members of a start.
+/// A replica's membership in one start. The master sends the membership with the environment, and the agent repeats it
+/// in its status. So a master that takes a job over can learn the members of a start from the agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// The member's index within its role in this start, from 0.
@@ -137,10 +137,10 @@ pub struct Membership {
 /// The code that an agent has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeStatus {
-    /// The newest code that has arrived as a whole. Absent if the agent has none.
+    /// The newest code that has arrived as a whole. Absent if no code has arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged: Option<CodeId>,
-    /// The code in the working directory, with which runs start.
+    /// The code in the working directory, which runs use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<CodeId>,
 }
@@ -148,7 +148,7 @@ pub struct CodeStatus {
 /// What an agent supports. Agents of the first versions report nothing, and ignore unknown parameters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
-    /// The agent repeats the membership that `/config` gives it.
+    /// The agent repeats the membership that it receives with `/config`.
     #[serde(default)]
     pub seats: bool,
     /// The agent has the route `/warm`.
@@ -168,10 +168,10 @@ pub struct Features {
 pub struct ExitReport {
     /// How the main process ended.
     pub outcome: ExitOutcome,
-    /// Whether the agent was stopping the run when it ended.
+    /// Whether the agent was stopping the run when the run ended.
     pub stopped: bool,
-    /// Whether SIGTERM to the agent caused the stop, and not `/stop`. A preempted, evicted or drained pod gets SIGTERM.
-    /// Implies `stopped`.
+    /// Whether SIGTERM to the agent caused the stop, and not `/stop`. The agent of a preempted, evicted or drained pod
+    /// gets SIGTERM. Implies `stopped`.
     pub terminated: bool,
     /// When the run ended, by the agent's clock.
     pub ended_at: UnixMillis,
@@ -198,8 +198,8 @@ pub enum ExitOutcome {
     NotStarted(String),
 }
 
-/// The termination message of an agent that ends after a run. Kubernetes keeps it with the pod, so a master can read it
-/// after the agent has ended.
+/// The termination message of an agent that ends after a run. Kubernetes stores the message in the pod's status, so a
+/// master can read it after the agent has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastWords {
     /// The run's generation. Absent when the environment named no generation.
@@ -242,10 +242,10 @@ impl ExitReport {
         self.stderr_tail.clear();
     }
 
-    /// The exception's first line, unless `lines` of the run's output show it.
+    /// The exception's first line. `None` if `lines` of the run's output contain it.
     pub fn exception_before<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> Option<&str> {
         let exception = self.exception.as_deref()?;
-        // The report may have cut a line that the output shows in full.
+        // The report may have shortened the line.
         (!lines.any(|line| line.starts_with(exception))).then_some(exception)
     }
 

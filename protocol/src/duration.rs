@@ -9,13 +9,13 @@ pub struct WholeSeconds(pub u32);
 /// Why a text is no duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadDuration {
-    /// It has no number, no unit, or an unknown unit.
+    /// The text has no number, no unit, or an unknown unit.
     #[error("use a number and a unit, such as 90s, 10m or 2h")]
     Shape,
-    /// It has a fraction of a second.
+    /// The duration has a fraction of a second.
     #[error("use whole seconds, such as 1s, 90s or 10m")]
     Fraction,
-    /// It has too many seconds.
+    /// The duration has too many seconds.
     #[error("the maximum is {}s", u32::MAX)]
     TooLong,
 }

@@ -1,4 +1,4 @@
-//! Elastic jobs: how many workers a job may have, the change of that number, and what happened to the gang.
+//! Elastic jobs: how many workers a job may have, changes of that number, and why each start of the gang began.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -64,7 +64,7 @@ impl FromStr for WorkerNum {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JobPatch {
-    /// The new minimum of workers. Without it, the minimum stays, or sinks to `worker_num`.
+    /// The new minimum of workers. Absent: the old minimum, or `worker_num` if that is lower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_min: Option<u32>,
@@ -72,25 +72,25 @@ pub struct JobPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_num: Option<u32>,
-    /// Whether the job is suspended: its exec.py is stopped, and it has no pods until it is resumed.
+    /// Whether the job is suspended. The scripts of a suspended job are stopped, and the job has no pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
-    /// New code for a job that brought its code. The master must have it. The scripts start again with it, unless the job
-    /// has this code already.
+    /// New code for a job that brought its code. The master must already have this code. The scripts start again with
+    /// the new code. If the job has this code already, nothing changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// Whether the scripts start again in any case, for example with what is in the job's `work_dir` now.
+    /// Whether the scripts start again in any case, for example with the present files of the job's `work_dir`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reload: bool,
 }
 
 impl JobPatch {
-    /// Whether it changes the number of workers.
+    /// Whether this change names a number of workers.
     pub fn scales(self) -> bool {
         self.worker_min.is_some() || self.worker_num.is_some()
     }
 
-    /// Whether it brings new code, or starts the scripts again.
+    /// Whether this change names code, or starts the scripts again.
     pub fn pushes(self) -> bool {
         self.code.is_some() || self.reload
     }
@@ -138,7 +138,7 @@ pub struct GangChange {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum ChangeCause {
-    /// It is the first start.
+    /// This is the job's first start.
     First,
     /// Workers joined.
     Joined {
@@ -149,7 +149,7 @@ pub enum ChangeCause {
     Shrunk,
     /// A replica left, or failed.
     Left {
-        /// What happened to it.
+        /// What happened to the replica.
         failure: Failure,
     },
     /// The job was suspended, and a user has resumed it.
@@ -164,7 +164,7 @@ pub enum ChangeCause {
 pub const CHANGES_MAX: usize = 16;
 
 impl fmt::Display for GangChange {
-    /// A sentence without its end, such as `worker-3 was lost: node drained: going on with 3 workers (start 1.4)`.
+    /// A sentence without a full stop, such as `worker-3 was lost: node drained: going on with 3 workers (start 1.4)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { generation, at: _, workers, cause } = self;
         match cause {

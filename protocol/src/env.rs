@@ -1,4 +1,4 @@
-//! Names of environment variables, the programs that write and read each one, and the rules for a job's variables.
+//! Names of environment variables, the programs that write and read each variable, and the rules for a job's variables.
 
 pub mod launchers;
 
@@ -32,9 +32,9 @@ pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
 /// Written by the rendezvous, read by scripts: the number of restarts. 0 only if no earlier start can have run.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is set,
-/// the agent adds them to `no_proxy`, because gRPC hangs silently behind a proxy.
+/// the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
 pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
-/// Written by the agent, read by the helper `muster.py`: the number of the descriptor of its socket to the agent.
+/// Written by the agent, read by the helper `muster.py`: the file descriptor of the helper's socket to the agent.
 pub const MUSTER_FD: &str = "MUSTER_FD";
 /// Written by the rendezvous unless the job sets it, read by Python: unbuffered output, so a killed run loses no line.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
@@ -57,12 +57,12 @@ pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
 /// seconds (`terminationGracePeriodSeconds`).
 pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SECONDS";
 
-/// Prefix of variables that the process back end writes for an agent. The rest of the name is that of a variable for the
-/// script, which has no effect on the agent itself.
+/// Prefix of variables that the process back end writes for an agent. The agent removes the prefix and passes the
+/// variable to the script. So the variable has no effect on the agent itself.
 pub const MUSTER_SCRIPT_PREFIX: &str = "MUSTER_SCRIPT_";
 
-/// Written by the kubelet into every container, removed by the agent. If it is set, JAX asks the cluster's API for the
-/// members. That fails, because pods have no token for the API.
+/// Written by the kubelet into every container, removed by the agent. If this variable is set, JAX asks the cluster's
+/// API for the members. The request fails, because pods have no token for the API.
 pub const KUBERNETES_SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 
 /// Prefix of Muster's own variables.
@@ -74,19 +74,19 @@ const LINKER_PREFIX: &str = "LD_";
 /// Variables that make a program load or run code that its command does not name. Training rarely needs them. `PATH` and
 /// `PYTHONPATH` are not listed, because many jobs need them.
 const RUNS_OTHER_CODE: [&str; 20] = [
-    // glibc and OpenSSL load the files that these name.
+    // glibc and OpenSSL load the files that these variables name.
     "GCONV_PATH",
     "GLIBC_TUNABLES",
     "OPENSSL_CONF",
     "OPENSSL_ENGINES",
     "OPENSSL_MODULES",
-    // CUDA loads a library into every program that uses it.
+    // CUDA loads the named library into every program that uses CUDA.
     "CUDA_INJECTION32_PATH",
     "CUDA_INJECTION64_PATH",
-    // Shells run this file first.
+    // Shells first run the file that these variables name.
     "BASH_ENV",
     "ENV",
-    // Interpreters load another standard library, run a file or a prompt before or after the script, or get flags.
+    // These variables make interpreters load another library, run a file or a prompt, or use further flags.
     "PYTHONBREAKPOINT",
     "PYTHONHOME",
     "PYTHONINSPECT",
@@ -105,7 +105,7 @@ const RUNS_OTHER_CODE: [&str; 20] = [
 pub const ENTRY_LIMIT: usize = 131_072;
 
 /// Maximum bytes of a job's arguments and variables together, as JSON. They are part of the job's record, and a ConfigMap
-/// holds 1 MiB (core/v1 `MaxSecretSize`). Linux's limit is a quarter of the stack, 2 MiB by default (execve(2)).
+/// has at most 1 MiB (core/v1 `MaxSecretSize`). Linux's limit is a quarter of the stack, 2 MiB by default (execve(2)).
 pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 
 /// Maximum characters of a variable's name.
@@ -124,7 +124,7 @@ pub enum EnvError {
         "environment name {0:?} is not allowed: use at most {NAME_MAX} letters, digits and '_', and no digit at the beginning"
     )]
     Name(String),
-    /// The value holds a NUL byte.
+    /// The value contains a NUL byte.
     #[error("the value of {0} holds a NUL byte")]
     Nul(EnvName),
     /// Name and value together exceed [`ENTRY_LIMIT`].

@@ -34,14 +34,14 @@ pub enum ErrorCode {
     BadPod,
     /// The groups do not fit the job's replicas, or a pod template is not allowed.
     BadGroups,
-    /// A field of the TFJob is not supported. The detail has its path.
+    /// A field of the TFJob is not supported. The detail contains the field's path.
     #[serde(rename = "bad_tfjob")]
     BadTfJob,
     /// The run policy contradicts itself or the job.
     BadRunPolicy,
     /// The working directory is missing, has no script that Python can parse, or this back end does not use it.
     BadWorkDir,
-    /// The code is not valid: its manifest, the content of a file, or its place.
+    /// The code is not valid: its id, its manifest or the content of a file. Or this job cannot bring code.
     BadCode,
     /// The master does not have the code that the job brings. Send it, then submit again.
     CodeMissing,
@@ -61,7 +61,7 @@ pub enum ErrorCode {
     MethodNotAllowed,
     /// The token is missing or wrong.
     Unauthorized,
-    /// The request comes from a browser or for another host.
+    /// The request comes from a browser, or names another host.
     Forbidden,
     /// The current state does not allow this request.
     Conflict,
@@ -71,13 +71,13 @@ pub enum ErrorCode {
     CannotPush,
     /// An agent did not take the job's new code. The job goes on with its present code.
     CodeNotTaken,
-    /// Agents still receive the job's new code. Repeat the request: it waits for them.
+    /// Agents still receive the job's new code. Repeat the request to wait for these agents.
     CodeUnderway,
     /// The generation is older than the newest one that the agent has seen.
     StaleGeneration,
     /// The body is larger than allowed.
     TooLarge,
-    /// The master has no room for more code: delete jobs. From an agent: it cannot write the code to its disk.
+    /// The master has no room for more code: delete jobs. From an agent: the agent cannot write the code to its disk.
     CodeStoreFull,
     /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,

@@ -46,7 +46,7 @@ pub enum Failure {
     },
 }
 
-/// Why a pod was lost. Decides about a restart.
+/// Why a pod was lost. The kind of loss decides whether the job restarts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -117,11 +117,12 @@ pub struct FailedStart {
     pub failure: Failure,
     /// Whether this kind of failure counts against `max_restarts`. Can be true although no restart followed.
     pub counted: bool,
-    /// The replica's last lines of output, at most [`LAST_LINES_MAX`]. Only the newest failed start has them.
+    /// The last lines of output of the replica that failed first, at most [`LAST_LINES_MAX`]. Only the newest failed
+    /// start has these lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
-    /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a
-    /// deadline, all replicas are listed; those that still ran and had to be stopped come first.
+    /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline,
+    /// the replicas that had to be stopped come first, and then all other replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
@@ -140,11 +141,11 @@ pub struct Consequence {
     pub replica: ReplicaId,
     /// How the replica ended, in words, such as `exited with code 1`.
     pub how: String,
-    /// Whether Muster stopped the replica. After a failure, the other replicas would hang in TensorFlow.
+    /// Whether Muster stopped the replica, because it would hang in TensorFlow without the replica that failed.
     pub stopped: bool,
 }
 
-/// Number of the newest failed starts, and of the newest repeated starts, that are kept.
+/// How many failed starts are kept, and how many repeated starts. The newest are kept.
 const KEPT: usize = 8;
 
 /// The gang's restarts, and the reasons.
@@ -161,7 +162,7 @@ pub struct Restarts {
     pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
     pub failed_starts: Vec<FailedStart>,
-    /// The newest starts after a change of masters. No failure caused them.
+    /// The newest starts after a change of masters. No failure caused these starts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub repeated_starts: Vec<RepeatedStart>,
 }
@@ -197,12 +198,12 @@ impl Restarts {
         self.counted.saturating_add(self.uncounted)
     }
 
-    /// The generation of the newest failed start that has one.
+    /// The newest generation of all failed starts. `None` if no failed start has a generation.
     pub fn newest_failed(&self) -> Option<Generation> {
         self.failed_starts.iter().filter_map(|start| start.generation).max()
     }
 
-    /// Adds a failed start, and removes the last output of older ones.
+    /// Adds a failed start, and removes the last output of older failed starts.
     pub fn note(&mut self, failed: FailedStart) {
         for older in &mut self.failed_starts {
             older.last_lines.clear();
@@ -218,7 +219,7 @@ impl Restarts {
         }
     }
 
-    /// Removes the oldest failed start, but keeps the start that `newest_failed` refers to if there is another one.
+    /// Removes the oldest failed start. The start of [`Self::newest_failed`] is removed only if it is the only start.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);

@@ -1,5 +1,5 @@
-//! Groups: replicas of one role whose pods differ from those of the role's other replicas, and the pod templates that other
-//! launchers' files bring.
+//! Groups: replicas of one role that have the same pod, which differs from the pods of the role's other replicas. Also
+//! the pod templates in the files of other launchers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,24 +17,24 @@ use crate::routes::TENSORFLOW_PORT;
 /// Maximum groups of a job. The cluster checks a pod of each group before the job is accepted.
 pub const GROUPS_MAX: usize = 64;
 
-/// Consecutive replicas of one role that have the same pod. The groups of a role follow each other: together they are all
-/// replicas of the role.
+/// Consecutive replicas of one role that have the same pod. The first group of a role begins at index 0. Each further
+/// group begins where the group before it ends. Together, the groups contain all replicas of the role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// The role of its replicas.
+    /// The role of the group's replicas.
     pub role: Role,
-    /// Number of its replicas, at least 1.
+    /// Number of replicas in the group, at least 1.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub count: u32,
-    /// CPU request and limit, instead of those of the job.
+    /// CPU request and limit. Absent: those of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Amount>,
-    /// Memory request and limit, instead of those of the job.
+    /// Memory request and limit. Absent: those of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Amount>,
-    /// Number of GPUs, instead of that of the job.
+    /// Number of GPUs. Absent: that of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
     /// The program and its arguments. Empty: Python with the job's script and arguments.
@@ -112,26 +112,26 @@ impl Template {
 }
 
 impl Group {
-    /// A group without any difference.
+    /// A group whose pods do not differ from the job's other pods.
     pub fn new(role: Role, count: u32) -> Self {
         Self { role, count, cpu: None, memory: None, gpus: None, command: vec![], template: None }
     }
 
-    /// Whether its pods have containers beside the one that runs the script.
+    /// Whether the group's pods have further containers beside the container that runs the script.
     pub fn has_other_containers(&self) -> bool {
         let containers = |template: &Template| template.pod.pointer("/spec/containers")?.as_array().map(Vec::len);
         self.template.as_ref().and_then(containers).is_some_and(|number| number > 1)
     }
 
-    /// Whether its replicas run the job's script.
+    /// Whether the group's replicas run the job's script.
     pub fn runs_script(&self) -> bool {
         self.command.is_empty()
     }
 }
 
 impl JobSpec {
-    /// The group of a replica; `None` if the job has no groups. An elastic job may get more workers than its groups have:
-    /// the last group has these too.
+    /// The group of a replica. `None` if the replica's role has no groups. If an elastic job has more workers than its
+    /// groups, the additional workers belong to the last group.
     pub fn group_of(&self, replica: ReplicaId) -> Option<&Group> {
         let mut of_role = self.groups.iter().filter(|group| group.role == replica.role);
         let mut end = 0;

@@ -25,7 +25,7 @@ pub(crate) use serde_as_string;
 
 /// Maximum characters of a DNS label, such as the name of a pod.
 pub const LABEL_MAX: usize = 63;
-/// Maximum characters of a job's name. Every job has a chief or a worker, and the shortest name of a pod appends `-chief-0`.
+/// Maximum characters of a job's name. Every job has a chief or a worker; the shortest pod name appends `-chief-0`.
 pub const JOB_NAME_MAX: usize = LABEL_MAX - "-chief-0".len();
 /// Names of at most this many characters leave room for the pods of any number of replicas.
 pub const SHORT_NAME_MAX: usize = 40;
@@ -83,7 +83,7 @@ pub enum Role {
     Chief,
     /// Computes gradients.
     Worker,
-    /// Holds variables for ParameterServerStrategy.
+    /// Stores variables for ParameterServerStrategy.
     Ps,
     /// Evaluates checkpoints. It is not part of the training cluster.
     Evaluator,
@@ -188,7 +188,7 @@ impl fmt::Display for Rank {
 }
 
 /// The number of a gang's start, written `E.S` (epoch and sequence).
-/// Generations are ordered: an agent refuses messages of a generation older than the newest one it has seen.
+/// Generations are ordered: an agent refuses messages of a generation older than the newest generation it has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Generation {

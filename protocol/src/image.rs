@@ -12,7 +12,7 @@ use crate::ids::serde_as_string;
 const NAME_MAX: usize = 255;
 /// Maximum characters of a tag.
 const TAG_MAX: usize = 128;
-/// The tag of a name without a tag.
+/// The tag that a name without a tag stands for.
 const DEFAULT_TAG: &str = "latest";
 
 /// An image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.
@@ -112,7 +112,7 @@ fn is_repository(text: &str) -> bool {
     text.len() <= NAME_MAX && !is_id && path.split('/').all(is_path_component)
 }
 
-/// Whether the text before the first slash is a host, and not a part of a path on the default registry.
+/// Whether the text before the first slash is a host. Otherwise, the text is a part of a path on the default registry.
 fn is_host(text: &str) -> bool {
     let port_ok = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {

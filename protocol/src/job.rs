@@ -28,11 +28,11 @@ pub struct JobRequest {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Number of workers; default 2. With `worker_min`, the maximum. 0 with AllReduce and a chief only.
+    /// Number of workers; default 2. With `worker_min`, the maximum. 0 is allowed only with AllReduce and a chief.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
     pub worker_num: Option<u32>,
-    /// Minimum number of workers, which makes the job elastic. Absent: the job runs with `worker_num` workers only.
+    /// Minimum number of workers, which makes the job elastic. Absent: the job always runs with `worker_num` workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_min: Option<u32>,
@@ -48,15 +48,15 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub evaluator_num: Option<u32>,
-    /// The image whose working directory contains the script or, with `code`, an unmodified image with Python. Only with
+    /// The image. Its working directory contains the script. With `code`, the image only needs Python. Only with
     /// Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// Absolute path of the folder that contains the script. Only where pods are processes of the master's host.
+    /// Absolute path of the folder that contains the script. Only if pods are processes of the master's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
-    /// The code that the job brings, which the master must have. Not with `work_dir`.
+    /// The code that the job brings. The master must already have this code. Not with `work_dir`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// Path of the script in the job's folder; default exec.py.
@@ -80,7 +80,7 @@ pub struct JobRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = crate::pod::Strict))]
     pub pod: PodOptions,
-    /// Replicas whose pods differ. Absent: all pods are alike. A role that has groups has as many replicas as they count.
+    /// Replicas whose pods differ. Absent: all pods are alike. The groups of a role must contain all its replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// How TF_CONFIG differs from the usual form.
@@ -99,7 +99,7 @@ pub struct JobRequest {
 }
 
 impl JobRequest {
-    /// A request with defaults for everything else.
+    /// A request with defaults for all other fields.
     pub fn new(name: JobName, strategy: Strategy) -> Self {
         Self {
             name,
@@ -133,10 +133,10 @@ pub struct JobSpec {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Number of workers, at least 1 unless a chief trains alone. Of an elastic job, the maximum that the request named.
+    /// Number of workers. 0 if a chief trains alone, else at least 1. For an elastic job, the maximum in the request.
     pub worker_num: u32,
-    /// Minimum number of workers of an elastic job: below `worker_num`, or equal if `on_unreachable` is `replace` or a TFJob
-    /// has `enableDynamicWorker`. Absent: the job is not elastic.
+    /// Minimum number of workers of an elastic job. Absent: the job is not elastic. The minimum is below `worker_num`,
+    /// or may be equal if `on_unreachable` is `replace` or a TFJob has `enableDynamicWorker`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_min: Option<u32>,
     /// Number of parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
@@ -148,7 +148,7 @@ pub struct JobSpec {
     /// The image, with Kubernetes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// The folder of the script, where pods are processes.
+    /// The folder of the script, if pods are processes.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<PathBuf>,
@@ -184,7 +184,7 @@ pub struct JobSpec {
     pub run_policy: RunPolicy,
 }
 
-/// Reads a [`JobSpec`] from records and answers. It ignores unknown fields, which a newer program may have added.
+/// Reads a [`JobSpec`] from records and answers. Ignores unknown fields, because a newer program may have added them.
 #[derive(Deserialize)]
 #[serde(remote = "JobRequest")]
 struct JobSpecWire {
@@ -225,7 +225,7 @@ impl<'de> Deserialize<'de> for JobSpec {
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
-    /// Checks a new request. Records skip this check, so they stay readable when it becomes stricter.
+    /// Checks a new request. Records skip the check of `allow_env`, so a stricter later version can still read them.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
         let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
         match request.env.keys().find(is_refused) {
@@ -235,15 +235,15 @@ impl TryFrom<JobRequest> for JobSpec {
     }
 }
 
-/// The minimum of an elastic job. A job with one possible number of workers is not elastic, unless lost workers are to be
-/// replaced, or an edited file may give it more.
+/// The minimum of an elastic job. If minimum and maximum are equal, the job is elastic only in two cases: it replaces
+/// lost workers, or an edited file may give it more workers.
 fn elastic_min(min: Option<u32>, max: u32, rules: &RunPolicy, origin: Option<&Origin>) -> Option<u32> {
     let is_elastic_anyway = rules.on_unreachable == OnUnreachable::Replace || origin.is_some_and(Origin::may_grow);
     min.filter(|min| *min != max || is_elastic_anyway)
 }
 
 impl JobSpec {
-    /// Fills in every default and checks the result, but not the rules that apply to new requests only.
+    /// Fills in every default and checks the result, except for the rules that apply only to new requests.
     fn filled(request: JobRequest) -> Result<Self, SpecError> {
         let JobRequest {
             name,

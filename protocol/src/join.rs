@@ -1,5 +1,5 @@
-//! The message with which the agent of a bare machine joins a job, repeats that it is there, and says that it leaves;
-//! and the master's answer.
+//! The message with which the agent of a bare machine joins a job, shows that it is alive, or leaves the job. Also the
+//! master's answer.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -19,13 +19,13 @@ use crate::view::JobState;
 pub struct JoinRequest {
     /// Identifies this start of the agent's program, as in its status.
     pub boot_id: String,
-    /// The address of the agent, for the master. Its host is also that of the TensorFlow server, for other members.
+    /// The address of the agent, for the master. Other members use the same host for the replica's TensorFlow server.
     #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = r"^([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"))]
     pub address: SocketAddr,
     /// The port of the TensorFlow server.
     #[cfg_attr(feature = "openapi", schema(value_type = u16, minimum = 1))]
     pub tensorflow_port: NonZeroU16,
-    /// How many workers the job may have. Absent: the job exists already.
+    /// How many workers the job may have. Absent: the agent only joins an existing job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
     /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: that of the job, or the default.
@@ -37,10 +37,10 @@ pub struct JoinRequest {
     /// The uid of the job, from the last answer. Absent in the agent's first message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// The agent's last place. It gets this place again if the place is free.
+    /// The agent's last place. The agent gets this place again if the place is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ReplicaId>,
-    /// Present in the agent's last message. All its processes are dead.
+    /// Why the agent leaves. Only in the agent's last message, after all processes of its run have ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<Left>,
 }
@@ -50,9 +50,9 @@ pub struct JoinRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Left {
-    /// A master asked it to finish.
+    /// A master asked the agent to finish.
     Finished,
-    /// A signal told it to end.
+    /// A signal told the agent to end.
     Terminated,
 }
 
@@ -61,7 +61,7 @@ pub enum Left {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum JoinAnswer {
-    /// The agent has a place. It repeats its message when it was not polled for the lease.
+    /// The agent has a place. The agent repeats its message if no master has polled it for the time of the lease.
     Joined {
         /// The job's uid.
         uid: String,
@@ -77,7 +77,7 @@ pub enum JoinAnswer {
         /// The job's uid.
         uid: String,
     },
-    /// The job has ended, and so must the agent.
+    /// The job has ended, so the agent must end too.
     Ended {
         /// The final state.
         outcome: JobState,
@@ -87,7 +87,7 @@ pub enum JoinAnswer {
     },
 }
 
-/// How long an agent waits before it repeats a message that was not answered, or that got it no place.
+/// How long an agent waits before it repeats a message to which the master gave no answer or no place.
 pub fn pause(lease: Lease) -> Duration {
     lease.length() / 5
 }

@@ -1,10 +1,10 @@
 //! Leases: when a master may assume that the run of an unreachable agent is dead, and start the job again without it. The
 //! agent keeps a [`Fence`], and the master a [`Vigil`]. Both are pure: time is an argument.
 //!
-//! The master polls the agent. Each poll names the agent's clock in the last answer that this master has received. The
-//! agent kills its run when its clock shows that time plus [`Lease::fence`]. The agent gave that answer before the master
-//! received it. So the run is dead if the master waits for the same time after it has received the answer. A poll may
-//! arrive at any later time, because the time that it names does not change.
+//! The master polls the agent. Each answer contains the time of the agent's clock, and the master's next poll repeats
+//! this time. When the agent's clock shows the repeated time plus [`Lease::fence`], the agent kills its run. The agent
+//! wrote the answer before the master received it. So the run is dead when the master has waited for [`Lease::fence`]
+//! after the answer. A late poll does no harm, because the time in the poll does not change.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub struct ClockMillis(pub u64);
 
 impl ClockMillis {
-    /// This much later.
+    /// The point that is later by `time`.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
@@ -57,13 +57,14 @@ impl Lease {
         self.0 / 20
     }
 
-    /// How long a run may live after an answer of its agent. A poll that names a later answer prolongs its life.
+    /// How long a run may live after an answer of its agent. A poll that repeats the time of a later answer prolongs
+    /// the run's life.
     pub fn fence(self) -> Duration {
         self.0 * 3
     }
 
-    /// After this time without an answer, the master takes the run for dead. Two clocks may differ in speed by one thousandth,
-    /// and a killed process does not end at once.
+    /// After this time without an answer, the master takes the run for dead. It is longer than the fence, because two
+    /// clocks may differ in speed by one thousandth, and a killed process does not end at once.
     pub fn death(self) -> Duration {
         self.fence() + self.fence() / 1000 + self.poll().min(LONGEST_END)
     }
@@ -85,9 +86,9 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Applies a request that arrives now. A request that names an old answer changes nothing.
+    /// Applies a request that arrives now. A request with the time of an older answer changes nothing.
     pub fn renew(&mut self, Renewal { fence, heard }: Renewal, now: ClockMillis) {
-        // A time in the future is that of another machine's clock.
+        // A time in the future comes from another machine's clock, so it is replaced by `now`.
         self.until = self.until.max(Some(heard.min(now).after(fence)));
     }
 
@@ -96,7 +97,7 @@ impl Fence {
         self.until = None;
     }
 
-    /// When the run must be dead; `None` if it may live without polls.
+    /// When the run must be dead. `None` if the run may live without polls.
     pub fn until(&self) -> Option<ClockMillis> {
         self.until
     }
@@ -110,25 +111,25 @@ impl Fence {
 /// What a master may assume about an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// It answered recently, or it has no lease.
+    /// The agent answered recently, or has no lease.
     #[default]
     Held,
-    /// It is lost, and its run may be alive.
+    /// The agent is lost, and its run may be alive.
     Lapsed,
-    /// It is lost, and its run is dead.
+    /// The agent is lost, and its run is dead.
     Fenced,
 }
 
 /// The master's part. All times are those of one clock of the master. A master that gets no processor time receives no
-/// answers, so the vigil does not count the time in which its own looks were late.
+/// answers. So the vigil subtracts the time by which its own looks at the clock were late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigil {
     lease: Lease,
     /// When the last answer was received.
     heard: Duration,
-    /// When the clock was looked at last.
+    /// When the vigil last looked at the clock.
     looked: Duration,
-    /// By how much the looks since the last answer were late, in total.
+    /// The total time by which the looks since the last answer were late.
     slipped: Duration,
 }
 

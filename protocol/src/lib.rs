@@ -31,7 +31,7 @@ pub mod tfjob;
 pub mod view;
 pub mod warm;
 
-/// Whether a value is its type's default. JSON leaves out the fields that name this function.
+/// Whether a value is its type's default. serde leaves out the fields for which this is true.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

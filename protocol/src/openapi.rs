@@ -53,7 +53,7 @@ strings! {
         "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     CodePath: "Relative path with / between its parts, at most 1,024 bytes. No part is empty, . or ..; the first is not .muster",
         relative_path!(), "src/train.py";
-    ScriptPath: "Relative path of the script, as of every file of the code. It does not begin with -",
+    ScriptPath: "Relative path of the script, with the rules of a CodePath. It does not begin with -",
         relative_path!(), "train.py";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";

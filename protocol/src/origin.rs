@@ -1,5 +1,5 @@
-//! The launcher from whose file or command a job came. The job's pods have the labels of that launcher, and users see the job
-//! in its terms.
+//! The launcher from whose file or command a job came. The job's pods have the labels of that launcher, and users see
+//! the job in the launcher's terms.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const TFJOB_ROLE: &str = "training.kubeflow.org/job-role";
 /// Prefix of the labels of a TFJob's pods.
 pub const TFJOB_LABELS: &str = "training.kubeflow.org/";
 
-/// A launcher whose jobs run here, and what Muster keeps of its file or command.
+/// A launcher whose jobs run here, and the parts of the launcher's file or command that Muster keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "launcher", rename_all = "snake_case")]
@@ -35,25 +35,25 @@ pub enum Origin {
     },
 }
 
-/// A TFJob without its pod templates. These are in the job's groups.
+/// A TFJob without its pod templates. The templates are in the job's groups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TfJobOrigin {
-    /// The version of its format, such as kubeflow.org/v1.
+    /// The TFJob's `apiVersion`, such as kubeflow.org/v1.
     pub api_version: String,
-    /// Its labels.
+    /// The TFJob's labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Its annotations.
+    /// The TFJob's annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Its `spec`, without the templates and without `suspend`.
+    /// The TFJob's `spec`, without the templates and without `suspend`.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub spec: Map<String, Value>,
-    /// The fields that mean something else here, or nothing.
+    /// The fields that have another meaning in Muster, or no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// The uid of the object of the cluster that the job belongs to; `None` if a client sent the TFJob.
+    /// The uid of the TFJob object in the cluster that the job belongs to. `None` if a client sent the TFJob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_uid: Option<String>,
 }
@@ -88,7 +88,7 @@ pub fn role_of_type(key: &str) -> Option<Role> {
 }
 
 impl JobSpec {
-    /// The uid of the object of the cluster that the job belongs to, if it belongs to one.
+    /// The uid of the TFJob object in the cluster that the job belongs to. `None` if there is no object.
     pub fn object_uid(&self) -> Option<&str> {
         match &self.origin {
             Some(Origin::TfJob(tfjob)) => tfjob.object_uid.as_deref(),
@@ -96,7 +96,7 @@ impl JobSpec {
         }
     }
 
-    /// A second path of the folder with the code in pods, where scripts of the job's launcher expect it.
+    /// In pods, a second path of the folder with the code. Scripts of the job's launcher expect the code there.
     pub fn second_code_folder(&self) -> Option<&'static str> {
         match self.origin {
             Some(Origin::Spawner { .. }) => Some("/script"),
@@ -104,7 +104,7 @@ impl JobSpec {
         }
     }
 
-    /// The labels of a replica's pod by which users of the job's launcher find it.
+    /// The labels of a replica's pod, by which users of the job's launcher find the pod.
     pub fn labels_of(&self, replica: ReplicaId) -> BTreeMap<String, String> {
         let labels = match &self.origin {
             None => vec![],

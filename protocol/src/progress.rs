@@ -12,15 +12,15 @@ pub const VALUES_MAX: usize = 8;
 /// Maximum bytes of the name of a value.
 pub const VALUE_NAME_BYTES: usize = 64;
 
-/// The newest report of a run's script. The numbers from `steps` on are totals since the second step of this split, without
-/// short last batches. Differences of two reports of one start are valid if their `split` is equal.
+/// The newest report of a run's script. The numbers from `steps` on are totals since the second step of this `split`,
+/// without short last batches. Only reports of one start with an equal `split` can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
-    /// The last step by the script's own count. Absent before the first one.
+    /// The last step by the script's own count. Absent before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// The version of the batch sizes in use; 0 means an even division.
+    /// The version of the split, which gives each replica its batch size. 0 means equal batch sizes.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub split: u64,
     /// Number of steps.
@@ -47,17 +47,17 @@ impl Progress {
     }
 }
 
-/// Named finite numbers, at most [`VALUES_MAX`]. Numbers that do not fit are left out when it is built.
+/// Named finite numbers, at most [`VALUES_MAX`]. Further or invalid values are left out when a report is read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(from = "BTreeMap<String, f64>")]
 pub struct Values(BTreeMap<String, f64>);
 
-// All numbers are finite, so each one equals itself.
+// No number is NaN, so each number equals itself.
 impl Eq for Values {}
 
 impl Values {
-    /// Whether there is none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -91,7 +91,7 @@ pub struct JobSeries {
 pub struct ReplicaSeries {
     /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
-    /// Its reports, oldest first. The longer a job runs, the larger are the intervals between them.
+    /// The replica's reports, oldest first. The longer a job runs, the larger are the intervals between reports.
     pub points: Vec<SeriesPoint>,
 }
 
@@ -99,9 +99,9 @@ pub struct ReplicaSeries {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SeriesPoint {
-    /// By the master's clock.
+    /// When the master received the report, by the master's clock.
     pub at: UnixMillis,
-    /// The start in which the script reported it.
+    /// The start to which the report belongs.
     pub generation: Generation,
     /// The report.
     pub progress: Progress,

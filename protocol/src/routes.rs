@@ -24,10 +24,10 @@ pub const AGENT_STATUS: &str = "/status";
 pub const AGENT_LOGS: &str = "/logs";
 /// Agent: starts a warm interpreter, which imports modules before the first run. See [`crate::warm::WarmRequest`].
 pub const AGENT_WARM: &str = "/warm";
-/// Agent: followed by the id of code, takes the [`crate::code::Manifest`] of that code; answers with
+/// Agent: with the id of code appended, receives the [`crate::code::Manifest`] of this code. Answers with
 /// [`crate::code::MissingBlobs`].
 pub const AGENT_CODE: &str = "/code/";
-/// Agent: after [`AGENT_CODE`] and the id, takes blobs of that code, see [`crate::code::BlobReader`]; answers with
+/// Agent: after [`AGENT_CODE`] and the id, receives blobs of this code, see [`crate::code::BlobReader`]. Answers with
 /// [`crate::code::MissingBlobs`].
 pub const AGENT_CODE_BLOBS: &str = "/blobs";
 /// Agent: tries to connect to the address of another agent.
@@ -45,20 +45,20 @@ pub const READYZ: &str = "/readyz";
 pub const CREATE: &str = "/create";
 /// Master: submits a job as JSON, or lists all jobs.
 pub const JOBS: &str = "/v1/jobs";
-/// Master: shows or deletes one job.
+/// Master: shows, changes or deletes one job.
 pub const JOB: &str = "/v1/jobs/{name}";
 /// Master: cancels a job.
 pub const JOB_CANCEL: &str = "/v1/jobs/{name}/cancel";
-/// Master: takes the [`crate::join::JoinRequest`] of an agent on a bare machine; answers with
+/// Master: receives the [`crate::join::JoinRequest`] of an agent on a bare machine. Answers with
 /// [`crate::join::JoinAnswer`].
 pub const JOB_MEMBERS: &str = "/v1/jobs/{name}/members";
 /// Master: a job's output.
 pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
 /// Master: what a job's scripts have reported; see [`crate::progress::JobSeries`].
 pub const JOB_SERIES: &str = "/v1/jobs/{name}/series";
-/// Master: takes the [`crate::code::Manifest`] of a job's code, answers with [`crate::code::MissingBlobs`].
+/// Master: receives the [`crate::code::Manifest`] of a job's code. Answers with [`crate::code::MissingBlobs`].
 pub const CODE: &str = "/v1/code/{id}";
-/// Master: takes blobs of that code as a stream, see [`crate::code::BlobReader`]; answers with
+/// Master: receives blobs of a job's code as a stream, see [`crate::code::BlobReader`]. Answers with
 /// [`crate::code::MissingBlobs`].
 pub const CODE_BLOBS: &str = "/v1/code/{id}/blobs";
 /// Master: submits a TFJob, see [`crate::tfjob::TfJobRequest`], or lists all TFJobs.
@@ -67,7 +67,7 @@ pub const TFJOBS: &str = "/v1/tfjobs";
 pub const JOB_TFJOB: &str = "/v1/jobs/{name}/tfjob";
 /// Master: answers with a [`crate::view::MasterView`].
 pub const MASTER: &str = "/v1/master";
-/// Master: the agent's program, for a client that wraps an image and has no agent.
+/// Master: the agent's program, for a client that adds the agent to an image.
 pub const AGENT_PROGRAM: &str = "/agent";
 /// Master: metrics for Prometheus.
 pub const METRICS: &str = "/metrics";
@@ -79,5 +79,5 @@ pub const LOG_OFFSET_HEADER: &str = "muster-log-offset";
 /// Header of log answers: the number of bytes missing between the requested offset and the first byte.
 pub const LOG_DROPPED_HEADER: &str = "muster-log-dropped";
 /// Trailer of an agent's log answers: the whole output of the run was sent, because the run has ended. The value is the
-/// run's generation, or empty if it has none. An answer without this trailer may lack output.
+/// run's generation, or empty if the run has no generation. An answer without this trailer may lack output.
 pub const LOG_COMPLETE_TRAILER: &str = "muster-log-complete";

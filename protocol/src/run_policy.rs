@@ -16,15 +16,15 @@ pub use crate::warm::Preload;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct RunPolicy {
-    /// Maximum restarts after failures. Each restarts all replicas. Restarts after the cluster removed a pod (evicted,
-    /// preempted, drained or deleted) do not count.
+    /// Maximum restarts after failures. Each restart starts all replicas again. Restarts do not count if the cluster
+    /// removed a pod (evicted, preempted, drained or deleted).
     pub max_restarts: u32,
-    /// Pause before the first restart. Each further restart doubles it, up to 300 s.
+    /// Pause before the first restart. Each further restart doubles the pause, up to 300 s.
     pub backoff_seconds: u32,
     /// Exit codes of exec.py that fail the job without a restart.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub no_retry_exit_codes: BTreeSet<u8>,
-    /// What a failure of a replica means, by its role. Absent: on_failure.
+    /// What a failure of a replica means, by the replica's role. A role without an entry has the rule `on_failure`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub restart: BTreeMap<Role, RestartRule>,
     /// What happens when the script has failed. `wait` needs a job that brings its code or runs in a folder.
@@ -47,29 +47,30 @@ pub struct RunPolicy {
     /// Replicas whose exit decides about success. Absent: depends on strategy and roles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
-    /// Minimum time from a start of an elastic job to a restart that takes in new workers. When every wanted worker is
-    /// ready, the restart does not wait. Absent: 30 s if the scripts report their steps with `muster.py`, else 300 s.
+    /// Minimum time from a start of an elastic job to a restart that takes in new workers. If all workers up to the
+    /// maximum are ready, the restart does not wait. Absent: 30 s if the scripts report their steps with `muster.py`,
+    /// else 300 s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grow_interval_seconds: Option<u32>,
-    /// Whether agents keep a warm interpreter, and what it imports. Absent: Muster decides.
+    /// Whether agents keep a warm interpreter, and which modules it imports. Absent: Muster decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
-    /// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
+    /// What an elastic job does about a replica that does not answer, and whose exec.py may still run.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub on_unreachable: OnUnreachable,
-    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. Its agent kills exec.py
+    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. The agent kills exec.py
     /// after three times this time without a request from a master.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3600))]
     #[serde(skip_serializing_if = "is_default_lease")]
     pub lease_seconds: u32,
 }
 
-/// Default of [`RunPolicy::grow_interval_seconds`]: a script loses its work since its last checkpoint.
+/// Default of [`RunPolicy::grow_interval_seconds`]. At each restart, a script loses its work since its last checkpoint.
 pub const GROW_INTERVAL_SECONDS: u32 = 300;
-/// The same for scripts with the helper `muster.py`, which save before they stop.
+/// Default of the same interval for scripts with the helper `muster.py`, which save before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
-/// How long a job with [`OnFailure::Wait`] waits for new code. An agent without a master lives as long after its run.
+/// How long a job with [`OnFailure::Wait`] waits for new code, and an agent without a master lives after a run.
 pub const HALT_SECONDS: u32 = 600;
 
 /// Default of [`RunPolicy::lease_seconds`].
@@ -158,20 +159,21 @@ pub enum RestartRule {
     Never,
     /// The job restarts while `max_restarts` allows it.
     OnFailure,
-    /// A signal, an exit code of 128 or more, too much memory or the loss of the pod: as `on_failure`; else as `never`.
+    /// As `on_failure` after a signal, an exit code of 128 or more, too much memory or the loss of the pod. As `never`
+    /// after other failures.
     ExitCode,
 }
 
-/// What happens when the script of a replica has failed. Lost pods and time limits are other failures.
+/// What happens when the script of a replica has failed. This does not apply to lost pods and time limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
-    /// The job restarts while `max_restarts` allows it. Otherwise it fails.
+    /// The job restarts while `max_restarts` allows it. Otherwise, the job fails.
     #[default]
     Restart,
-    /// The job keeps its pods and waits 10 minutes for new code, with which it starts again at once. Without new code, it
-    /// then does what it does with `restart`.
+    /// The job keeps its pods and waits 10 minutes for new code. With new code, it starts again at once. Without new
+    /// code, it then behaves as with `restart`.
     Wait,
 }
 
@@ -182,8 +184,8 @@ pub enum OnFailure {
 pub enum OnStartTimeout {
     /// The job fails.
     Fail,
-    /// The job deletes its pods and requests all of them again later. This prevents a deadlock of two jobs that each hold
-    /// a part of the capacity that both need.
+    /// The job deletes its pods and requests all of them again later. Without this, two jobs could wait for each other
+    /// for ever, each with a part of the capacity that the other job needs.
     Requeue,
 }
 
@@ -196,19 +198,20 @@ pub enum CleanPods {
     Running,
     /// All pods are deleted.
     All,
-    /// No pods. The agents run for up to 10 more minutes, so that you can inspect their pods.
+    /// No pods are deleted. The agents run for up to 10 more minutes, so that you can inspect their pods.
     None,
 }
 
-/// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
+/// What an elastic job does about a replica that does not answer, and whose exec.py may still run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnreachable {
-    /// It goes on. If it has to start again, it waits until the cluster has removed the replica's pod.
+    /// The job continues. If it has to start again, it waits until the cluster has removed the replica's pod.
     #[default]
     Wait,
-    /// It starts again without this replica, and replaces its pod. The replica's agent kills exec.py by itself before.
+    /// The job starts again without this replica, and replaces the replica's pod. Before that, it waits until the
+    /// replica's agent must have killed exec.py.
     Replace,
 }
 

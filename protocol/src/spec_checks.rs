@@ -23,7 +23,7 @@ impl JobSpec {
         if self.evaluator_num > 1 {
             return Err(SpecError::EvaluatorNum(self.evaluator_num));
         }
-        // A chief can train alone, but not with servers alone.
+        // A chief can train alone. With parameter servers, it needs at least one worker.
         if self.worker_num == 0 && (self.chief_num == 0 || self.ps_num > 0) {
             return Err(SpecError::NoWorkers);
         }
@@ -48,7 +48,7 @@ impl JobSpec {
         }
     }
 
-    /// TF_CONFIG lists all members in one variable. Linux limits a variable's length, and so the number of members.
+    /// TF_CONFIG lists all members in one variable, and Linux limits the length of a variable.
     fn check_tf_config_fits(&self) -> Result<(), SpecError> {
         let room = tf_config::MEMBERS_MAX - self.chief_num;
         let most_workers = room - self.ps_num.min(1);
@@ -65,7 +65,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Checks that the groups of a role are all its replicas, and that each group can be started.
+    /// Checks that the groups of a role contain all its replicas, and that each group is valid.
     pub(crate) fn check_groups(&self) -> Result<(), SpecError> {
         if self.groups.len() > GROUPS_MAX {
             return Err(SpecError::TooManyGroups(self.groups.len()));
@@ -102,7 +102,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Checks the rules, and whether they go together with the job's replicas.
+    /// Checks the rules, and whether they fit the job's replicas.
     pub(crate) fn check_run_policy(&self) -> Result<(), SpecError> {
         let RunPolicy {
             start_timeout_seconds,
@@ -166,13 +166,13 @@ impl JobSpec {
         let of_variables = self.env.iter().map(|(name, value)| json_length(name.as_str()) + json_length(value) + 6);
         let of_arguments = self.args.iter().map(|arg| json_length(arg) + 3);
         let bytes: usize = of_variables.chain(of_arguments).sum();
-        // Linux limits a single argument as it limits a variable.
+        // Linux has the same limit for one argument as for one variable.
         let mut arguments = self.args.iter().chain(self.groups.iter().flat_map(|group| &group.command));
         if bytes > INPUT_BYTES_MAX || arguments.any(|arg| arg.len() >= ENTRY_LIMIT) {
             return Err(SpecError::TooMuchInput { bytes });
         }
         if !self.groups.is_empty() || !self.tf_config.is_default() || self.origin.is_some() {
-            // They are always JSON: their keys are strings.
+            // The conversion cannot fail, because all keys are strings.
             let parts = (&self.groups, &self.tf_config, &self.origin);
             let of_groups = serde_json::to_string(&parts).map_or(0, |json| json.len());
             if bytes + of_groups > INPUT_BYTES_MAX {

@@ -70,7 +70,7 @@ pub enum SpecError {
     /// TensorFlow accepts one evaluator at most.
     #[error("evaluator-num {0} is not allowed: use 0 or 1")]
     EvaluatorNum(u32),
-    /// The groups of a role are not all its replicas.
+    /// The groups of a role have more or fewer replicas than the job has in this role.
     #[error("the groups of role {role} have {grouped} replicas, but the job has {replicas}: give both the same number")]
     GroupsCount {
         /// The role.
@@ -113,7 +113,7 @@ pub enum SpecError {
         "on-unreachable replace needs an elastic job: a job with a fixed number of workers cannot go on without one"
     )]
     ReplaceInFixedJob,
-    /// Nothing can end the wait of a job whose code is in its image.
+    /// The job would wait for new code in vain, because its code is in its image.
     #[error(
         "on-failure wait needs a job that brings its code or runs in a folder: the code of this job is in its image, which \
          takes no new code"
@@ -146,22 +146,22 @@ pub enum SpecError {
          {ENTRY_LIMIT} for an argument; put large input into a file"
     )]
     TooMuchInput {
-        /// Their total length as JSON, names included.
+        /// The total length of arguments and variables as JSON, names included.
         bytes: usize,
     },
-    /// A further key of TF_CONFIG is one that Muster computes.
+    /// The job sets a key of TF_CONFIG that Muster computes.
     #[error("tf_config.extra must not have the key \"{0}\": Muster computes it")]
     ComputedKey(&'static str),
     /// The groups, with their templates, leave too little room in the job's record.
     #[error("groups, arguments and variables take {bytes} bytes as JSON: use at most {INPUT_BYTES_MAX} in total")]
     GroupsTooLarge {
-        /// Their total length as JSON.
+        /// The total length of groups, arguments and variables as JSON.
         bytes: usize,
     },
     /// The folder on the master's host is not an absolute path.
     #[error("work_dir \"{0}\" is not an absolute path")]
     RelativeWorkDir(PathBuf),
-    /// The script has two places.
+    /// Both `code` and `work_dir` say where the script is.
     #[error("code and work_dir do not go together: both say where the script is")]
     CodeAndWorkDir,
 }

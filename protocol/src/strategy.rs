@@ -11,9 +11,9 @@ use crate::spec_error::SpecError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Strategy {
-    /// `tf.distribute.MultiWorkerMirroredStrategy`: every worker holds the variables.
+    /// `tf.distribute.MultiWorkerMirroredStrategy`: every worker stores the variables.
     AllReduce,
-    /// `tf.distribute.ParameterServerStrategy`: parameter servers hold the variables.
+    /// `tf.distribute.ParameterServerStrategy`: parameter servers store the variables.
     ParameterServer,
 }
 

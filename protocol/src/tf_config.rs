@@ -69,15 +69,15 @@ impl From<ReplicaId> for Task {
     }
 }
 
-/// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member. It may be a [`Cluster`], or
-/// the JSON of one.
+/// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member. `C` is [`Cluster`], or a
+/// type for its JSON.
 #[derive(Debug)]
 pub struct TfConfig<'a, C: ?Sized = Cluster> {
     /// The cluster; the same for all members.
     pub cluster: &'a C,
     /// This replica's task.
     pub task: Task,
-    /// Further keys, without those of the other fields.
+    /// Further keys. None of them is in [`COMPUTED_KEYS`].
     pub extra: &'a Map<String, Value>,
 }
 

@@ -16,7 +16,7 @@ use crate::view::JobView;
 pub const TFJOB_CONTAINER: &str = "tensorflow";
 /// The API group of TFJobs.
 pub const TFJOB_GROUP: &str = "kubeflow.org";
-/// The kind of the object.
+/// The kind of a TFJob object.
 pub const TFJOB_KIND: &str = "TFJob";
 
 /// The body of `POST /v1/tfjobs`.
@@ -26,7 +26,7 @@ pub const TFJOB_KIND: &str = "TFJob";
 pub struct TfJobRequest {
     /// One TFJob as YAML or JSON.
     pub document: String,
-    /// What images run, by their names in the document. Needed for containers without `command`.
+    /// The program that each image runs, by the image's name in the document. Needed for containers without `command`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entrypoints: BTreeMap<String, Entrypoint>,
     /// What the caller adds to the document.
@@ -34,7 +34,7 @@ pub struct TfJobRequest {
     pub options: TfJobOptions,
 }
 
-/// What an image runs by itself.
+/// The program that an image runs by default, and its user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -43,7 +43,7 @@ pub struct Entrypoint {
     pub command: Vec<String>,
     /// CMD.
     pub args: Vec<String>,
-    /// USER, empty if the image names none.
+    /// USER, empty if the image names no user.
     pub user: String,
 }
 
@@ -52,7 +52,7 @@ pub struct Entrypoint {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct TfJobOptions {
-    /// The namespace, instead of that of the document.
+    /// The namespace, instead of the namespace in the document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Whether containers may run as root.
@@ -67,14 +67,14 @@ pub struct TfJobOptions {
     /// Maximum restarts, instead of `backoffLimit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<u32>,
-    /// Absolute path of the folder in which scripts run where pods are processes.
+    /// Absolute path of the folder in which scripts run, if pods are processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
-    /// The code that the job brings where pods are containers. The master must have it.
+    /// The code that the job brings, if pods are containers. The master must already have this code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// A script in this code.
+    /// The path of the script in `code`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptPath>,
     /// Whether the master only checks the TFJob, and creates nothing.
@@ -82,13 +82,13 @@ pub struct TfJobOptions {
     pub dry_run: bool,
 }
 
-/// A field that means something else here, or nothing.
+/// A field that has another meaning in Muster, or no effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Warning {
     /// The path of the field, such as `spec.runPolicy.schedulingPolicy.queue`.
     pub path: String,
-    /// What it means here.
+    /// What the field means in Muster.
     pub sentence: String,
 }
 
@@ -102,13 +102,13 @@ impl fmt::Display for Warning {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TfJobAnswer {
-    /// The job. Absent if it was only checked.
+    /// The job. Absent if the TFJob was only checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobView>,
     /// What changes in a job that was on record before.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub change: JobPatch,
-    /// The fields that mean something else here, or nothing.
+    /// The fields that have another meaning in Muster, or no effect.
     pub warnings: Vec<Warning>,
 }
 

@@ -30,7 +30,7 @@ pub enum JobState {
     Restarting,
     /// The script has failed. The job keeps its pods and waits for new code, because its `on_failure` is `wait`.
     Halted,
-    /// A user has suspended the job. It has no pods.
+    /// A user has suspended the job. The job has no pods.
     Suspended,
     /// The job succeeded.
     Succeeded,
@@ -41,7 +41,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// All states, from the first to the final ones.
+    /// All states, from the first to the final states.
     pub const ALL: [Self; 10] = [
         Self::Pending,
         Self::Starting,
@@ -101,7 +101,7 @@ pub enum JobResult {
     Succeeded,
     /// The job failed.
     Failed {
-        /// The first failure. It caused the later ones.
+        /// The first failure, which caused the later failures.
         failure: Failure,
     },
     /// A user cancelled the job.
@@ -201,13 +201,13 @@ pub struct JobTimes {
     /// exec.py was started in every replica again, in the newest start. Absent before the first restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<UnixMillis>,
-    /// A user suspended the job. Absent while it is not suspended.
+    /// A user suspended the job. Absent while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<UnixMillis>,
-    /// A user resumed the job, for the last time.
+    /// A user resumed the job. If this happened several times, the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<UnixMillis>,
-    /// Since when the job waits for new code. Absent while it does not.
+    /// The job began to wait for new code. Absent while the job does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<UnixMillis>,
     /// The master decided the result.
@@ -224,13 +224,13 @@ pub struct JobTimes {
 pub struct JobView {
     /// The job's name.
     pub name: JobName,
-    /// Unique id. A later job with the same name has another one.
+    /// Unique id. A later job with the same name has another uid.
     pub uid: String,
-    /// Increases with each change. A long poll waits until it differs from the number in the request.
+    /// Increases with each change. A long poll waits until `seq` differs from the number in the request.
     pub seq: u64,
     /// The job's state.
     pub state: JobState,
-    /// The gang's current start. Absent before the first.
+    /// The gang's current start. Absent before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// The job's result. Absent until it is decided.
@@ -250,15 +250,15 @@ pub struct JobView {
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
-    /// The number of the newest push with which all scripts have started, or with which the job was halted. Smaller than
+    /// The value of `pushes` with which all scripts last started, or with which the job was halted. Smaller than
     /// `pushes` until the newest code runs.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub started_pushes: u32,
-    /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.
+    /// The members of an elastic job's current start, by seat: chief, workers, parameter servers, evaluator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roster: Vec<ReplicaId>,
-    /// The newest starts under this master, oldest first, each with its cause; at most 16. Of a job that is not elastic,
-    /// only the starts after a push or after `client resume`.
+    /// The newest starts under this master, oldest first, each with its cause; at most 16. For a job that is not
+    /// elastic, only the starts after a push or after `client resume`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<GangChange>,
     /// All replicas, ordered by role and index.
@@ -266,7 +266,7 @@ pub struct JobView {
     pub replicas: Arc<[ReplicaView]>,
     /// When the job reached each step.
     pub times: JobTimes,
-    /// Fields of the request that mean something else here, or nothing. Only the answer to a submit has them.
+    /// Fields of the request that have another meaning in Muster, or no effect. Only in the answer to a submit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
 }
@@ -277,8 +277,7 @@ impl JobView {
         Arc::make_mut(&mut self.replicas)
     }
 
-    /// The view with the final state of its result; `None` without a result. Until the pods end, the master shows
-    /// `stopping`.
+    /// The view with the state of its result, even if the master still shows `stopping`. `None` without a result.
     pub fn as_ended(mut self) -> Option<Self> {
         self.state = self.result.as_ref()?.state();
         Some(self)
@@ -311,11 +310,11 @@ pub struct MasterView {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
-    /// Pods are processes on the master's host. They run exec.py from a folder.
+    /// Pods are processes on the master's host. The script is in a folder of this host, or the job brings it.
     Process,
-    /// Pods are Kubernetes pods. They run exec.py from an image.
+    /// Pods are Kubernetes pods. The script is in their image, or the job brings it.
     Kubernetes,
-    /// Pods are machines whose agents join by themselves. They have their own scripts.
+    /// Pods are machines whose agents join by themselves. Each machine has its own copy of the script.
     Joined,
 }
 
@@ -329,8 +328,8 @@ pub struct LogLine {
     pub offset: u64,
     /// The text without its newline, with invalid UTF-8 replaced. A line longer than 16 KiB is sent in pieces.
     pub line: String,
-    /// Whether the line is still being written, as a progress bar is. `line` then has its newest part, and `offset` is
-    /// where the line begins. The stream sends the complete line later. Sent only on request.
+    /// Whether the line is still being written, such as a progress bar. `line` is then the line's newest part, and
+    /// `offset` is where the line begins. The stream sends the complete line later. Sent only if requested.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
 }
@@ -338,5 +337,5 @@ pub struct LogLine {
 /// Maximum bytes of output in a [`LogLine`].
 pub const LOG_LINE_BYTES: usize = 16 * 1024;
 
-/// Maximum bytes of an unfinished [`LogLine`]. The newest bytes are kept, because a terminal shows no more.
+/// Maximum bytes of an unfinished [`LogLine`]. Only the newest bytes are sent, because a terminal shows no more.
 pub const UNFINISHED_BYTES: usize = 4 * 1024;

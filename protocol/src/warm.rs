@@ -1,4 +1,4 @@
-//! The warm interpreter of an agent: the user's choice, the master's request, and its state.
+//! The warm interpreter of an agent: the user's choice, the master's request, and the interpreter's state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,8 +22,8 @@ const NAME_MAX: usize = 128;
 pub enum Preload {
     /// No. Every run starts in a new interpreter.
     Never,
-    /// Yes. It imports these modules. If there are none, it imports exec.py's own imports of tensorflow, numpy and other
-    /// modules that take long.
+    /// Yes. The interpreter imports these modules. If the list is empty, the interpreter imports tensorflow, numpy and
+    /// other slow modules, as far as exec.py imports them.
     Modules(Vec<ModuleName>),
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for ModuleName {
 
 serde_as_string!(ModuleName);
 
-/// The body of `POST /warm`: starts a warm interpreter for the runs to come. Only the first request has an effect.
+/// The body of `POST /warm`, which starts a warm interpreter for later runs. Only the first request has an effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmRequest {
     /// The variables that all runs have in common: changes to the agent's own environment.
@@ -75,11 +75,11 @@ pub struct WarmRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum WarmState {
-    /// It imports modules. A run that is to start waits for it.
+    /// The interpreter imports modules. A run that should start waits for the end of the imports.
     Importing,
-    /// Runs start from it.
+    /// Runs start from the warm interpreter.
     Ready,
-    /// There is none any more, so every run starts in a new interpreter.
+    /// The agent has no warm interpreter any more. Every run starts in a new interpreter.
     Cold {
         /// The cause, in one line or more.
         reason: String,

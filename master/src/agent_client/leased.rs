@@ -1,4 +1,4 @@
-//! The calls that can renew an agent's lease: its part in a start, and polls.
+//! The calls that can renew an agent's lease: the configuration for a start, and polls of the status.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::{AgentAnswer, AgentClient, AgentError, CALL_TIMEOUT, get, post};
 pub struct LeasePoll {
     /// The agent's lease.
     pub lease: Lease,
-    /// The number of the newest status that is known.
+    /// The number of the newest known status.
     pub after: u64,
-    /// How long to wait for a newer status.
+    /// Maximum wait for a newer status.
     pub wait: Duration,
-    /// The agent's clock in its newest answer.
+    /// The time of the agent's clock in the agent's newest answer.
     pub heard: ClockMillis,
 }
 
@@ -32,9 +32,9 @@ pub struct PartOfStart {
     pub generation: Generation,
     /// The replica's membership. An evaluator has none.
     pub membership: Option<Membership>,
-    /// The code with which the run starts, if the job brings it.
+    /// The code that the run uses, if the job brings its code.
     pub code: Option<CodeId>,
-    /// What keeps the run alive, if the job has leases.
+    /// The renewal of the agent's lease, if the job has leases.
     pub renewal: Option<Renewal>,
 }
 
@@ -67,7 +67,6 @@ impl AgentClient {
     }
 }
 
-/// The parameters of a renewal.
 fn renewal(renewal: Option<Renewal>) -> String {
     let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
         format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))

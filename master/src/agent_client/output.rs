@@ -27,7 +27,7 @@ pub struct LogStream<S> {
 pub enum LogPiece {
     /// The next bytes.
     Bytes(Bytes),
-    /// This run has ended, and all of its output was sent. Agents of earlier versions do not say this.
+    /// The run of this generation has ended, and all of its output was sent. Earlier versions of the agent omit this.
     RunEnded(Option<Generation>),
 }
 
@@ -35,7 +35,7 @@ impl AgentClient {
     /// `GET /logs`: both streams from `offset` to the end of the run.
     ///
     /// # Errors
-    /// [`AgentError`]; the stream's own errors are those of the connection.
+    /// [`AgentError`]. If the connection breaks later, the stream returns [`AgentError::Unreachable`].
     pub async fn logs(
         &self,
         agent: SocketAddr,

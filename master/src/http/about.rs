@@ -1,4 +1,4 @@
-//! What a client needs before it submits: the kind of back end, and the agent's program, which it adds to an image.
+//! What a client needs before it submits: the kind of back end, and the agent's program, to be added to an image.
 
 use std::path::PathBuf;
 
@@ -19,9 +19,9 @@ use crate::tfjob::Place;
 /// The properties of this master.
 #[derive(Debug)]
 pub struct About {
-    /// The kind of its back end.
+    /// The kind of the master's back end.
     pub backend: BackendKind,
-    /// Where its replicas run.
+    /// Where the replicas of jobs run.
     pub place: Place,
     /// The path of the agent's program, if the master has one.
     pub agent_binary: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! `/v1/code`: takes the code that jobs bring, first its manifest, then the blobs that the master does not have.
+//! `/v1/code`: receives the code that jobs bring: first the manifest, then the blobs that the master does not have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,23 +23,23 @@ use super::jobs::parsed_body;
 use super::openapi::{BadBody, Down, NotLetIn, Octets};
 use crate::code::{CodeError, CodeStore, Piece};
 
-/// Maximum uploads of blobs at a time. Others wait.
+/// Maximum uploads of blobs at a time. Further uploads wait.
 const UPLOADS_AT_ONCE: usize = 16;
-/// Maximum time of an upload. Code stays longer than this after its manifest was sent.
+/// Maximum time of an upload. The master removes unused code only after a longer time.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Maximum time between two pieces of an upload.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an upload may be slower than [`RATE_MIN`].
 const FREE_TIME: Duration = Duration::from_secs(10);
-/// Minimum bytes per second of an upload after that, on average. A slower upload is refused.
+/// Minimum average bytes per second of an upload. A slower upload is refused after [`FREE_TIME`].
 const RATE_MIN: u64 = 16 * 1024;
-/// Pieces that wait for the disk.
+/// Maximum pieces of an upload that wait for the disk.
 const PIECES_AHEAD: usize = 8;
 
 static TURNS: Semaphore = Semaphore::const_new(UPLOADS_AT_ONCE);
 
-/// Takes the manifest of a job's code. Answers which blobs the master does not have yet. Code that no job uses is removed
-/// after 10 minutes.
+/// Receives the manifest of a job's code. Answers with the blobs that the master does not have yet. Code that no job
+/// uses is removed after 10 minutes.
 #[utoipa::path(
     put,
     path = routes::CODE,
@@ -64,8 +64,9 @@ pub(super) async fn put_manifest(
     answered(state.jobs.code(), move |code| code.offer(id, &manifest)).await
 }
 
-/// Takes blobs of a job's code: for each one, the 32 bytes of its SHA-256 and then its content. They may come in any order,
-/// each at most once. After an error, none of them is kept. Answers which blobs are still missing.
+/// Receives blobs of a job's code: for each blob, the 32 bytes of its SHA-256 and then its content. The blobs may come
+/// in any order, each at most once. After an error, the master keeps none of them. Answers with the blobs that are
+/// still missing.
 #[utoipa::path(
     put,
     path = routes::CODE_BLOBS,
@@ -76,7 +77,7 @@ pub(super) async fn put_manifest(
     responses(
         (status = 200, description = "The master has these blobs", body = MissingBlobs),
         (status = 404, description = "The master does not have the manifest", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A blob is not in the manifest, or is not what its SHA-256 says", body = Problem,
+        (status = 422, description = "A blob is not in the manifest, or does not match its SHA-256", body = Problem,
             content_type = "application/problem+json"),
         (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
         BadBody,
@@ -102,14 +103,14 @@ pub(super) async fn put_blobs(
     timeout(UPLOAD_TIMEOUT, receive).await.unwrap_or_else(|_| Err(too_slow()))
 }
 
-/// Sends the body to the thread that writes it. Returns early if that thread wants no more.
+/// Sends the body to the thread that writes it. Returns early if that thread stops reading.
 async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
     let mut body = body.into_data_stream();
     let (mut received, mut waited) = (0, Duration::ZERO);
     loop {
         let asked = Instant::now();
         let piece = timeout(PIECE_TIMEOUT, body.next()).await;
-        // Waiting for the disk, below, does not make the caller slow.
+        // Include only the wait for the caller, and not the wait for the disk below.
         waited += asked.elapsed();
         let piece = match piece {
             Ok(Some(Ok(bytes))) => {
@@ -133,12 +134,12 @@ async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a caller sends so slowly that others should get its turn. The master has `waited` for the `received` bytes.
+/// Whether a caller sends too slowly to keep its turn. `waited` is how long the master has waited for `received` bytes.
 fn is_slow(received: u64, waited: Duration) -> bool {
     waited > FREE_TIME && received < RATE_MIN * waited.as_secs()
 }
 
-/// Runs `work` on a blocking thread, and answers with the blobs that are missing after it.
+/// Runs `work` on a blocking thread, and answers with the blobs that are then missing.
 async fn answered(
     code: &Arc<CodeStore>,
     work: impl FnOnce(&CodeStore) -> Result<Vec<Sha256>, CodeError> + Send + 'static,
@@ -156,7 +157,7 @@ fn too_slow() -> ApiError {
 
 fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<CodeId, ApiError> {
     let bad = |detail: String| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode, detail);
-    // The path may hold bytes that are not UTF-8.
+    // The path may contain bytes that are not UTF-8.
     let Path(id) = id.map_err(|error| bad(error.body_text()))?;
     id.parse().map_err(|error| bad(format!("invalid id of code: {error}")))
 }
@@ -188,7 +189,7 @@ mod tests {
         let read = async { while pieces.recv().await.is_some() {} };
         let begun = Instant::now();
         let (sent, ()) = tokio::join!(send(Body::from_stream(drip), sender), read);
-        let refused = sent.expect_err("it is too slow").into_response();
+        let refused = sent.expect_err("an upload of one byte per second is too slow").into_response();
         assert_eq!((refused.status(), begun.elapsed().as_secs()), (StatusCode::REQUEST_TIMEOUT, 11));
     }
 }

@@ -30,9 +30,9 @@ use super::metrics::Metrics;
 const CONNECTIONS_MAX: usize = 4096;
 /// Maximum time for a caller to send a request's line and headers, from the connect or the end of the last answer.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes of a request's line and headers. Longer ones are answered with 431.
+/// Maximum bytes of a request's line and headers. A longer request is answered with 431.
 const HEADER_BYTES: usize = 64 * 1024;
-/// Maximum headers of a request. More are answered with 431.
+/// Maximum headers of a request. A request with more headers is answered with 431.
 const HEADERS_MAX: usize = 64;
 /// Silence after which the kernel sends keep-alive probes, the probes' interval, and their number. Without probes, a
 /// caller whose machine has vanished would follow a job for ever.
@@ -52,7 +52,7 @@ pub(super) struct Connections {
 #[derive(Default)]
 struct Table {
     open: usize,
-    /// The newest place of a waiting connection. The connection with the lowest place is closed first.
+    /// The number that was given last to a waiting connection. The connection with the lowest number is closed first.
     newest_place: u64,
     waiting: BTreeMap<u64, CancellationToken>,
 }
@@ -60,7 +60,7 @@ struct Table {
 /// One open connection.
 struct Seat {
     all: Arc<Connections>,
-    /// Cancelled when the connection must make room.
+    /// Cancelled when the connection must be closed for a new one.
     evicted: CancellationToken,
     place: AtomicU64,
 }
@@ -83,7 +83,7 @@ impl Connections {
         Arc::new(Self { most, table: Mutex::default(), metrics })
     }
 
-    /// Serves a connection in its own task. If there are too many and none can be closed, closes this connection.
+    /// Serves a connection in its own task. If too many are open and none can be closed, closes the new connection.
     pub(super) fn serve(self: &Arc<Self>, stream: TcpStream, router: &Router, graceful: &GracefulShutdown) {
         let Some(seat) = self.seat() else { return };
         if let Err(error) = tune(&stream) {
@@ -169,7 +169,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut table = self.all.lock();
         table.waiting.remove(&self.place.load(Ordering::Relaxed));
-        // An evicted connection was subtracted at its eviction.
+        // For an evicted connection, the eviction has already lowered the count.
         if !self.evicted.is_cancelled() {
             table.open -= 1;
         }
@@ -191,7 +191,7 @@ impl Drop for Answering {
 }
 
 impl Caller {
-    /// Allows closing this connection for a new one while the server waits for the body, until `Awaited` is dropped.
+    /// Until the returned value is dropped, this connection can be closed for a new one.
     pub(super) fn awaited(&self) -> Awaited {
         self.0.wait();
         Awaited(Arc::clone(&self.0))

@@ -120,7 +120,7 @@ pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
     let request = JobRequest {
         worker_num: number("n_worker", workers, ErrorCode::BadWorkerNum)?,
         ps_num: number("n_ps", servers, ErrorCode::BadPsNum)?,
-        // The prototype's jobs have no chief, so a script written for it expects none.
+        // The prototype's jobs have no chief, so a script for the prototype expects none.
         chief_num: number("chief_num", chiefs, ErrorCode::BadChiefNum)?.or(Some(0)),
         image: image.map(|image| image.parse()).transpose().map_err(bad_image)?,
         pod: PodOptions { allow_root, ..PodOptions::default() },

@@ -13,7 +13,6 @@ use crate::code::CodeError;
 use crate::error_chain::error_chain;
 use crate::registry::JobsError;
 
-/// An answer with an error status.
 #[derive(Debug)]
 pub(super) struct ApiError(Problem);
 

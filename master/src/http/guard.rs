@@ -38,7 +38,7 @@ impl Guard {
     }
 
     fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
-        // GET has effects here (`/create`), so a route for GET must not answer HEAD.
+        // axum answers HEAD with the handler of GET, and `GET /create` submits a job.
         if method == Method::HEAD {
             let detail = "HEAD is not supported: use GET";
             return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail));
@@ -100,7 +100,7 @@ fn forbidden(detail: &str) -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, detail)
 }
 
-/// Whether a Host header, with or without a port, names loopback. An attacker's DNS can point any other name here.
+/// Whether a Host header, with or without a port, names loopback. An attacker's DNS can resolve other names to it.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,

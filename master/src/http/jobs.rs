@@ -33,9 +33,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Poll {
-    /// Answer when the job's `seq` differs from this number. Each master counts on its own.
+    /// Answer when the job's `seq` differs from this number. Each master has its own count.
     after: Option<u64>,
-    /// Answer after this many seconds at the latest; 60 at most and by default.
+    /// Answer after this many seconds at the latest. The maximum and the default are 60.
     wait: Option<u64>,
 }
 
@@ -153,7 +153,7 @@ pub(super) async fn patch(
     let patch: JobPatch = parsed_body(request, "a change of a job").await?;
     let record = state.jobs.patch(&name, patch).await?;
     let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
-    // The driver learns of the change from the record, a moment later.
+    // The driver reads the change from the record a moment later, so its view may still have the old values.
     let view = handle.view.borrow().clone();
     Ok(Json(JobView { workers: record.workers(), code: record.code(), pushes: record.pushes, ..view }))
 }
@@ -209,7 +209,6 @@ async fn wish(state: &AppState, name: Result<Path<String>, PathRejection>, wish:
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Finds the job with this name.
 pub(super) fn find(state: &AppState, name: Result<Path<String>, PathRejection>) -> Result<JobHandle, ApiError> {
     let name = parse_name(name)?;
     state.jobs.find(&name).ok_or_else(|| JobsError::Unknown(name).into())
@@ -231,13 +230,13 @@ fn bad_body(error: BytesRejection) -> ApiError {
     ApiError::new(error.status(), code, format!("the body cannot be read: {}", error.body_text()))
 }
 
-/// No job can have an invalid name, so the answer is 404.
+/// Parses a job's name. No job can have an invalid name, so the answer to such a name is 404.
 pub(super) fn parse_name(name: Result<Path<String>, PathRejection>) -> Result<JobName, ApiError> {
     let unknown = |name: &str| {
         let shown: String = name.chars().take(80).collect();
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, format!("no job is named \"{shown}\""))
     };
-    // The path may hold bytes that are not UTF-8.
+    // The path may contain bytes that are not UTF-8.
     let Path(name) = name.map_err(|_| unknown("\u{fffd}"))?;
     name.parse().map_err(|_| unknown(&name))
 }

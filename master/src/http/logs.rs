@@ -1,4 +1,4 @@
-//! `/v1/jobs/{name}/logs`: one replica's output as bytes, or all replicas' merged as lines of JSON.
+//! `/v1/jobs/{name}/logs`: the output of one replica as bytes, or the merged output of all replicas as lines of JSON.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -30,11 +30,11 @@ use crate::registry::JobHandle;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LogQuery {
-    /// One replica; all by default.
+    /// Only this replica. The default is all replicas.
     replica: Option<ReplicaId>,
-    /// Begin at this byte; only with one replica.
+    /// Begin at this byte; only with `replica`.
     offset: Option<u64>,
-    /// Begin at these bytes of the replicas, such as `worker-0:123,worker-1:456`; only with all replicas.
+    /// Begin at these bytes of the replicas, such as `worker-0:123,worker-1:456`; only without `replica`.
     #[param(pattern = "^((chief|worker|ps|evaluator)-[0-9]+:[0-9]+(,|$))*$")]
     from: Option<String>,
     /// Begin with this many last lines of each replica.
@@ -42,14 +42,14 @@ pub(super) struct LogQuery {
     /// Continue until the job has ended.
     #[serde(default)]
     follow: bool,
-    /// Also show lines that are still being written, such as progress bars; only with `follow` and all replicas.
+    /// Also show lines that are still being written, such as progress bars; only with `follow` and without `replica`.
     #[serde(default)]
     unfinished: bool,
 }
 
-/// Sends kept output: with `replica` the bytes of one replica, otherwise the lines of all. Each line is a line of JSON.
-/// To continue after a line, pass its `offset` in `from`. With `unfinished`, a line that is still being written
-/// is sent at most five times a second, marked by `unfinished`. With `follow`, the answer ends with the job.
+/// Sends kept output: with `replica` the bytes of one replica, otherwise the lines of all replicas as lines of JSON. To
+/// continue after a line, pass the line's `offset` in `from`. With `unfinished`, a line that is still being written is
+/// sent at most five times a second, marked by `unfinished`. With `follow`, the answer ends when the job ends.
 #[utoipa::path(
     get,
     path = routes::JOB_LOGS,
@@ -149,8 +149,8 @@ async fn merged(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// The bytes up to the next gap. Output that is dropped before a slow reader gets it leaves a gap. The reader can then
-/// ask for the rest; a header of that answer tells how many bytes were dropped.
+/// The bytes up to the next gap. If output is dropped before a slow reader has received it, there is a gap. The reader
+/// can then ask for the rest. A header of the second answer contains the number of dropped bytes.
 fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
     reader(log, first, follow).scan(first, |next, chunk| {
         let follows_on = chunk.as_ref().map_or(true, |chunk| chunk.offset == *next);

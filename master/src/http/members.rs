@@ -22,7 +22,8 @@ use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
     request_body(content = JoinRequest, description = "At most 4 MiB, within 10 seconds"),
     responses(
         (status = 200, description = "The agent's place, or why it has none", body = JoinAnswer),
-        (status = 409, description = "The job has other numbers or has ended, or its record cannot be read, or this master creates its pods itself",
+        (status = 409, description = "The job has ended, its rules differ from those in the message, its record cannot \
+            be read, or this master creates its pods itself",
             body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The message is refused, or the master or a machine of the job cannot reach the agent", body = Problem,
             content_type = "application/problem+json"),

@@ -1,5 +1,5 @@
 //! This master's metrics, in the text format of Prometheus. They name no job, so a collector needs no token. With a
-//! token, the collector could submit jobs, and so run code.
+//! token, a collector could submit jobs and thereby run code.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -24,7 +24,6 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// The route label of requests without a route.
 const NO_ROUTE: &str = "none";
 
-/// All metrics.
 pub(super) struct Metrics {
     registry: Registry,
     jobs: Family<OfJobs, Gauge>,

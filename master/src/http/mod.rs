@@ -41,8 +41,8 @@ use crate::registry::Jobs;
 
 /// Maximum bytes of a request's body, except code. A spec with thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum connections that the kernel queues before the master accepts them; the kernel's own limit may be lower. If
-/// the queue is full, a caller gets no answer, and tries again a second later.
+/// Maximum connections that the kernel queues before the master accepts them. The kernel's own limit may be lower. If
+/// the queue is full, the caller's kernel gets no answer and tries again a second later.
 const BACKLOG: u32 = 4096;
 /// Maximum time for open requests to finish when the master ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -59,7 +59,6 @@ struct AppState {
     jobs: Arc<Jobs>,
     about: Arc<About>,
     metrics: Arc<Metrics>,
-    /// The OpenAPI document.
     openapi: Bytes,
     /// Cancelled when the master ends, so that streams and long polls end too.
     end: CancellationToken,
@@ -72,7 +71,7 @@ pub struct Server {
     end: CancellationToken,
 }
 
-/// The routes. Each consists of a handler and its description, so that no description is missing.
+/// The routes. Each route is built from the description of its handler, so no description is missing.
 fn routes(guard: Guard) -> OpenApiRouter<AppState> {
     let limit = DefaultBodyLimit::max(MANIFEST_BYTES_MAX);
     let manifests = OpenApiRouter::new().routes(routes!(code::put_manifest)).layer(limit);
@@ -111,7 +110,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Server {
-    /// A server for these jobs. It ends its streams when `end` is cancelled.
+    /// A server for these jobs. When `end` is cancelled, the server ends its streams.
     pub fn new(jobs: Arc<Jobs>, guard: Guard, about: About, end: CancellationToken) -> Self {
         let metrics = Metrics::new();
         let (router, document) = routes(guard).split_for_parts();

@@ -1,4 +1,4 @@
-//! The OpenAPI document of the routes. The routes themselves provide it; this file holds what they share.
+//! The OpenAPI document. Each route is described beside its handler. This file contains the parts that routes share.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -97,7 +97,7 @@ pub(super) struct BadQuery(Problem);
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) struct Down(Problem);
 
-/// Returns this description. It is the same for every master of a version, and needs no token.
+/// Returns this description. All masters of a version return the same description. No token is needed.
 #[utoipa::path(
     get,
     path = routes::OPENAPI,

@@ -25,8 +25,8 @@ pub(super) struct SeriesQuery {
 }
 
 /// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. The master
-/// asks each agent every 5 to 30 seconds. A long series keeps fewer points: at most 256 of each replica. They are lost when
-/// the master ends.
+/// asks each agent every 5 to 30 seconds. Of a long series, it keeps at most 256 evenly spaced points of each replica.
+/// All points are lost when the master ends.
 #[utoipa::path(
     get,
     path = routes::JOB_SERIES,

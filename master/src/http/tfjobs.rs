@@ -23,8 +23,8 @@ use crate::tfjob;
 /// Maximum refused fields that an answer names.
 const NAMED_MAX: usize = 20;
 
-/// Submits a TFJob as a job, or checks it. The same TFJob again changes nothing, unless it suspends or resumes the job or,
-/// with `enableDynamicWorker`, changes the number of workers.
+/// Submits a TFJob as a job, or only checks the TFJob. If the TFJob was submitted before, it may suspend or resume its
+/// job and, with `enableDynamicWorker`, change the number of workers. Otherwise, it changes nothing.
 #[utoipa::path(
     post,
     path = routes::TFJOBS,

@@ -47,7 +47,7 @@ impl Archive {
         Self { dir, budget, jobs: Mutex::default(), completed: Arc::default() }
     }
 
-    /// The logs of the job with this uid. Touches no file.
+    /// The logs of the job with this uid. Accesses no file.
     pub fn job(&self, uid: &str, replicas: &[ReplicaId]) -> Arc<JobLogs> {
         let logs = JobLogs { completed: Arc::clone(&self.completed), ..JobLogs::new(self.dir.join(uid), replicas) };
         let logs = Arc::new(logs);
@@ -55,7 +55,7 @@ impl Archive {
         logs
     }
 
-    /// Removes the folders of unknown jobs. Their records were deleted while no master was running.
+    /// Removes the folders of unknown jobs. The records of these jobs were deleted while no master was running.
     pub async fn sweep(&self) {
         let dir = self.dir.clone();
         // The folders are listed before the jobs, because a new job is known before it has a folder.

@@ -1,5 +1,4 @@
-//! Runs file work on blocking threads, a few short pieces at a time, so that no request and no driver waits for a
-//! disk.
+//! Runs file work on blocking threads, a few short pieces at a time. So a slow disk blocks no thread of the runtime.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -20,7 +19,7 @@ static TURNS: Semaphore = Semaphore::const_new(PIECES_AT_ONCE);
 pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let turn = TURNS.acquire().await.map_err(io::Error::other)?;
     let piece = spawn_blocking(move || {
-        // The turn ends with the work, even if the caller is gone.
+        // The turn ends with the work, even if the caller no longer waits for the result.
         let _turn = turn;
         work()
     });

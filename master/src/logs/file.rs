@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept};
 
-/// One replica's file. It exists once there is output to keep.
+/// One replica's file. It is created when the first output arrives.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -45,7 +45,7 @@ impl LogFile {
     }
 
     /// Keeps bytes that begin at `offset` and returns the new end. Bytes that the file has already are skipped. A
-    /// gap is kept as a gap, even with no bytes after it.
+    /// gap before `offset` is kept as a gap, even if `bytes` is empty.
     pub(super) fn append(&mut self, offset: u64, bytes: &[u8], then: Then) -> io::Result<u64> {
         self.create()?;
         self.with(then, |log| {
@@ -80,7 +80,7 @@ impl LogFile {
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
             return Ok(base);
         }
-        // If nothing was stored before, this is the first agent.
+        // If no offset was stored before, this is the replica's first agent.
         let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
         self.create_folder()?;
         // Write a new file first: if the disk is full, the old file must remain.
@@ -122,7 +122,7 @@ impl LogFile {
         self.path.parent().map_or(Ok(()), fs::create_dir_all)
     }
 
-    /// Opens the file. An unreadable file is set aside, so that later output is kept.
+    /// Opens the file. Renames an unreadable file and begins a new one, so that later output is kept.
     fn open(&self) -> io::Result<BoundedLog> {
         let open = || BoundedLog::open(&self.path, KEPT_BYTES);
         match open() {
@@ -184,7 +184,7 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     Ok(kept)
 }
 
-/// The replicas whose output a folder has.
+/// The replicas whose output the folder contains.
 pub(super) fn replicas_in(dir: &Path) -> io::Result<Vec<ReplicaId>> {
     let replica = |path: PathBuf| path.file_stem()?.to_str()?.parse().ok();
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| replica(entry.path())).collect())

@@ -1,5 +1,6 @@
-//! The output of every replica, copied from its agent and kept here for many readers, also after the pod is gone. The
-//! offsets are the agent's own, so an interrupted copy continues where it stopped.
+//! The output of every replica, copied from its agent. Many readers can read it here, also after the pod was deleted.
+//! An offset here is the agent's own offset plus the offset at which this agent's output begins. So an interrupted copy
+//! continues where it stopped.
 
 mod archive;
 mod disk;
@@ -25,13 +26,13 @@ pub use self::archive::{Archive, BUDGET};
 use self::file::{LogFile, Then};
 pub use self::read::{added_after, growing_lines, lines, reader};
 
-/// Maximum bytes kept of one replica's output: the newest ones.
+/// Maximum bytes kept of one replica's output. The newest bytes are kept.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
 
 /// Maximum bytes in one [`Chunk`].
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The output of one job's replicas. Only blocking threads touch the files.
+/// The output of one job's replicas. Only blocking threads access the files.
 #[derive(Debug)]
 pub struct JobLogs {
     dir: PathBuf,
@@ -72,19 +73,19 @@ pub struct Progress {
 pub struct Chunk {
     /// The offset of the first byte. It is later than requested if the bytes in between are not kept.
     pub offset: u64,
-    /// The bytes. Empty at the end of the output, even if its last bytes are not kept.
+    /// The bytes. Empty if no kept byte follows.
     pub bytes: Vec<u8>,
 }
 
 impl JobLogs {
-    /// The logs of a job with these replicas. The folder is created when there is output to keep. Touches no file.
+    /// The logs of a job with these replicas. Accesses no file: the folder is created when the first output arrives.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
         let logs = Self { replicas: Mutex::default(), dir, completed: Arc::default(), changed: Notify::new() };
         logs.add(replicas);
         logs
     }
 
-    /// Adds the logs of further replicas. Known replicas keep theirs.
+    /// Adds the logs of further replicas. Existing logs do not change.
     pub fn add(&self, replicas: &[ReplicaId]) {
         let mut known = self.lock();
         let is_over = !known.is_empty() && known.values().all(|log| log.progress().is_complete);
@@ -100,7 +101,8 @@ impl JobLogs {
         self.changed.notify_waiters();
     }
 
-    /// Reads the progress of an earlier master from the files. Adds the replicas that the job had in the meantime.
+    /// Reads from the files how much output an earlier master has copied. Adds the replicas that only the files name:
+    /// an elastic job may have had more workers.
     pub async fn load(&self) {
         let dir = self.dir.clone();
         let found = disk::run(move || file::replicas_in(&dir)).await.unwrap_or_default();
@@ -131,8 +133,7 @@ impl JobLogs {
         disk::run(move || std::fs::metadata(path)?.modified()).await.ok()
     }
 
-    /// Marks all output as complete and closes the files. A master keeps the output of more jobs than it can have open
-    /// files.
+    /// Marks all output as complete. Closes the files, because all jobs may have more files than a master can open.
     pub async fn complete(&self) {
         self.all().iter().for_each(|(_, log)| log.complete());
         self.with_each(LogFile::close).await;
@@ -151,7 +152,7 @@ impl JobLogs {
         disk::run(move || file::kept_below(&dir)).await
     }
 
-    /// Drops all output but not its offsets, so that readers learn how much is no longer kept.
+    /// Drops all output, but keeps the offset of its end. So readers learn how many bytes were dropped.
     async fn drop_output(&self) -> io::Result<()> {
         for (_, log) in self.all() {
             log.on_file(|file, _| file.drop_output()).await?;
@@ -197,8 +198,8 @@ impl ReplicaLog {
         self.advance(|progress| Progress { is_complete: true, ..progress });
     }
 
-    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. A gap is kept as a gap, even with
-    /// no bytes after it.
+    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. A gap before `offset` is kept as a
+    /// gap, even if `bytes` is empty.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -208,8 +209,8 @@ impl ReplicaLog {
         Ok(())
     }
 
-    /// Notes that output currently cannot be kept, and why. Readers of lines get the reason at the end, unless
-    /// [`ReplicaLog::note_kept`] is called before the end.
+    /// Notes that output currently cannot be kept, and why. Readers of lines receive the reason as the last line.
+    /// [`ReplicaLog::note_kept`] clears the reason.
     pub fn note_missing(&self, error: &io::Error) {
         // Output that was removed with its job is not missing.
         if error.kind() != io::ErrorKind::NotFound {
@@ -247,8 +248,8 @@ impl ReplicaLog {
         Ok(base)
     }
 
-    /// The last `count` lines at or after `from`; fewer if they are very long, none if the file cannot be read. If even
-    /// the last line is too long, only its end is returned, after a `…`.
+    /// The last `count` lines at or after `from`: fewer if they are very long, none if the file cannot be read. If even
+    /// the last line is too long, returns `…` and the end of this line.
     pub async fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
         let begin = self.tail_offset(count as u64).await.unwrap_or(0).max(from);
         // More bytes would not fit into the record.
@@ -290,7 +291,7 @@ impl ReplicaLog {
         *self.0.progress()
     }
 
-    /// Waits until the progress of the copy is not `known` any more.
+    /// Waits until the progress of the copy differs from `known`.
     pub async fn progressed_from(&self, known: Progress) {
         loop {
             // A notification between this line and the await is not lost.
@@ -315,7 +316,7 @@ impl ReplicaLog {
         }
     }
 
-    /// Runs one short piece of work on the file, which stays open while output arrives.
+    /// Runs one short piece of work on the file. The file stays open until the output is complete.
     async fn on_file<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut LogFile, Then) -> io::Result<T> + Send + 'static,

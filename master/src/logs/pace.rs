@@ -1,4 +1,4 @@
-//! Limits how often a line that is still being written is sent, however often it changes.
+//! Limits how often a reader receives a line that is still being written.
 
 use std::io;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 /// Minimum time between two unfinished lines. People cannot follow more than five changes a second.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Passes finished lines on at once. Delays the unfinished line at the end of a batch, to keep the pause between such
-/// lines. If the next batch arrives first, the delayed line is dropped: the next batch contains its newer version.
+/// Passes finished lines on at once. Delays the unfinished line at the end of a batch, to keep the pause between
+/// unfinished lines. If the next batch arrives during the delay, drops the delayed line: the batch has a newer version.
 pub(super) fn unfinished_lines(
     batches: impl Stream<Item = io::Result<Vec<LogLine>>> + Send,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {

@@ -12,7 +12,7 @@ use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
 use super::{Chunk, JobLogs, ReplicaLog, pace};
 
-/// The logs of the replicas that are added after these, until the job's output is complete.
+/// The logs of replicas that are added after the `known` replicas, until the job's output is complete.
 pub fn added_after(
     logs: Arc<JobLogs>,
     known: BTreeSet<ReplicaId>,
@@ -35,8 +35,8 @@ pub fn added_after(
 }
 
 /// The output from `offset` on: the kept bytes, and with `follow` also new bytes until the output is complete.
-/// If a chunk begins after the end of the previous chunk, the bytes in between are not kept. If no kept bytes follow
-/// them yet, the chunk is empty.
+/// If a chunk begins after the end of the previous chunk, the bytes in between are not kept. The chunk is empty if no
+/// kept bytes follow this gap yet.
 pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
     stream::unfold(Some((log, offset)), move |state| async move {
         let (log, offset) = state?;
@@ -98,7 +98,6 @@ fn chunks_and_end(
     reader(log.clone(), offset, follow).map(Some).chain(stream::iter([None]))
 }
 
-/// Splits bytes into lines.
 #[derive(Debug)]
 struct Splitter {
     replica: ReplicaId,
@@ -130,7 +129,7 @@ impl Splitter {
         lines
     }
 
-    /// If there is a gap before this chunk: the unfinished line before the gap, and a remark on the gap.
+    /// The lines for a gap before this chunk, if there is one: the unfinished line before the gap, and a remark on it.
     fn gap_before(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let dropped = chunk.offset.saturating_sub(self.offset + self.pending.len() as u64);
         if dropped == 0 {
@@ -147,7 +146,7 @@ impl Splitter {
         lines
     }
 
-    /// The last lines. `missing` says why some output is missing, if any is.
+    /// The last lines. `missing` is the reason why some output could not be kept.
     fn end(&mut self, missing: Option<&str>) -> Vec<LogLine> {
         let mut lines = self.rest();
         lines.extend(missing.map(|why| self.remark(format!("[not all of the output could be kept: {why}]"))));

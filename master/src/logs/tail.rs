@@ -3,8 +3,8 @@
 use protocol::text;
 
 /// Maximum bytes of a replica's last lines as JSON, enough for twenty lines of eight hundred characters. Only the
-/// newest failed start keeps its lines, so they fit into a ConfigMap with a spec and a result of maximum size. A
-/// ConfigMap holds 1 MiB: the spec may use about half of it, and the result a quarter.
+/// newest failed start keeps its lines. A ConfigMap of 1 MiB has room for these lines: the spec may use about half of
+/// the ConfigMap, and the result a quarter.
 pub(super) const LAST_LINES_BYTES: usize = 16 * 1024;
 
 /// The quotes of a line and the comma after it.
@@ -72,6 +72,6 @@ mod tests {
     fn the_computed_length_is_the_length_of_the_json() {
         let all: String = (0..0x300).filter_map(char::from_u32).filter(|one| *one != '\n').collect();
         let length = text::json_length(&all) + FRAME_BYTES;
-        assert_eq!(written(&[all]), length + 1, "two brackets more, one comma less");
+        assert_eq!(written(&[all]), length + 1, "an array of one line has two brackets and no comma");
     }
 }

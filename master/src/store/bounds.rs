@@ -1,5 +1,5 @@
-//! Limits the size of a record. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has a
-//! share, measured as JSON.
+//! Limits the size of a record. A ConfigMap has at most 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has
+//! its own limit, measured as JSON.
 
 use std::sync::Arc;
 
@@ -31,14 +31,14 @@ impl JobRecord {
     pub fn bounded(mut self) -> Self {
         bound_restarts(&mut self.restarts);
         self.ended = self.ended.map(Ended::bounded);
-        // A job that has ended does not wait, so one share is enough for both.
+        // A job that has ended does not wait for code, so `ended` and `halted` share one limit.
         self.halted = self.halted.filter(|_| self.ended.is_none()).map(Halted::bounded);
         self
     }
 }
 
 impl Halted {
-    /// Drops the consequences of the failure if this value is too long for the share of an [`Ended`].
+    /// Drops the consequences of the failure if this value is longer than [`ENDED_BYTES_MAX`].
     fn bounded(mut self) -> Self {
         if json_bytes_of(&self) > ENDED_BYTES_MAX {
             self.failed.consequences.clear();
@@ -74,8 +74,8 @@ fn shorten_view(replica: &mut ReplicaView) {
     }
 }
 
-/// Drops the consequences of older failures first, then the older failures, oldest first, then the consequences of the
-/// newest failure. The counts and the newest failed start always stay.
+/// Shortens the failed starts in three steps, until they fit. Drops the consequences of older failures, then the older
+/// failures, oldest first, then all consequences. The counts and the newest failed start always stay.
 fn bound_restarts(restarts: &mut Restarts) {
     let is_too_long = |restarts: &Restarts| json_bytes_of(restarts) > RESTARTS_BYTES_MAX;
     if is_too_long(restarts)

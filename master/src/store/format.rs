@@ -4,15 +4,15 @@ use protocol::job::JobSpec;
 use protocol::run_policy::OnFailure;
 
 /// The newest format of records that this version of the master can change. It is the format of jobs that have groups of
-/// replicas, come from a file of another launcher, or wait for new code. A later format may hold fields that this version
-/// would drop.
+/// replicas, come from a file of another launcher, or wait for new code after a failure. A later format may contain
+/// fields that this version would drop.
 pub const FORMAT: u32 = 3;
 
 /// The format of jobs that are elastic, were suspended, bring code or name a script.
 pub const SECOND_FORMAT: u32 = 2;
 
-/// The first format. Jobs with newer properties need a later one, so that an earlier version of the master leaves them
-/// alone.
+/// The first format. The record of a job with newer properties has a later format, so that an earlier version of the
+/// master does not change it.
 const FIRST_FORMAT: u32 = 1;
 
 /// The format of a record without the field `format`.

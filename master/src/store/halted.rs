@@ -1,4 +1,4 @@
-//! What a record says about a job that waits for new code after its script has failed.
+//! The part of a record for a job that waits for new code after its script has failed.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use super::JobRecord;
 pub struct Halted {
     /// Since when the job waits.
     pub since: UnixMillis,
-    /// How often a user had pushed new code when the failed script was started.
+    /// How often a user had pushed new code when the failed start began.
     pub pushes: u32,
-    /// The start, with its failure. A later master may no longer be able to observe it.
+    /// The start, with its failure. A later master may be unable to observe this failure.
     pub failed: FailedStart,
 }
 
 impl Halted {
-    /// How long the job still waits at `now`, if it waits for `wait` in all.
+    /// How much longer the job waits after `now`, if it waits for `wait` in total.
     pub fn left(&self, wait: Duration, now: UnixMillis) -> Duration {
         wait.saturating_sub(Duration::from_millis(now.0.saturating_sub(self.since.0)))
     }
 }
 
 impl JobRecord {
-    /// The start after which the job waits. `None` if it does not wait, because a user has pushed newer code or the job has
-    /// ended.
+    /// The failed start after which the job waits for new code. `None` if the job does not wait: no start has failed,
+    /// a user has pushed new code since, or the job has ended.
     pub fn waits_after(&self) -> Option<&Halted> {
         self.halted.as_ref().filter(|halted| halted.pushes >= self.pushes && self.ended.is_none())
     }

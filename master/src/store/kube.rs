@@ -1,5 +1,5 @@
-//! Stores each record in a ConfigMap. The ConfigMap owns the job's pods, so its uid is the job's uid. Its
-//! resourceVersion is the record's version.
+//! Stores each record in a ConfigMap. The ConfigMap owns the job's pods, so the ConfigMap's uid is the job's uid. The
+//! ConfigMap's resourceVersion is the record's version.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
@@ -25,7 +25,7 @@ use crate::kube::api::{
 use crate::kube::changes::changes;
 use crate::kube::record_name;
 
-/// The key in the ConfigMap that holds the record as JSON.
+/// The ConfigMap's key whose value is the record as JSON.
 const RECORD: &str = "record";
 /// Maximum changes that wait for a slow reader.
 const BACKLOG: usize = 1024;
@@ -157,7 +157,7 @@ async fn follow(
     }
 }
 
-/// What the reader knows. The reader gets each change once, also deletions that happened while the watch was broken.
+/// What the reader has received. The reader gets each change once, including deletions while the watch was broken.
 #[derive(Debug, Default)]
 struct Told {
     versions: HashMap<JobName, Version>,
@@ -259,7 +259,7 @@ fn written(map: &ConfigMap) -> Option<JobRecord> {
 fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let (config_map, uid) = (map.name_any(), map.uid().unwrap_or_default());
     let text = map.data.as_ref().and_then(|data| data.get(RECORD)).map_or("", String::as_str);
-    // A copy, made by hand or restored under another name, is not a record: its job belongs to the original.
+    // A copy of a record under another name is not a record: the job belongs to the original.
     let is_named_so = config_map == record_name(name.as_str()) && name_of(map).as_ref() == Some(name);
     let record = if is_named_so {
         JobRecord::read(name, text.as_bytes())

@@ -58,7 +58,7 @@ pub enum StoreEvent {
     Deleted(JobName),
     /// The record of this job has become unreadable. The master that drives the job can write the record again.
     Damaged(JobKey),
-    /// The watch has reported every readable record that existed when it began. Sent once.
+    /// The watch has reported every readable record that existed when the watch began. Sent once.
     Replayed {
         /// Whether all records were readable.
         all_readable: bool,
@@ -80,7 +80,7 @@ pub enum StoreError {
     /// A record with this name exists and is unreadable.
     #[error("the record of job \"{}\" cannot be read: {reason}", job.name)]
     Unreadable {
-        /// The job. Its uid is empty if it cannot be read.
+        /// The job. The uid is empty if it cannot be read.
         job: JobKey,
         /// Why the record is unreadable.
         reason: String,
@@ -89,7 +89,7 @@ pub enum StoreError {
         /// The version to pass to [`JobStore::update`] to write the record again.
         version: Version,
     },
-    /// A later version of the master wrote the record. This version leaves it alone.
+    /// A later version of the master wrote the record. This version does not change it.
     #[error(
         "a later version of the master wrote the record of job \"{job}\", in format {format}; this version knows format \
          {FORMAT}"
@@ -100,7 +100,7 @@ pub enum StoreError {
         /// The format of the record.
         format: u32,
     },
-    /// The database or the API refuses the record. A retry succeeds only if its rules change.
+    /// The database or the API refuses the record. A retry fails too, until the rules of the database or API change.
     #[error("the record was refused: {0}")]
     Refused(String),
     /// The database or the API does not answer, or answers with an error.
@@ -114,7 +114,7 @@ pub fn wall_clock() -> UnixMillis {
     UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The command that removes an unreadable record from a store of this master.
+/// The command with which a user removes an unreadable record.
 fn delete_command(job: &JobName) -> String {
     format!("client delete {job}")
 }
@@ -136,7 +136,7 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`].
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError>;
 
-    /// Reads a record; `None` if there is none.
+    /// Reads a record. `None` if no record has this name.
     ///
     /// # Errors
     /// [`StoreError::Unreadable`] and [`StoreError::Unavailable`].
@@ -209,7 +209,7 @@ pub async fn amend(
 /// Whether a record must be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The record is already as it should be.
+    /// The record needs no change.
     Nothing,
     /// The record was changed.
     Write,

@@ -1,5 +1,5 @@
-//! Parses the text of a record, or tells why it is not a record. An unreadable record is set aside, whatever it holds,
-//! and the other jobs are served.
+//! Parses the text of a record, or returns why it is not a record. An unreadable record, whatever its content, does not
+//! affect other jobs.
 
 use protocol::ids::JobName;
 use serde::Deserialize;
@@ -14,9 +14,9 @@ const UID_MAX: usize = 64;
 /// Why a text was not read as a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotRead {
-    /// It is not a record, for this reason.
+    /// The text is not a record, for this reason.
     Invalid(String),
-    /// A later version of the master wrote it, in this format.
+    /// A later version of the master wrote the record, in this format.
     LaterFormat(u32),
 }
 
@@ -32,7 +32,7 @@ impl JobRecord {
     /// # Errors
     /// [`NotRead`].
     pub fn read(name: &JobName, text: &[u8]) -> Result<Self, NotRead> {
-        // A later format may differ in everything else.
+        // A later format may differ in all other fields, so the format is read first.
         match serde_json::from_slice(text) {
             Ok(FormatAlone { format }) if format > FORMAT => Err(NotRead::LaterFormat(format)),
             Ok(_) | Err(_) => Self::read_known(name, text).map_err(NotRead::Invalid),
@@ -66,7 +66,7 @@ pub(super) fn uid_in(text: &[u8]) -> String {
     found.map(|found| found.uid).filter(|uid| is_uid(uid)).unwrap_or_default()
 }
 
-/// A uid names the folder of the job's output, so it must not lead to another folder.
+/// A uid names the folder of the job's output, so it must not contain `/` or `..`.
 fn is_uid(text: &str) -> bool {
     let length_ok = (1..=UID_MAX).contains(&text.len());
     length_ok && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')

@@ -19,11 +19,11 @@ pub struct JobRecord {
     /// The format of the record, from 1.
     #[serde(default = "super::format::first_format")]
     pub format: u32,
-    /// How many times the record was changed. A watch may report changes late; readers ignore a revision that is lower
-    /// than one that they have seen.
+    /// How many times the record was changed. A watch may report changes late, so readers ignore a revision that is
+    /// lower than the highest that they have seen.
     #[serde(default)]
     pub revision: u64,
-    /// The unique id of the job. A later job with the same name has another one.
+    /// The unique id of the job. A later job with the same name has another uid.
     pub uid: String,
     /// The request; it never changes.
     pub spec: JobSpec,
@@ -33,8 +33,8 @@ pub struct JobRecord {
     pub epoch: u32,
     /// The boot id of the master that holds the job.
     pub holder: String,
-    /// The fingerprint of the key of its agents' tokens, if agents outlive their master. A master with another key
-    /// cannot talk to these agents.
+    /// The fingerprint of the key of the agents' tokens, if agents outlive their master. A master with another key
+    /// cannot send requests to these agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_key: Option<String>,
     /// The user's current wish.
@@ -43,23 +43,23 @@ pub struct JobRecord {
     /// cannot report later whether it was started. All newer agents report this themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
-    /// The failed starts of its gang, and the number of its restarts.
+    /// The failed starts of the gang, and the number of restarts.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
-    /// How many workers a user last asked for. Absent: as many as the spec says.
+    /// The range of workers that a user last asked for. Absent: the range in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Workers>,
     /// The code of the newest push. Absent: the code of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// How often a user has pushed new code. A start that began with fewer pushes is stopped, and begins again.
+    /// How often a user has pushed new code. If a start began with fewer, the master stops it and begins the next.
     #[serde(default, skip_serializing_if = "protocol::is_default")]
     pub pushes: u32,
     /// When and how long users have suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
-    /// The newest failed start after which the job has waited for new code. It stays after a user has pushed new code, and
-    /// then says only that this start is over. See [`JobRecord::waits_after`].
+    /// The newest failed start after which the job has waited for new code. It stays here after a push, to record that
+    /// this start is over. Whether the job still waits: see [`JobRecord::waits_after`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
     /// How the job ended; written once.
@@ -95,12 +95,12 @@ impl JobRecord {
         self.desired.or(self.spec.workers())
     }
 
-    /// The code with which the next start begins, if the job brings its code.
+    /// The code that the job's next start uses, if the job brings its code.
     pub fn code(&self) -> Option<CodeId> {
         self.code.or(self.spec.code)
     }
 
-    /// Whether the job has ended, or a user wants its end.
+    /// Whether the job has ended, or a user has cancelled or deleted it.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.wish > Wish::Run
     }
@@ -128,9 +128,9 @@ pub enum Wish {
 pub struct Ended {
     /// The result.
     pub result: JobResult,
-    /// The times of its phases.
+    /// When the job reached its phases.
     pub times: JobTimes,
-    /// The last start of its gang, if there was one.
+    /// The last start of the gang, if there was one.
     pub generation: Option<Generation>,
     /// The members of an elastic job's last start, by seat.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

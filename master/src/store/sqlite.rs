@@ -1,4 +1,4 @@
-//! Stores records in one SQLite file, for the process back end, which has no API server. A crash loses no record.
+//! Stores records in one SQLite file, for back ends without an API server: process and joined. A crash loses no record.
 
 use std::error::Error;
 use std::path::Path;
@@ -26,7 +26,7 @@ struct Inner {
     watchers: Watchers,
 }
 
-/// One row for each job. The record is JSON; the version counts its changes.
+/// One row for each job. The record is JSON. Each change increases the version.
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS jobs (
     name    TEXT PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -41,7 +41,7 @@ impl SqliteStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path).map_err(unavailable)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(unavailable)?;
-        // With FULL, a commit is on disk before its answer, so a power failure loses no accepted submit. NORMAL is
+        // With FULL, a commit is on disk when the call returns, so a power failure loses no accepted submit. NORMAL is
         // faster, but a power failure may lose the newest commits (sqlite.org/pragma.html, synchronous).
         connection.pragma_update(None, "synchronous", "FULL").map_err(unavailable)?;
         connection.execute(SCHEMA, []).map_err(unavailable)?;
@@ -182,7 +182,7 @@ fn skip(error: &(dyn Error + 'static), skipped: &mut usize) {
     *skipped += 1;
 }
 
-/// A row as it is in the file. SQLite does not verify that its text is UTF-8.
+/// A row as it is in the file. The record is bytes, because SQLite does not verify that texts are UTF-8.
 struct Found {
     name: String,
     version: i64,

@@ -1,4 +1,4 @@
-//! What a record says about the times at which a user has suspended the job.
+//! The part of a record about the suspensions of the job.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use super::JobRecord;
 /// The suspensions of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspension {
-    /// Since when the job is suspended; `None` while it is not.
+    /// Since when the job is suspended. `None` while the job is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<UnixMillis>,
     /// When the job was last resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<UnixMillis>,
-    /// How long the job was suspended before, in milliseconds.
+    /// The total time of all earlier suspensions, in milliseconds.
     #[serde(default)]
     pub earlier_millis: u64,
-    /// How many starts before the last suspension are not among the job's restarts, because they did not fail.
+    /// The number of starts up to the last suspension that are not included in `restarts`.
     #[serde(default)]
     pub starts: u32,
-    /// The start that the last suspension ended. It and all earlier starts are over.
+    /// The start that the last suspension ended. This start and all earlier starts are over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Generation>,
 }
@@ -54,12 +54,12 @@ impl JobRecord {
         Duration::from_millis(now.0.saturating_sub(self.accepted_at.0).saturating_sub(self.suspension.earlier_millis))
     }
 
-    /// How many starts are over, as far as the record says.
+    /// The number of starts that are over, according to the record.
     pub fn starts(&self) -> u32 {
         self.restarts.total() + self.suspension.starts + u32::from(self.halted.is_some())
     }
 
-    /// The newest start that is over, as far as the record says.
+    /// The newest start that is over, according to the record.
     pub fn newest_ended(&self) -> Option<Generation> {
         let halted = self.halted.as_ref().and_then(|halted| halted.failed.generation);
         self.restarts.newest_failed().max(self.suspension.ended).max(halted)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suspension_adds_up_and_repeated_wishes_change_nothing() {
+    fn the_times_of_suspensions_are_added_up_and_a_repeated_wish_changes_nothing() {
         let mut suspension = Suspension::default();
         for (is_suspended, now) in
             [(false, 5), (true, 10), (true, 20), (false, 25), (false, 30), (true, 40), (false, 41)]

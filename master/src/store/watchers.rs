@@ -1,5 +1,5 @@
-//! The watchers of a store in this process. The holder of the store's lock sends them each change, so that all watchers
-//! see the changes in order.
+//! The watchers of a store in this process. Changes are sent while the store's lock is held, so that all watchers
+//! receive the changes in order.
 
 use tokio::sync::mpsc;
 
@@ -13,7 +13,7 @@ const BACKLOG: usize = 1024;
 pub struct Watchers(Vec<mpsc::Sender<StoreEvent>>);
 
 impl Watchers {
-    /// Adds a watcher. It receives `present` first.
+    /// Adds a watcher. The watcher receives `present` first.
     pub fn add(&mut self, present: Vec<Stored>, all_readable: bool) -> mpsc::Receiver<StoreEvent> {
         let (sender, receiver) = mpsc::channel(BACKLOG + present.len());
         let present = present.into_iter().map(|stored| StoreEvent::Changed(Box::new(stored)));
@@ -24,7 +24,7 @@ impl Watchers {
         receiver
     }
 
-    /// Sends an event to all watchers, and removes closed watchers. It blocks, so do not call it from an async task.
+    /// Sends an event to all watchers, and removes closed watchers. This blocks: do not call it from an async task.
     pub fn tell(&mut self, event: &StoreEvent) {
         self.0.retain(|watcher| watcher.blocking_send(event.clone()).is_ok());
     }

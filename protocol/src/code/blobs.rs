@@ -1,5 +1,5 @@
-//! The stream that carries blobs: for each one, the 32 bytes of its SHA-256, then its content. The manifest knows the
-//! lengths. [`BlobReader`] checks the stream and does no I/O.
+//! The stream that carries blobs: for each blob, the 32 bytes of its SHA-256, then its content. The manifest contains
+//! the lengths. [`BlobReader`] checks the stream and does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::{Hasher, Manifest, Sha256};
 /// Why a stream of blobs is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BlobError {
-    /// The manifest has no such blob, or the stream has carried it already.
+    /// The manifest does not contain this blob, or the stream has already carried it.
     #[error("blob {0} is not in the manifest, or was sent before")]
     Unexpected(Sha256),
-    /// The content is not what its SHA-256 says.
+    /// The content does not match its SHA-256.
     #[error("the content of blob {0} has another SHA-256")]
     WrongContent(Sha256),
     /// The stream ended within a blob.
@@ -26,7 +26,7 @@ pub enum BlobPart<'a> {
     Begin(Sha256),
     /// The next bytes of the blob that has begun.
     Content(&'a [u8]),
-    /// The blob is complete, and its content is right.
+    /// The blob is complete, and its content matches its SHA-256.
     End(Sha256),
 }
 
@@ -41,9 +41,9 @@ pub struct BlobReader {
 /// The place in the stream.
 #[derive(Debug)]
 enum At {
-    /// In the SHA-256 before a blob, of which these bytes have arrived.
+    /// In the SHA-256 before a blob. These bytes of the SHA-256 have arrived.
     Name(Vec<u8>),
-    /// In a blob, with this many bytes left.
+    /// In the content of a blob. `left` bytes have not arrived.
     Content { blob: Sha256, left: u64, hasher: Hasher },
 }
 
@@ -53,7 +53,7 @@ impl BlobReader {
         Self { expected: manifest.blobs(), at: At::Name(Vec::new()) }
     }
 
-    /// Takes the next part from the beginning of `input`, and shortens `input`. `None`: it needs more input.
+    /// Takes the next part from the beginning of `input`, and shortens `input`. Returns `None` if more input is needed.
     ///
     /// # Errors
     /// [`BlobError`]. The reader must not be used after an error.

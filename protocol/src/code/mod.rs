@@ -1,5 +1,5 @@
 //! The code that a job brings: its files as a manifest, the manifest's id, and the limits. Client, master and agent check
-//! a manifest with [`Manifest::new`], so no program unpacks what another would refuse.
+//! a manifest with [`Manifest::new`], so all three programs accept the same manifests.
 
 mod blobs;
 mod path;
@@ -92,7 +92,7 @@ impl Hasher {
     }
 }
 
-/// The id of a job's code: the SHA-256 of its manifest. Equal files, names and modes have an equal id.
+/// The id of a job's code: the SHA-256 of its manifest. If all paths, contents and modes are equal, the ids are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CodeId(Sha256);
@@ -118,13 +118,13 @@ serde_as_string!(CodeId);
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CodeFile {
-    /// Its path in the job's folder.
+    /// The file's path in the job's folder.
     pub path: CodePath,
-    /// The SHA-256 of its content.
+    /// The SHA-256 of the content.
     pub sha256: Sha256,
-    /// The length of its content, in bytes.
+    /// The length of the content, in bytes.
     pub size: u64,
-    /// Whether it is executable: mode 0755, otherwise 0644.
+    /// Whether the file is executable: mode 0755, otherwise 0644.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub executable: bool,
 }
@@ -145,7 +145,7 @@ struct ManifestWire {
     files: Vec<CodeFile>,
 }
 
-/// Why files are not the code of a job.
+/// Why files cannot be the code of a job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadManifest {
     /// There are too many files.
@@ -154,10 +154,10 @@ pub enum BadManifest {
     /// The files are too large together.
     #[error("the code has {0} bytes; the maximum is {CODE_BYTES_MAX}")]
     TooLarge(u64),
-    /// Two files have the same path, upper and lower case being equal.
+    /// Two files have the same path. Upper and lower case count as equal.
     #[error("\"{0}\" and \"{1}\" are the same path if upper and lower case do not matter")]
     SamePath(CodePath, CodePath),
-    /// A path is a file and also the folder of another file, upper and lower case being equal.
+    /// A path is a file and also the folder of another file. Upper and lower case count as equal.
     #[error("\"{0}\" is a file, and \"{1}\" needs a folder of that name")]
     FileAndFolder(CodePath, CodePath),
     /// Files with the same content have different sizes.
@@ -201,7 +201,7 @@ impl Manifest {
         &self.files
     }
 
-    /// The contents of the files, each once, with its length in bytes.
+    /// The blobs of the files, each once, with the blob's length in bytes.
     pub fn blobs(&self) -> BTreeMap<Sha256, u64> {
         self.files.iter().map(|file| (file.sha256, file.size)).collect()
     }
@@ -223,7 +223,7 @@ impl Manifest {
     }
 }
 
-/// Checks that each path can be a file beside all others, also where upper and lower case are equal.
+/// Checks that files with these paths can exist together, also on file systems where case does not matter.
 fn check_paths(files: &[CodeFile]) -> Result<(), BadManifest> {
     let mut folded: BTreeMap<String, &CodePath> = BTreeMap::new();
     for CodeFile { path, .. } in files {
@@ -240,8 +240,8 @@ fn check_paths(files: &[CodeFile]) -> Result<(), BadManifest> {
     Ok(())
 }
 
-/// The answer to a manifest and to blobs: the blobs of the code that the receiver does not have. Empty: it has the whole
-/// code.
+/// The answer to a manifest and to blobs: the blobs of the code that the receiver does not have. The list is empty if
+/// the receiver has the whole code.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MissingBlobs {

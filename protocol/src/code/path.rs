@@ -1,4 +1,4 @@
-//! Paths of files in a job's code, checked when parsed: each stays in the job's folder, on every common file system.
+//! Paths of files in a job's code. A parsed path stays inside the job's folder, on every common file system.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ impl CodePath {
         &self.0
     }
 
-    /// The path in lower case. Two paths whose results are equal are one file where case does not matter.
+    /// The path in lower case. Paths with equal results name the same file where case does not matter.
     pub(super) fn folded(&self) -> String {
         self.0.to_lowercase()
     }
@@ -83,7 +83,7 @@ impl fmt::Display for CodePath {
 
 serde_as_string!(CodePath);
 
-/// The script that `python` runs: a path in the job's folder that is no option of Python. The default is exec.py.
+/// The script that `python` runs: a path in the job's folder that does not begin with `-`. The default is exec.py.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ScriptPath(CodePath);
@@ -99,7 +99,7 @@ impl ScriptPath {
         &self.0
     }
 
-    /// Whether it is exec.py.
+    /// Whether the script is exec.py.
     pub fn is_default(&self) -> bool {
         self.as_str() == SCRIPT
     }

@@ -1,8 +1,8 @@
-//! The Python program with which client and master check that scripts parse, and its input.
+//! The Python program that client and master run to check that scripts parse, and the program's input.
 
-/// Parses files without running them. Their names and contents come on its standard input, in the form of
-/// [`syntax_input`]. It prints a sentence about the first file that does not parse, and exits with
-/// [`DOES_NOT_PARSE`]. Any other code, except 0, means that Python itself does not work.
+/// Parses files without running them. The standard input contains the files' names and contents, in the form of
+/// [`syntax_input`]. The program prints a sentence about the first file that does not parse, and exits with
+/// [`DOES_NOT_PARSE`]. Any other exit code except 0 means that Python itself does not work.
 const PROGRAM: &str = "
 import ast, sys
 for head in iter(sys.stdin.buffer.readline, b''):

@@ -1,6 +1,7 @@
-//! Variables that scripts for other launchers read. The rendezvous writes them for each start, unless the job sets them itself.
+//! Variables that scripts for other launchers read. The rendezvous writes each variable for each start, unless the job
+//! itself sets it.
 
-/// Defines a constant for each name, and the list of all.
+/// Defines a constant for each name, and the list of all names.
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         $($(#[$doc])* pub const $name: &str = stringify!($name);)*
@@ -23,25 +24,26 @@ names! {
     GROUP_RANK,
     /// Read by scripts for torchrun: the number of different addresses.
     GROUP_WORLD_SIZE,
-    /// Read by scripts for torchrun: always torchrun's name for the only role.
+    /// Read by scripts for torchrun: always the name that torchrun gives to the only role.
     ROLE_NAME,
     /// Read by scripts for torchrun: the same as RANK.
     ROLE_RANK,
     /// Read by scripts for torchrun: the same as WORLD_SIZE.
     ROLE_WORLD_SIZE,
 
-    /// Read by torch.distributed, which learns from it that a launcher started the script: the job's uid.
+    /// Read by torch.distributed: the job's uid. If the variable is set, a launcher has started the script.
     TORCHELASTIC_RUN_ID,
     /// Read by scripts for torchrun: the number of restarts.
     TORCHELASTIC_RESTART_COUNT,
     /// Read by scripts for torchrun: the job's maximum number of restarts.
     TORCHELASTIC_MAX_RESTARTS,
-    /// Read by torch.distributed: `False`, so that rank 0 serves the store. With `True`, each rank waits for a store of torchrun.
+    /// Read by torch.distributed: `False`, so that rank 0 serves the store. With `True`, each rank would wait for a
+    /// store of torchrun.
     TORCHELASTIC_USE_AGENT_STORE,
     /// Read by torch.distributed: `1`, so that a failed NCCL call ends the process, as torchrun sets it.
     TORCH_NCCL_ASYNC_ERROR_HANDLING,
 
-    /// Read by torchrun itself, if exec.py starts it: the number of replicas that train.
+    /// Read by torchrun itself, if exec.py starts torchrun: the number of replicas that train.
     PET_NNODES,
     /// Read by torchrun: the rank of the replica.
     PET_NODE_RANK,

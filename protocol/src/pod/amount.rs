@@ -68,7 +68,6 @@ impl fmt::Display for MemorySize {
 
 serde_as_string!(MemorySize);
 
-/// Bytes of a mebibyte.
 const MIB: u64 = 1 << 20;
 
 /// The bytes in a quantity of memory, rounded up. `None` when the text is not a quantity or exceeds Kubernetes' maximum.

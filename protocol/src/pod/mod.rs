@@ -64,7 +64,7 @@ pub struct PodOptions {
     /// Whether the image may run as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_root: bool,
-    /// The user of the pods' processes; default the image's own, and 65532 if the job brings its code.
+    /// The user of the pods' processes. The default is the image's own user, or 65532 if the job brings its code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
 }
@@ -72,8 +72,8 @@ pub struct PodOptions {
 /// Where programs expect shared memory, by the Linux convention.
 pub const SHM_PATH: &str = "/dev/shm";
 
-/// An API group that only OpenShift has. OpenShift refuses a pod that names a user outside the range of its namespace,
-/// and gives a user to a pod that names none.
+/// An API group that only OpenShift has. OpenShift refuses a pod that names a user outside the range of its namespace.
+/// It gives a user to a pod that names no user.
 pub const OPENSHIFT_GROUP: &str = "security.openshift.io";
 
 /// Default termination grace period, in seconds: Kubernetes' default.
@@ -121,7 +121,7 @@ impl PodOptions {
         *self == Self::default()
     }
 
-    /// Flag names of the options that are set. A back end without support for them names them in its error.
+    /// Flag names of the options that are set. A back end that does not support pod options names them in its error.
     pub fn asked_for(&self) -> Vec<&'static str> {
         let Self {
             cpu,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{BadValue, bad};
 use crate::ids::serde_as_string;
 
-/// The user of a pod's processes: `image`, `UID` or `UID:GID`. It is never root.
+/// The user of a pod's processes: `image`, `UID` or `UID:GID`. UID 0, root, is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RunAs {
@@ -18,7 +18,7 @@ pub enum RunAs {
     User {
         /// The user's id, 1 or more.
         uid: u32,
-        /// The id of its group; by default the same number.
+        /// The id of the user's group, by default equal to `uid`.
         gid: u32,
     },
 }
@@ -31,7 +31,7 @@ impl FromStr for RunAs {
             return Ok(Self::Image);
         }
         let (uid, gid) = text.split_once(':').unwrap_or((text, text));
-        // The API takes ids up to this number.
+        // The Kubernetes API accepts ids up to i32::MAX.
         let id = |text: &str| {
             let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
             text.parse().ok().filter(|id| is_plain && i32::try_from(*id).is_ok())

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{BadValue, LabelKey, LabelValue, bad};
 use crate::ids::serde_as_string;
 
-/// A taint to tolerate: `KEY[=VALUE][:EFFECT]`, in the notation of `kubectl taint`. Without a value, it matches
-/// every value. Without an effect, it matches every effect.
+/// A taint to tolerate: `KEY[=VALUE][:EFFECT]`, in the notation of `kubectl taint`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Toleration {
