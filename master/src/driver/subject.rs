@@ -7,6 +7,6 @@ use protocol::ids::ReplicaId;
 pub(super) struct Subject {
     /// The replica.
     pub(super) id: ReplicaId,
-    /// The number of its pod, counted from 0.
+    /// The number of the replica's pod, counted from 0.
     pub(super) pod: u32,
 }

@@ -1,4 +1,4 @@
-//! What the driver does for the state machine.
+//! The actions that `step` returns. The driver carries them out.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub enum Action {
     Enrol {
         /// The start.
         generation: Generation,
-        /// Its members.
+        /// The members of the start.
         roster: Roster,
     },
     /// Send every member its environment.
@@ -53,7 +53,7 @@ pub enum Action {
     RecordHalt,
     /// Record that a user's wish to suspend the job has ended its current start.
     RecordSuspension,
-    /// Record the result of the job. It never changes afterwards.
+    /// Record the result of the job. The result never changes afterwards.
     Conclude(JobResult),
     /// Ask every remaining pod to shut down, unless this master has already asked.
     ReleasePods,

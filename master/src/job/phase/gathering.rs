@@ -52,15 +52,15 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     (phase, vec![])
 }
 
-/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. The job may be
-/// running; perhaps only this master cannot reach the agents.
+/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. Then the job may
+/// run, and perhaps only this master cannot reach the agents.
 fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
     let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
     seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().all(is_known_or_silent)
 }
 
-/// Whether no exec.py was started, and every dead replica got a stop request before its exec.py could start. The agent
-/// of such a replica accepts another start.
+/// Whether no exec.py was started, and every dead replica received a stop request before its exec.py could start. After
+/// such a stop request, the agent accepts another start.
 fn has_only_called_back(gang: &Gang) -> bool {
     let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
     gang.newest_launch().is_none() && gang.all(is_fine)
@@ -81,7 +81,7 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     // A run was started, so every agent had been configured. An agent that does not know this start is in a newer pod:
     // the cluster removed the replica's earlier pod while no master was running.
     if let Some(replica) = seen.gang.outside(generation) {
-        let lost = LostRun::disrupted(format!("its agent knows nothing of start {generation}, in which others run"));
+        let lost = LostRun::disrupted(format!("its pod takes no part in start {generation}, in which others run"));
         let LostRun { reason, loss } = lost;
         let phase = JobPhase::Running { generation, since: seen.now };
         return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
@@ -154,7 +154,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         PodSelection::All => member.pod == Presence::Absent,
         PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
     };
-    // In an elastic job, the next gang does without the replicas that are not ready.
+    // An elastic job does not wait for replicas that are not ready.
     let is_elastic = seen.policy.elastic.is_some() && without == PodSelection::Unfit;
     let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
     if is_swept && seen.now >= until {

@@ -43,7 +43,7 @@ impl Halt {
     pub(super) fn after(failure: &Failure, generation: Generation, next: Generation, seen: Seen<'_>) -> Option<Self> {
         let Seen { gang, policy, now, .. } = seen;
         let wait = policy.wait_after(failure, gang.helper_of(failure))?;
-        // Evaluators do not know the number.
+        // The agent of an evaluator does not report this number.
         let pushes = gang.pushes_of(failure).or_else(|| gang.pushes_in(generation));
         Some(Self {
             generation,
@@ -55,8 +55,8 @@ impl Halt {
     }
 }
 
-/// Halts the job. Every run is dead. If the newer code is there already, the next step starts the gang again, and nothing
-/// needs to be on record.
+/// Halts the job. Every run is dead. If a user has already pushed newer code, records nothing, because the next step
+/// restarts the gang.
 pub(super) fn enter(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let actions = if halt.has_new_code(seen.policy) { vec![] } else { vec![Action::RecordHalt] };
     (halt.into(), actions)
@@ -77,7 +77,8 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
 }
 
-/// Whether agents may still report how their runs ended, which a result shows. They are silent only after a takeover.
+/// Whether silent agents may still report how their runs ended. A result shows these reports. Agents are silent only
+/// after a takeover.
 fn awaits_reports(seen: Seen<'_>) -> bool {
     seen.now < seen.policy.release_timeout && seen.gang.any_place(Member::is_silent)
 }

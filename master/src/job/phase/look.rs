@@ -1,4 +1,5 @@
-//! When the driver looks at a job again although nothing has happened, and which pods it keeps in each phase.
+//! When the driver must look at a job again although nothing has happened, and which pods to create and delete in each
+//! phase.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::job::upkeep::Upkeep;
 /// nothing else happens. `phase` and `actions` are what [`step`](super::step) has returned.
 pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option<Duration> {
     let upkeep = actions.iter().find_map(|action| if let Action::Keep(upkeep) = action { Some(upkeep) } else { None });
-    // A request may have had no effect.
+    // A request may have no effect, so check again later.
     let is_busy = |upkeep: &&Upkeep| !upkeep.create.is_empty() || !upkeep.delete.is_empty();
     let again = upkeep.filter(is_busy).map(|_| seen.now + seen.policy.release_timeout);
     let own = elastic::next_look(phase, seen);
