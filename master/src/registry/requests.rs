@@ -1,4 +1,4 @@
-//! What users ask of the registry: to accept a job, to change its number of workers, to suspend, end or delete it.
+//! Requests of users: to submit a job, change its number of workers or its code, suspend, end or delete the job.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::store::{Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError,
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for a request that writes a record, over all its calls. A client waits 30 s for an answer.
+/// Maximum time for all calls of a request that writes a record. A client waits 30 s for an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
-/// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request, and the
-/// delivery goes on. The rest of [`WRITE_TIMEOUT`] is for the record.
+/// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request while the
+/// delivery continues. The rest of [`WRITE_TIMEOUT`] is for the record.
 const STAGING_WAIT: Duration = Duration::from_secs(15);
 
 impl Jobs {
@@ -69,7 +69,8 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits until a recorded job is in the registry. Until then, the registry may hold an earlier job with this name.
+    /// Waits until a recorded job is in the registry. Until then, the registry may contain an earlier job with this
+    /// name.
     pub(super) async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();
@@ -84,7 +85,7 @@ impl Jobs {
         timeout(ARRIVAL_TIMEOUT, arrival).await.ok().flatten().ok_or_else(|| JobsError::Slow(name.clone()))
     }
 
-    /// Records a user's wish, which the driver then follows. An unreadable record can only be deleted.
+    /// Records a user's wish. The driver then acts on the wish. An unreadable record can only be deleted.
     ///
     /// # Errors
     /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`], [`JobsError::Store`] and
@@ -110,12 +111,13 @@ impl Jobs {
         }
     }
 
-    /// Changes the number of workers of an elastic job, suspends or resumes a job, or gives it new code. The driver then
-    /// follows the record. Returns the changed record.
+    /// Changes the number of workers of an elastic job, suspends or resumes a job, or records its new code. The driver
+    /// then acts on the record. Returns the changed record.
     ///
     /// # Errors
-    /// [`JobsError::Spec`], [`JobsError::Over`], [`JobsError::Refused`], [`JobsError::Code`], [`JobsError::NotPushable`],
-    /// [`JobsError::TakesNoCode`], [`JobsError::NotStaged`], [`JobsError::Underway`], and those of [`Self::wish`].
+    /// [`JobsError::Spec`], [`JobsError::Over`], [`JobsError::Refused`], [`JobsError::Code`],
+    /// [`JobsError::NotPushable`], [`JobsError::TakesNoCode`], [`JobsError::NotStaged`], [`JobsError::Underway`], and
+    /// the errors of [`Self::wish`].
     pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
         self.patch_within(name, patch, STAGING_WAIT).await
     }
@@ -128,8 +130,8 @@ impl Jobs {
         in_time(name, self.put_patch_on_record(name, patch, wait)).await
     }
 
-    /// If the number of workers rises, checks whether the back end has room for them. Errors of the change itself come
-    /// later.
+    /// If the number of workers rises, checks whether the back end accepts the job with more workers. Does not report
+    /// an invalid change: the later change of the record returns that error.
     async fn admit_patched(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
         let Some(handle) = self.find(name).filter(|_| patch.scales()) else { return Ok(()) };
         let (spec, now) = {

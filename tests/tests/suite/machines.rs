@@ -118,7 +118,7 @@ fn a_machine_ends_with_its_job_and_a_bad_one_says_why_it_cannot_join() {
     let spare = Running::of(&mut agent(&scene, &master, 3, &rules));
     spare.until_said("waits for a free place");
     let same =
-        "job \"digits\" has --worker-num 1:1 --lease 2s --max-restarts 0: give the same, or choose another --task";
+        "job \"digits\" has --worker-num 1:1 --lease 2s --max-restarts 0: use the same flags, or choose another --task";
     refused(4, &["--worker-num", "1:2"], same);
     refused(
         4,
