@@ -196,7 +196,7 @@ impl Driver {
     }
 
     /// Deletes the selected pods. A deletion is repeated only after `release_timeout`, because the back end's watch
-    /// needs some time to report it.
+    /// needs some time to report the deletion.
     pub(super) async fn delete_pods(&mut self, which: PodSelection) {
         self.call_start_back().await;
         let soon = self.policy.release_timeout;

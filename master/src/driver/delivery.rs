@@ -57,8 +57,8 @@ impl<K> Default for Shared<K> {
 }
 
 impl<K: PartialEq> Shared<K> {
-    /// Returns the bytes for this key. If no earlier result is alive, reads them again. The bytes stay in memory while
-    /// a result is alive.
+    /// Returns the bytes for this key. Calls `read` only if no earlier result for the key is alive. The bytes stay in
+    /// memory while a result is alive.
     async fn get(
         &self,
         key: K,
@@ -99,8 +99,8 @@ impl DeliveryError {
         }
     }
 
-    /// Returns the agent's own error. If the agent reported no error, combines its answer `missing` with the reason
-    /// why the code could not be sent.
+    /// Returns the agent's own error. If the agent reported no error, combines the agent's answer `missing` with the
+    /// reason why the code could not be sent.
     pub(super) fn at_agent(self, missing: &str) -> AgentError {
         match self {
             Self::Agent(error) => error,
@@ -154,7 +154,8 @@ impl Delivery {
         first.status().is_some_and(|status| status.features.code && self.is_missing_at(status))
     }
 
-    /// Whether an agent lacks the code for its next start. An agent whose script runs received the code before.
+    /// Whether an agent lacks the code for its next start. An agent whose script runs already has the code of its
+    /// start.
     fn is_missing_at(&self, status: &RunStatus) -> bool {
         match status.state {
             RunState::Idle | RunState::Configured | RunState::Exited => status.code.staged != Some(self.id),
@@ -218,7 +219,7 @@ impl Delivery {
         Ok(self.reading(read).await?.into())
     }
 
-    /// Reads something from the store on a thread for blocking work. `None` means that the store does not have it.
+    /// Calls `read` on a thread for blocking work. If `read` returns `None`, the store has lost the code.
     async fn reading<T: Send + 'static>(
         &self,
         read: impl FnOnce(&CodeStore) -> io::Result<Option<T>> + Send + 'static,

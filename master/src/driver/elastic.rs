@@ -61,7 +61,7 @@ pub(super) struct Starts {
     pub(super) configured_pushes: u32,
     /// How often a user had pushed new code when the newest start that ran was configured.
     started_pushes: u32,
-    /// Why the next start begins.
+    /// The cause of the next start, if it is known already.
     cause: Option<ChangeCause>,
     /// The newest starts with their causes, oldest first.
     changes: Vec<GangChange>,

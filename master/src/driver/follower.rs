@@ -80,7 +80,7 @@ struct Heard {
     clock: Option<ClockMillis>,
 }
 
-/// The progress of copying output, as run numbers.
+/// The progress of copying output, by run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Copied {
     /// The newest run that the agent has started.

@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// Takes reports. Returns what the driver does next; `None` if the driver must call `step`.
+    /// Handles reports. Returns what the driver does next; `None` if the driver must call `step`.
     pub(super) fn take_reports(&mut self, batch: Vec<Report>) -> Option<Next> {
         let are_awaited = batch.iter().all(|report| self.is_awaited(report));
         for report in batch {

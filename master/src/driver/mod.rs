@@ -138,7 +138,7 @@ struct Driver {
     published_at: Instant,
     /// When to publish the next view, if something has changed since.
     publish_at: Option<Instant>,
-    /// How many times the job had restarted before this driver began.
+    /// How often the job had restarted before this driver began.
     restarts_before: u32,
     /// When the finished job is deleted, if it has a time to live.
     forget_at: Option<Instant>,

@@ -162,7 +162,8 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
-/// Stops a run. An agent that is shutting down stops its run itself, so its refusal is a success.
+/// Stops a run. A refusal from an agent that is shutting down counts as success, because the agent stops its run
+/// itself.
 pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,
@@ -197,7 +198,8 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
     replace(backend, job, id, Standing::Held).await;
 }
 
-/// Like [`delete`]. If the agent is fenced, the run in its pod is dead, and the pod's end need not be confirmed.
+/// Like [`delete`]. If the agent is fenced, does not wait for a confirmation of the pod's end: the run in the pod is
+/// dead.
 pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
     let delete = async || match standing {
         Standing::Held | Standing::Lapsed => backend.delete(job, id).await,

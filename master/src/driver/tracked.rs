@@ -33,7 +33,7 @@ pub(super) struct Replica {
     incarnation: Option<Incarnation>,
     /// Whether an earlier master may have created its first pod.
     may_be_found: bool,
-    /// When its pod was requested, until it is listed.
+    /// When its pod was requested; `None` after the pod was listed.
     requested_at: Option<Instant>,
     /// Whether the driver gave up its last request for a pod before the pod was listed.
     is_given_up: bool,
@@ -43,7 +43,7 @@ pub(super) struct Replica {
     has_lost_run: bool,
     /// The driver's observations of the replica.
     pub(super) seen: Observation,
-    /// Whether its agent is the first prototype's, which offers neither status nor output.
+    /// Whether its agent is an agent of the first prototype, which reports neither status nor output.
     pub(super) is_seed_only: bool,
     /// Whether the driver has already asked its run to stop.
     pub(super) is_stopped: bool,
@@ -180,7 +180,7 @@ impl Replica {
         }
     }
 
-    /// When its pod was requested, until it is listed.
+    /// When its pod was requested; `None` after the pod was listed.
     pub(super) fn requested_at(&self) -> Option<Instant> {
         self.requested_at
     }

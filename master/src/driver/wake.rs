@@ -73,7 +73,7 @@ impl Driver {
     }
 }
 
-/// The first of these times. `later` replaces those that have passed by `now`.
+/// The first of these times. If a time has passed at `now`, `later` replaces it.
 fn next_of(times: [Option<Instant>; 2], now: Instant, later: Instant) -> Option<Instant> {
     times.into_iter().flatten().map(|at| if at <= now { later } else { at }).min()
 }

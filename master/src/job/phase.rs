@@ -177,14 +177,15 @@ pub struct Seen<'a> {
     pub policy: &'a Policy,
     /// The earlier starts that failed.
     pub restarts: &'a Restarts,
-    /// How many masters have held the job, including this master. This master's starts have this epoch.
+    /// The epoch of the job's record. All starts under this driver have this epoch.
     pub epoch: u32,
     /// The time since the driver began.
     pub now: Duration,
 }
 
 impl Seen<'_> {
-    /// Whether an earlier master held the job. That master may have started runs that this master does not know yet.
+    /// Whether an earlier master, or an earlier driver of this master, held the job. There may be runs that this
+    /// driver has not observed yet.
     fn is_taken_over(&self) -> bool {
         self.epoch > 1
     }
@@ -214,7 +215,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
         (None, None) => {
             let horizon = newest_failed.map(Generation::next);
             let gathering = Gathering { next: first, horizon, leftovers, ready_since: None };
-            // The first `step` creates the pods of an elastic job.
+            // The first `step` creates the pods of an elastic job. A suspended job has no pods.
             let has_none = policy.elastic.is_some() || policy.is_suspended;
             let actions = if has_none { vec![] } else { vec![Action::CreatePods] };
             (JobPhase::Pending { gathering, since: now }, actions)

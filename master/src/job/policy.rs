@@ -69,8 +69,8 @@ pub struct Policy {
     pub halt: Option<Duration>,
     /// What to do when a gang does not gather in time.
     pub on_start_timeout: OnStartTimeout,
-    /// Pause before the pods of a requeued gang are created again. It differs between jobs, so that two jobs that need
-    /// each other's resources do not create their pods at the same time.
+    /// Pause before the pods of a requeued gang are created again. The pause differs between jobs, so that two jobs
+    /// that need the same resources do not create their pods at the same time.
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
@@ -112,7 +112,7 @@ impl Elastic {
 pub struct Deadline {
     /// When the deadline passes, as the time since the driver began.
     pub at: Duration,
-    /// The time limit of the job, counted from its acceptance.
+    /// The time limit of the job, counted from its acceptance, without suspensions.
     pub given: Duration,
 }
 
@@ -161,8 +161,8 @@ pub enum Budget {
 }
 
 impl Policy {
-    /// The rules of a job. `age` is the time since its acceptance. `share`, from 0 to 255, differs between jobs, so
-    /// that their pauses differ too.
+    /// The rules of a job. `age` is the time since its acceptance, without suspensions. `share`, from 0 to 255, differs
+    /// between jobs, so that their pauses differ too.
     pub fn of(spec: &JobSpec, age: Duration, share: u8) -> Self {
         let RunPolicy {
             max_restarts,

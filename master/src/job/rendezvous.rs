@@ -96,7 +96,7 @@ impl<'a> Rendezvous<'a> {
         Environment { tf_config: self.tf_config(replica), variables }
     }
 
-    /// TF_CONFIG of one member; `None` for the only member of a gang, if the job omits TF_CONFIG then.
+    /// TF_CONFIG of one member; `None` if the job omits TF_CONFIG for a gang of one member.
     fn tf_config(&'a self, replica: ReplicaId) -> Option<TfConfig<'a, RawValue>> {
         let TfConfigOptions { omit_single, chief_is_master, extra } = &self.spec.tf_config;
         let task = Task::from(replica);

@@ -54,7 +54,7 @@ fn may_recover(place: &Member) -> bool {
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two replacements of one replica's pod.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// After this time without a replacement, the next replacement has no pause.
+/// After this time without a replacement, the pauses begin again at [`FIRST_PAUSE`].
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// Spaces the replacements of one replica's pod.

@@ -29,7 +29,7 @@ pub enum PodSelection {
 pub enum Action {
     /// Create every missing pod.
     CreatePods,
-    /// Create and delete these pods of an elastic job.
+    /// Create and delete these pods of an elastic job, or delete these pods of a suspended job.
     Keep(Upkeep),
     /// Give these replicas of an elastic job their seats in this start.
     Enrol {

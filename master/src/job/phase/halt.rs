@@ -19,7 +19,7 @@ pub struct Halt {
     pub generation: Generation,
     /// The number of the next start.
     pub next: Generation,
-    /// The failure. It is judged when the wait ends without new code.
+    /// The failure, which is judged when the wait ends without new code.
     pub failure: Failure,
     /// How often a user had pushed new code when the failed script was started.
     pub pushes: u32,
@@ -34,7 +34,7 @@ impl From<Halt> for JobPhase {
 }
 
 impl Halt {
-    /// Whether a user has pushed newer code than that of the failed script.
+    /// Whether a user has pushed new code since the failed script was started.
     pub fn has_new_code(&self, policy: &Policy) -> bool {
         policy.pushes > self.pushes
     }

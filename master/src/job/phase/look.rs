@@ -18,7 +18,7 @@ pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option
     own.into_iter().chain(upkeep.and_then(|upkeep| upkeep.next)).chain(again).filter(|at| *at > seen.now).min()
 }
 
-/// The pods to create and to delete in this phase, besides those of the actions.
+/// The pods to create and to delete in this phase, besides the pods of the phase's own actions.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     match phase {
         JobPhase::Suspended { .. } => suspension::upkeep(seen.gang),
