@@ -1,4 +1,4 @@
-//! The registry: every job of this master, behind a single lock. The registry follows the store's watch, so a job
+//! The registry: every job of this master, behind a single lock. The registry follows the store's watch. So a job
 //! reaches its driver in the same way after a submit and after a restart of the master.
 
 mod apply;
@@ -74,7 +74,7 @@ pub struct Jobs {
     context: Arc<Context>,
     archive: Arc<Archive>,
     handles: Mutex<BTreeMap<JobName, JobHandle>>,
-    /// Notified whenever a job is added or removed.
+    /// Notified whenever a job is added, removed, or changed on record.
     arrivals: watch::Sender<()>,
     /// Whether every job on record is in the registry.
     is_complete: watch::Sender<bool>,
@@ -143,8 +143,8 @@ impl Jobs {
         self.drive(stored, (tenure, pause), channels, drivers);
     }
 
-    /// This master takes over every job that it finds at startup. A job that a newer master accepts later stays with
-    /// the newer master: this master is being replaced, and would soon leave the job without a driver.
+    /// This master takes over every job that it finds at startup. If a newer master accepts a job later, the job stays
+    /// with the newer master. This master is being replaced, and would soon leave the job without a driver.
     fn tenure(&self, record: &JobRecord) -> Tenure {
         let was_there = !*self.is_complete.borrow();
         if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }

@@ -103,15 +103,15 @@ impl Driver {
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 
-    /// Cancels the task of an earlier start, then runs this work in a new task. Otherwise, an agent with the newer
-    /// start would refuse a request of the earlier start, and the driver would treat the refusal as a failure.
+    /// Cancels the task of an earlier start, then runs this work in a new task. An agent that has the newer start
+    /// refuses the earlier start. The earlier task would report this refusal as a failure.
     async fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.cancel_start().await;
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
     /// Cancels a start in progress, then asks agents to stop their runs. After a stop request, an agent refuses to
-    /// start a run. If the start were not cancelled, the driver would treat this refusal as a failure.
+    /// start a run. The task of the start would report this refusal as a failure.
     async fn stop_runs(&mut self, grace: Duration) {
         self.call_start_back().await;
         let generation = self.phase.generation();

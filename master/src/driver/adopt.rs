@@ -17,8 +17,8 @@ use crate::job::phase::{Halt, Known, Leftovers};
 use crate::job::policy::Policy;
 use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of};
 
-/// If a user asks to end a job that another master holds, the other master must act within the pods' grace period plus
-/// this time. After that, this master ends the job.
+/// When a user asks to end a job of another master, that master has the pods' grace period plus this time to act. After
+/// that, this master ends the job.
 const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which masters and drivers held a job before this driver.
@@ -151,8 +151,8 @@ pub(super) async fn adopt(
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
-    // `stored` may be out of date. If a newer master has taken over the job since, leave the job to that master: it
-    // would not take over the job a second time when this master ends.
+    // `stored` may be out of date. If a newer master has taken over the job since, leave the job to that master.
+    // Otherwise that master would only wait, and nobody would drive the job after the end of this master.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
         if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {

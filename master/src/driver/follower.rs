@@ -60,7 +60,7 @@ pub(super) struct Followed {
     pub(super) subject: Subject,
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
-    /// Where to keep what the script reports.
+    /// The store for reports of the script.
     pub(super) series: Arc<SeriesOfJob>,
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
@@ -114,7 +114,7 @@ impl Follower {
         self.address == address
     }
 
-    /// The renewal of the agent's lease, to send with a request; `None` without a lease or an answer with the agent's
+    /// The renewal of the agent's lease, to send with a request. `None` if the agent has no lease or has not sent its
     /// clock.
     pub(super) fn renewal(&self) -> Option<Renewal> {
         let heard = (*self.heard.borrow())?;

@@ -81,8 +81,8 @@ impl Replica {
         Subject { id, pod: self.pods_before }
     }
 
-    /// The address of its agent, if a new follower must begin there. No follower is needed for a failed agent, which
-    /// stays failed, or for an agent of the first prototype, which has no status.
+    /// The address of its agent, if a new follower must begin there. A failed agent needs no follower, because it stays
+    /// failed. An agent of the first prototype needs no follower, because it has no status.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
         let is_followable = !self.is_seed_only && !self.has_lost_run && !self.seen.agent.is_lost();
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;

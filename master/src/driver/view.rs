@@ -82,8 +82,7 @@ impl Driver {
     }
 
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
-    /// [`PUBLISH_INTERVAL`]: the view of a large gang takes long to build, and thousands of reports may arrive in a
-    /// second.
+    /// [`PUBLISH_INTERVAL`]. Such a view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
         // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
         if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) {

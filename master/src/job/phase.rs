@@ -45,7 +45,7 @@ use super::upkeep::Upkeep;
 /// The phase of a job. All times are durations since the job's driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobPhase {
-    /// The pods are starting; not every agent has joined yet.
+    /// The pods are starting, and not every agent has joined yet.
     Pending {
         /// The start that the gang is gathering for.
         gathering: Gathering,

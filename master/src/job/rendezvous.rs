@@ -128,7 +128,7 @@ impl<'a> Rendezvous<'a> {
     }
 }
 
-/// The body of `POST /config`: a JSON object with a key for each variable; TF_CONFIG is itself an object.
+/// The body of `POST /config`: a JSON object with a key for each variable. The value of TF_CONFIG is itself an object.
 /// Lists of addresses are serialized once for all members: each of a thousand members receives all thousand addresses.
 #[derive(Debug)]
 pub struct Environment<'a> {

@@ -1,4 +1,4 @@
-//! The phase of each replica, computed from its pod and its agent; never stored.
+//! The phase of each replica. The phase is computed from the replica's pod and agent, and never stored.
 
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
@@ -11,7 +11,7 @@ use super::observation::{AgentState, LostRun, Observation, PodState};
 pub enum ReplicaPhase {
     /// Its pod does not exist yet, or has no address yet.
     Requested,
-    /// Its pod has an address; its agent has not answered.
+    /// Its pod has an address, but its agent has not answered.
     Scheduled,
     /// Its agent has answered and has no environment for the current generation.
     Joined,

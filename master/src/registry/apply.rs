@@ -41,7 +41,7 @@ impl Jobs {
         }
     }
 
-    /// Checks a TFJob as [`Jobs::apply`] does, and changes nothing.
+    /// Checks a TFJob like [`Jobs::apply`], but changes nothing.
     ///
     /// # Errors
     /// As [`Jobs::apply`].

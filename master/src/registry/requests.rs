@@ -1,4 +1,4 @@
-//! Requests of users: to submit a job, change its number of workers or its code, suspend, end or delete the job.
+//! Requests of users: to submit, change, suspend, resume, end or delete a job.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -88,8 +88,8 @@ impl Jobs {
     /// Records a user's wish. The driver then acts on the wish. An unreadable record can only be deleted.
     ///
     /// # Errors
-    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`], [`JobsError::Store`] and
-    /// [`JobsError::Late`].
+    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::LaterFormat`], [`JobsError::NotKept`],
+    /// [`JobsError::Pods`], [`JobsError::Store`] and [`JobsError::Late`].
     pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
         in_time(name, self.put_wish_on_record(name, wish)).await
     }
@@ -191,7 +191,7 @@ impl Jobs {
     }
 }
 
-/// Changes a record as a user asks. After an error, the record must not be written.
+/// Applies a user's change to a record. If this function returns an error, the record must not be written.
 fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(), JobsError> {
     if patch.scales() {
         let workers = record.spec.patched(record.desired, patch).map_err(JobsError::Spec)?;

@@ -1,6 +1,5 @@
-//! Injected faults. A fault can strike before and after each action by which a master changes a record, a pod or an
-//! agent. This file decides when a fault strikes. The wrappers of store, back end and agent client call it at each
-//! point.
+//! Injected faults. A fault can strike before and after each action of a master on a record, a pod or an agent. This
+//! file decides when a fault strikes. The wrappers of store, back end and agent client ask this file at each point.
 
 mod agents;
 mod backend;

@@ -8,7 +8,7 @@ use protocol::routes;
 
 use master::store::JobRecord;
 
-/// An action by which a master changes a record, a pod or an agent, or asks an agent for its status.
+/// An action of a master on something outside its process: a record, a network policy, a pod or an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deed {
     /// Create the record of a new job.

@@ -42,11 +42,11 @@ struct Shared {
     history: Mutex<Vec<PodEvent>>,
     /// The replicas whose next pods stay pending, and the reason.
     pending: Mutex<(Vec<ReplicaId>, String)>,
-    /// The replicas whose pods cannot be deleted.
+    /// The replicas whose pods only an unconfirmed deletion removes.
     held: Mutex<BTreeSet<ReplicaId>>,
     /// The replicas whose next pods are deleted before the watch lists them.
     unlisted: Mutex<BTreeSet<ReplicaId>>,
-    /// How the next agents of these replicas take code.
+    /// How the next agents of these replicas respond to new code.
     take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
 }
 
@@ -133,7 +133,7 @@ impl FakeBackend {
         *self.pending() = (replicas.to_vec(), reason.to_owned());
     }
 
-    /// From now on, a deletion of this replica's pod is not confirmed, as on a dead node.
+    /// From now on, only [`PodBackend::delete_unconfirmed`] removes this replica's pod, as on a dead node.
     pub fn hold(&self, replica: ReplicaId) {
         self.held().insert(replica);
     }
@@ -151,7 +151,7 @@ impl FakeBackend {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, new agents of these replicas take code in this way.
+    /// From now on, new agents of these replicas respond to new code in this way.
     pub fn take_code(&self, replicas: impl IntoIterator<Item = ReplicaId>, how: TakesCode) {
         self.takes_code().extend(replicas.into_iter().map(|id| (id, how)));
     }
@@ -199,7 +199,7 @@ impl FakeBackend {
         self.lock().get(job).map(|pods| pods.agents.clone()).unwrap_or_default()
     }
 
-    /// The number of pods, including ended ones.
+    /// The number of pods, including ended pods.
     pub fn pods(&self) -> usize {
         self.lock().values().map(|pods| pods.table.borrow().len()).sum()
     }

@@ -29,10 +29,10 @@ enum StreamEnd {
 enum CopyError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("keep the output")]
+    #[error("write the output to disk")]
     File(#[source] io::Error),
     /// The agent ended the stream without sending any bytes, although the run continues.
-    #[error("the agent sends no output while its run goes on")]
+    #[error("the agent sends no output while its run continues")]
     NoStream,
 }
 
@@ -86,7 +86,7 @@ impl Pod {
 
     /// Copies the missing output. Returns the same values as [`Self::copy_run`]. The end of a stream need not be the
     /// end of the output, because an agent also ends the stream of a slow reader. An agent of an earlier version does
-    /// not report which of the two has ended. After the end of its run, this function opens streams until a stream
+    /// not report whether the output has ended. After the end of the run, this function opens streams until a stream
     /// brings no bytes.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;

@@ -132,8 +132,8 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     }
 }
 
-/// Whether the start may end without a failure: the cluster removed the pod of a member of an elastic job, and no agent
-/// was asked to run exec.py yet. The next start can have another member.
+/// Whether this failure needs no restart on record. In an elastic job, this is true if the cluster removed a pod before
+/// any agent was asked to run exec.py. The next start then has another member.
 pub(super) fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
     seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
 }

@@ -36,7 +36,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         return fail(&phase, failure.clone(), seen);
     }
     let is_to_be_replaced = failure.is_some() || gang.any(Member::is_spent);
-    // A silent agent may still have a run from an earlier master; wait for its report.
+    // A silent agent may still have a run from an earlier master. Wait for the agent's report.
     if is_to_be_replaced && !(seen.is_taken_over() && gang.any(Member::is_silent)) {
         let until = now + policy.backoff;
         let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
@@ -66,8 +66,8 @@ fn has_only_called_back(gang: &Gang) -> bool {
     gang.newest_launch().is_none() && gang.all(is_fine)
 }
 
-/// Whether to replace a lost pod without recording a failure. This is correct only before the first launch, and only
-/// for an evicted pod or a pod left from a start whose failure is already on record.
+/// Whether to replace a lost pod without recording a failure. This is correct only before the first launch. The pod
+/// must be evicted, or must be left from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
@@ -78,7 +78,7 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     let Some(generation) = seen.gang.newest_launch() else {
         return start(gathering.next, StartStage::Configuring, seen);
     };
-    // A run was started, so every agent had been configured. An agent that does not know this start is in a newer pod:
+    // A run was started, so every agent had been configured. If an agent does not report this start, its pod is new:
     // the cluster removed the replica's earlier pod while no master was running.
     if let Some(replica) = seen.gang.outside(generation) {
         let lost = LostRun::disrupted(format!("its pod takes no part in start {generation}, in which others run"));
