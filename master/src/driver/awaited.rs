@@ -1,6 +1,5 @@
 //! Reports that the phase needs from every member: an acknowledgement, or the end of a run. The phase cannot move
-//! before the last of these reports. A step takes long in a large gang, so the driver calls `step` only after the last
-//! report.
+//! before the last report. A step takes long in a large gang, so the driver calls `step` only then.
 
 use protocol::agent::RunState;
 use protocol::ids::Generation;

@@ -27,8 +27,8 @@ pub struct Context {
     pub agents: AgentClient,
     /// The key from which the agents' tokens are derived.
     pub agent_key: AgentKey,
-    /// The name of this process as the holder of records. This name sorts after the boot id of every earlier master of
-    /// this store.
+    /// The name of this process as the holder of records. It sorts after the boot ids of all earlier masters of this
+    /// store.
     pub boot_id: String,
     /// The code that jobs bring.
     pub code: Arc<CodeStore>,

@@ -24,14 +24,12 @@ use crate::job::phase::JobPhase;
 const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Creates the missing pods.
     pub(super) fn create_missing(&mut self) {
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
         self.request_pods(missing.map(|(id, _)| *id).collect());
     }
 
-    /// Creates the pods of these replicas. While an earlier request for a pod takes effect, a repeated call changes
-    /// nothing.
+    /// Creates the pods of these replicas. While an earlier request takes effect, a repeated call changes nothing.
     pub(super) fn request_pods(&mut self, mut replicas: Vec<ReplicaId>) {
         let (now, at) = (self.began.elapsed(), Instant::now());
         replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, at)));
@@ -43,8 +41,7 @@ impl Driver {
         }
     }
 
-    /// Whether to request the replica's pod: the pod was not requested yet, or has not appeared within
-    /// `release_timeout`.
+    /// Whether the replica's pod was not requested yet, or has not appeared within `release_timeout`.
     fn is_to_be_requested(&self, replica: &Replica, now: Instant) -> bool {
         let has_time = |at: Instant| now < at + self.policy.release_timeout;
         let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());
@@ -60,8 +57,7 @@ impl Driver {
         }
     }
 
-    /// When [`Self::create_unlisted`] must look at the job again. `None` for an elastic job: its upkeep replaces
-    /// missing pods.
+    /// When to call [`Self::create_unlisted`] again. `None` for an elastic job, whose upkeep replaces missing pods.
     pub(super) fn unlisted_at(&self) -> Option<Instant> {
         let gathers = matches!(self.phase, JobPhase::Pending { .. }) && self.policy.elastic.is_none();
         let requested_at = self.replicas.values().filter(|_| gathers).filter_map(Replica::requested_at).min()?;

@@ -25,9 +25,8 @@ use crate::job::observation::{AgentState, LostRun};
 /// one job do not delay another job.
 const AGENTS_AT_ONCE: usize = 32;
 
-/// Maximum number of attempts to send code to an agent. An agent keeps only one manifest. So a second attempt helps if
-/// a push has sent other code to the agent meanwhile. A second attempt also helps if the agent has found a damaged
-/// file.
+/// Maximum number of attempts to send code to an agent. A second attempt helps if a push has sent other code meanwhile,
+/// because an agent keeps only one manifest. It also helps if the agent has found a damaged file.
 const ATTEMPTS: usize = 3;
 
 /// Sends the code of one job to the agents.
@@ -37,16 +36,13 @@ pub(super) struct Delivery {
     agents: AgentClient,
     store: Arc<CodeStore>,
     manifest: Shared<()>,
-    /// The blobs that an agent lacks, as one stream. The key is the list of their ids. Usually all agents lack the same
-    /// blobs.
+    /// The blobs that an agent lacks, as one stream, by their ids. Usually all agents lack the same blobs.
     stream: Shared<Vec<Sha256>>,
-    /// A permit for each agent that may receive blobs now. A dead agent takes no permit, because it does not answer the
-    /// offer.
+    /// A permit for each agent that receives blobs. A dead agent does not answer the offer, so it takes no permit.
     turns: Semaphore,
 }
 
-/// The bytes that were last read from the store. Calls that run at the same time share one copy. The last call frees
-/// the copy.
+/// The bytes that were last read from the store. Concurrent calls share one copy, which the last of these calls frees.
 #[derive(Debug)]
 struct Shared<K>(Mutex<Weak<(K, Bytes)>>);
 
@@ -154,8 +150,7 @@ impl Delivery {
         first.status().is_some_and(|status| status.features.code && self.is_missing_at(status))
     }
 
-    /// Whether an agent lacks the code for its next start. An agent whose script runs already has the code of its
-    /// start.
+    /// Whether an agent lacks the code for its next start. An agent whose script runs has the code already.
     fn is_missing_at(&self, status: &RunStatus) -> bool {
         match status.state {
             RunState::Idle | RunState::Configured | RunState::Exited => status.code.staged != Some(self.id),
@@ -205,7 +200,6 @@ impl Delivery {
         Ok(serde_json::to_vec(&manifest).expect("texts and numbers always serialize").into())
     }
 
-    /// The stream of these blobs.
     async fn blobs(&self, missing: Vec<Sha256>) -> Result<Bytes, DeliveryError> {
         let read = move |store: &CodeStore| {
             let mut bytes = vec![];

@@ -85,7 +85,6 @@ impl Starts {
         &self.roster
     }
 
-    /// How often a user had pushed new code when the newest start that ran was configured.
     pub(super) fn started_pushes(&self) -> u32 {
         self.started_pushes
     }
@@ -96,7 +95,6 @@ impl Starts {
         self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
     }
 
-    /// The newest starts, oldest first.
     pub(super) fn changes(&self) -> &[GangChange] {
         &self.changes
     }
@@ -141,8 +139,7 @@ impl Starts {
 }
 
 impl Driver {
-    /// The job's restarts. If an elastic job had no counted failure for [`FORGIVE_AFTER`], earlier failures are
-    /// forgiven.
+    /// The job's restarts. After [`FORGIVE_AFTER`] without a counted failure, an elastic job's failures are forgiven.
     pub(super) fn restarts(&self) -> Cow<'_, Restarts> {
         let restarts = &self.stored.record.restarts;
         let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;

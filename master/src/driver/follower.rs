@@ -94,7 +94,6 @@ struct Copied {
 }
 
 impl Follower {
-    /// Begins to follow a pod.
     pub(super) fn begin(followed: Followed) -> Self {
         let (news, copied) = watch::channel(Copied::default());
         let (address, lease, pod_ended) = (followed.address, followed.lease, CancellationToken::new());
@@ -109,13 +108,11 @@ impl Follower {
         Self { address, copied, heard, lease, watched, pod_ended, _task }
     }
 
-    /// Whether this follower follows the agent at this address.
     pub(super) fn is_at(&self, address: SocketAddr) -> bool {
         self.address == address
     }
 
-    /// The renewal of the agent's lease, to send with a request. `None` if the agent has no lease or has not sent its
-    /// clock.
+    /// The renewal of the agent's lease, to send with a request. `None` without a lease, or if the clock is unknown.
     pub(super) fn renewal(&self) -> Option<Renewal> {
         let heard = (*self.heard.borrow())?;
         Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })

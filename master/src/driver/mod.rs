@@ -64,7 +64,6 @@ enum Report {
     Waits(Subject, String),
     /// A replica's agent does not stop its run.
     NotStopped {
-        /// The replica.
         replica: ReplicaId,
         /// The start to stop. By now, the replica may have a newer start in another pod.
         generation: Option<Generation>,
@@ -121,7 +120,6 @@ struct Driver {
     tasks: JoinSet<()>,
     /// The current task of the start: configuring agents, or launching runs.
     start: Option<AbortOnDropHandle<()>>,
-    /// The tasks that create pods.
     creations: Vec<AbortOnDropHandle<()>>,
     starts: Starts,
     /// When the driver must check the job's upkeep or size again, as the time since the driver began.

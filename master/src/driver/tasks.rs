@@ -41,7 +41,6 @@ const ATTEMPTS: usize = 6;
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) spec: JobSpec,
-    /// The job's uid.
     pub(super) uid: String,
     /// The address of each seat's TensorFlow server.
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
@@ -58,8 +57,7 @@ pub(super) struct Seat {
     pub(super) agent: SocketAddr,
     /// The member's role and index in this start.
     pub(super) seat: ReplicaId,
-    /// The member's membership in an elastic job. In a fixed job it is `None`, and the rendezvous computes the
-    /// membership.
+    /// The member's membership in an elastic job. `None` in a fixed job, where the rendezvous computes the membership.
     pub(super) membership: Option<Membership>,
     /// The renewal of the agent's lease, if the job has leases.
     pub(super) renewal: Option<Renewal>,
@@ -162,8 +160,7 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
-/// Stops a run. A refusal from an agent that is shutting down counts as success, because the agent stops its run
-/// itself.
+/// Stops a run. An agent that is shutting down refuses the request but stops its run, so this refusal is a success.
 pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,
@@ -198,8 +195,7 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
     replace(backend, job, id, Standing::Held).await;
 }
 
-/// Like [`delete`]. If the agent is fenced, does not wait for a confirmation of the pod's end: the run in the pod is
-/// dead.
+/// Like [`delete`]. If the agent is fenced, its run is dead, so the pod is deleted without a confirmation.
 pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
     let delete = async || match standing {
         Standing::Held | Standing::Lapsed => backend.delete(job, id).await,

@@ -180,7 +180,6 @@ impl Replica {
         }
     }
 
-    /// When its pod was requested; `None` after the pod was listed.
     pub(super) fn requested_at(&self) -> Option<Instant> {
         self.requested_at
     }
@@ -213,8 +212,7 @@ impl Replica {
         self.follower.iter().for_each(|follower| follower.watch_run(start));
     }
 
-    /// Drops details that the finished job's record already contains. Keeps whether the agent was configured or
-    /// started.
+    /// Drops details that the finished job's record contains. Keeps whether the agent was configured or started.
     pub(super) fn finish(&mut self) {
         let status = self.seen.agent.status().cloned();
         self.seen.agent =

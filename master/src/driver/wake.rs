@@ -1,5 +1,4 @@
-//! When a driver acts without an event: at a time limit, when something is overdue, and when its job's time to live
-//! ends.
+//! When a driver acts without an event: at a time limit, when something is overdue, and at the end of a time to live.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -68,8 +68,7 @@ impl HelperUse {
 }
 
 impl Member {
-    /// Builds a member from the observation of a replica. Runs of generations before `horizon` belong to earlier
-    /// starts.
+    /// Builds a member from an observation. Runs of generations before `horizon` belong to earlier starts.
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
         let waits_for = seen.waits_for().map(str::to_owned);
@@ -301,8 +300,7 @@ impl Gang {
         self.members().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
-    /// The failure of a gang that exceeded this start timeout. The failure names the replicas for which `has_come` is
-    /// false.
+    /// The failure of a gang that exceeded this start timeout. It names the replicas for which `has_come` is false.
     pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.places.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {

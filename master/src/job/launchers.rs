@@ -11,7 +11,6 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A variable and its value.
 type Variable = (&'static str, Value);
 
 /// The addresses of a gang, as these scripts need them. A gang may have thousands of replicas, so values that are the
@@ -26,7 +25,6 @@ pub(super) struct Peers {
     worker_hosts: Box<RawValue>,
 }
 
-/// A replica that trains.
 #[derive(Debug, Clone, Copy)]
 struct Trainer {
     address: SocketAddr,

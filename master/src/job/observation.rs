@@ -1,5 +1,4 @@
-//! What the master observes of each replica: its pod's state from the back end, and its agent's answers. Observations
-//! are never stored.
+//! Observations of each replica: its pod's state from the back end, and its agent's answers. They are never stored.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -140,8 +139,7 @@ impl Observation {
         is_found: false,
     };
 
-    /// Applies a report about its agent. Acknowledgements and statuses may arrive out of order, so ignores a late
-    /// report.
+    /// Applies a report about its agent. Ignores a late report: acknowledgements and statuses may arrive out of order.
     pub fn hear(&mut self, heard: AgentState) {
         let is_late = match (&self.agent, &heard) {
             (AgentState::Status(known), AgentState::Configured(late) | AgentState::Started(late)) => {

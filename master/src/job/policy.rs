@@ -18,8 +18,7 @@ use super::gang::{Gang, HelperUse, has_left, was_stopped};
 /// Time between SIGTERM and SIGKILL when a run is stopped after a success or a cancel. TensorFlow ignores SIGTERM,
 /// so a script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// Time that a pod has, beyond the grace, to end or to report the end of its run. After this time, the driver deletes
-/// the pod.
+/// Time beyond the grace for a pod to end or to report the end of its run. After that, the driver deletes the pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time between SIGTERM and SIGKILL for the other members when a pod is evicted. It is shorter than
 /// [`RELEASE_TIMEOUT`], so that these members can still report their end.

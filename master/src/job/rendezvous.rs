@@ -136,7 +136,6 @@ pub struct Environment<'a> {
     variables: BTreeMap<&'a str, Variable<'a>>,
 }
 
-/// The value of a variable.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Variable<'a> {

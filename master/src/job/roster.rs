@@ -118,8 +118,7 @@ pub enum Resize {
     Grow,
 }
 
-/// Whether a gang that has run since `since` must change its size. After a member has succeeded, the size never
-/// changes.
+/// Whether a gang that has run since `since` must change its size. After a member has succeeded, returns `None`.
 pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) -> Option<Resize> {
     if gang.any(|member| member.phase.has_succeeded()) {
         return None;

@@ -22,8 +22,7 @@ pub struct Applied {
 }
 
 impl Jobs {
-    /// Accepts the job of a TFJob. If the job is already on record, suspends, resumes or scales the job to match the
-    /// TFJob.
+    /// Accepts the job of a TFJob. If the job is already on record, suspends, resumes or scales it to match the TFJob.
     ///
     /// # Errors
     /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] if

@@ -43,8 +43,7 @@ impl Jobs {
     }
 
     /// Prepares a start with new code while the job continues with its current code. Sends the new code to the agents,
-    /// and waits for at most `wait`. If the job runs in a folder of this host, checks that Python can parse the script
-    /// there.
+    /// and waits for at most `wait`. If the job runs in a local folder, checks that Python can parse the script there.
     pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch, wait: Duration) -> Result<(), JobsError> {
         // If the job is unknown, the later change of its record returns the error.
         let Some(handle) = self.find(name).filter(|_| patch.pushes()) else { return Ok(()) };

@@ -60,8 +60,8 @@ impl Jobs {
         })
     }
 
-    /// The job of this name. For the first agent, submits the job. An agent that has joined a job before can only join
-    /// that same job again.
+    /// The job of this name. The first agent submits the job. An agent that has joined before can only join the same
+    /// job.
     async fn job_to_join(&self, name: &JobName, request: &JoinRequest) -> Result<JobHandle, JobsError> {
         match (self.find(name), &request.uid) {
             (Some(handle), None) => Ok(handle),

@@ -69,8 +69,7 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits until a recorded job is in the registry. Until then, the registry may contain an earlier job with this
-    /// name.
+    /// Waits until a recorded job is in the registry. Until then, an earlier job with this name may be there.
     pub(super) async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();
@@ -216,7 +215,6 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
     }
 }
 
-/// Suspends or resumes a job.
 fn suspend(record: &mut JobRecord, is_suspended: bool, now: UnixMillis) {
     record.suspension.set(is_suspended, now);
     if is_suspended {
@@ -224,7 +222,6 @@ fn suspend(record: &mut JobRecord, is_suspended: bool, now: UnixMillis) {
     }
 }
 
-/// Removes a job's output.
 pub(super) async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
     if let Err(error) = logs.remove().await {
         warn!(%job, %error, "could not remove the job's output");

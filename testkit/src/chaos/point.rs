@@ -208,8 +208,7 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // No driver performs these actions. After a panic, the client receives and handles an answer with status
-            // 500.
+            // No driver performs these actions. After a panic, the client handles an answer with status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
                 !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
             }
@@ -235,8 +234,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One fault at one point. With a `passing` of 3, the fault strikes when the master passes the point for the third
-/// time.
+/// One fault at one point. With a `passing` of 3, the fault strikes when the master passes the point a third time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strike {
     /// The point.

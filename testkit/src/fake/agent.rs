@@ -54,8 +54,8 @@ pub(super) struct Shared {
 pub(super) enum AgentKind {
     /// An agent of this product.
     Ours,
-    /// The first prototype's agent. This agent has only `/config` and `/run`, starts a run at every `/run`, and exits
-    /// when its run ends.
+    /// The first prototype's agent. It has only `/config` and `/run`. Every `/run` starts a run, and the agent exits
+    /// with it.
     Prototype,
 }
 

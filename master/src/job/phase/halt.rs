@@ -55,8 +55,8 @@ impl Halt {
     }
 }
 
-/// Halts the job. Every run is dead. If a user has already pushed newer code, records nothing, because the next step
-/// restarts the gang.
+/// Halts the job. Every run is dead. If newer code has arrived already, the next step restarts the gang, so nothing is
+/// recorded.
 pub(super) fn enter(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let actions = if halt.has_new_code(seen.policy) { vec![] } else { vec![Action::RecordHalt] };
     (halt.into(), actions)
@@ -77,8 +77,8 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
 }
 
-/// Whether silent agents may still report how their runs ended. A result shows these reports. Agents are silent only
-/// after a takeover.
+/// Whether silent agents may still report how their runs ended, for the result. Agents are silent only after a
+/// takeover.
 fn awaits_reports(seen: Seen<'_>) -> bool {
     seen.now < seen.policy.release_timeout && seen.gang.any_place(Member::is_silent)
 }

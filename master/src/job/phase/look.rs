@@ -1,5 +1,4 @@
-//! When the driver must look at a job again although nothing has happened, and which pods to create and delete in each
-//! phase.
+//! When the driver must look at a job again although nothing has happened, and the upkeep of the pods in each phase.
 
 use std::time::Duration;
 
