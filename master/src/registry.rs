@@ -34,7 +34,7 @@ const BROKEN_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum number of doublings: the longest pause is about four minutes.
 const BROKEN_DOUBLINGS_MAX: u32 = 9;
 
-/// One job, for its readers.
+/// The parts of a job that other tasks read or notify.
 #[derive(Debug, Clone)]
 pub struct JobHandle {
     /// The current view of the job, with a notification of each change.

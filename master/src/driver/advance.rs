@@ -118,7 +118,7 @@ impl Driver {
     }
 }
 
-/// The failure that these actions judge, or that a halted job will judge.
+/// The failure that these actions judge, or after which the job is halted.
 fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure> {
     if let JobPhase::Halted(Halt { failure, .. }) = phase {
         return Some(failure);

@@ -56,7 +56,7 @@ pub(super) struct Replica {
     pub(super) deletion: Option<AbortOnDropHandle<()>>,
     /// The task that polls its agent's status and copies its output.
     pub(super) follower: Option<Follower>,
-    /// The offset in the kept output at which its newest start begins.
+    /// The offset in the replica's output at which its newest start begins.
     pub(super) output_from: u64,
 }
 

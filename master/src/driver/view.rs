@@ -74,7 +74,7 @@ impl Driver {
     fn why_others_wait(&self, view: &ReplicaView, seen: &Observation) -> Option<String> {
         let known = view.reason.as_ref().map(|reason| format!("{reason}; ")).unwrap_or_default();
         let spec = &self.stored.record.spec;
-        // Only pods in Kubernetes have an image. With a lease, the start does not wait long.
+        // The advice is for Kubernetes, where pods have an image. With a lease, the start does not wait long.
         let advice = spec.image.as_ref().filter(|_| spec.run_policy.lease().is_none());
         let advice =
             advice.map_or(String::new(), |_| format!("; if its node is dead: kubectl delete pod {} --force", view.pod));

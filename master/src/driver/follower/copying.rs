@@ -107,7 +107,7 @@ impl Pod {
         }
     }
 
-    /// Copies from the end of the kept output until the agent ends the stream. Byte 0 of
+    /// Copies from the end of the file until the agent ends the stream. Byte 0 of
     /// the agent's output is byte `base` of the file.
     async fn copy_stream(&self, base: u64) -> Result<StreamEnd, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
