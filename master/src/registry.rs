@@ -1,4 +1,4 @@
-//! The registry: every job of this master, behind a single lock. The registry follows the store's watch, so a job
+//! The registry: every job of this master, behind a single lock. The registry follows the store's watch. So a job
 //! reaches its driver in the same way after a submit and after a restart of the master.
 
 mod apply;
@@ -34,14 +34,14 @@ const BROKEN_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum number of doublings: the longest pause is about four minutes.
 const BROKEN_DOUBLINGS_MAX: u32 = 9;
 
-/// One job, for its readers.
+/// The parts of a job that other tasks read or notify.
 #[derive(Debug, Clone)]
 pub struct JobHandle {
     /// The current view of the job, with a notification of each change.
     pub view: watch::Receiver<JobView>,
     /// The job's output.
     pub logs: Arc<JobLogs>,
-    /// What its scripts have reported to this master.
+    /// What the job's scripts have reported to this master.
     pub series: Arc<SeriesOfJob>,
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
@@ -56,7 +56,7 @@ struct Drivers {
     tasks: JoinSet<Driven>,
     /// The uid distinguishes a job from a later job with the same name.
     jobs: HashMap<Id, JobKey>,
-    /// The task that removes unused code. It begins when all jobs are known.
+    /// The task that removes unused code. The task begins when every job on record is in the registry.
     sweeper: Option<AbortOnDropHandle<()>>,
 }
 
@@ -74,7 +74,7 @@ pub struct Jobs {
     context: Arc<Context>,
     archive: Arc<Archive>,
     handles: Mutex<BTreeMap<JobName, JobHandle>>,
-    /// Notified whenever a job is added or removed.
+    /// Notified whenever a job is added, removed, or changed on record.
     arrivals: watch::Sender<()>,
     /// Whether every job on record is in the registry.
     is_complete: watch::Sender<bool>,
@@ -121,8 +121,8 @@ impl Jobs {
         let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
     }
 
-    /// Handles the end of a driver. A broken driver is replaced, as in a takeover by another master. A job that another
-    /// master took over gets a new driver too: that driver only waits, and the job stays visible.
+    /// Handles the end of a driver. A new driver replaces a broken driver, as in a takeover by another master. If
+    /// another master took the job over, the new driver only waits, and the job stays visible.
     fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(job) = drivers.jobs.remove(&id) else { return };
@@ -143,8 +143,8 @@ impl Jobs {
         self.drive(stored, (tenure, pause), channels, drivers);
     }
 
-    /// Jobs found at startup are ours. A job that a newer master accepts later stays with that master: this master is
-    /// being replaced, and would soon leave the job without a driver.
+    /// This master takes over every job that it finds at startup. If a newer master accepts a job later, the job stays
+    /// with the newer master. This master is being replaced, and would soon leave the job without a driver.
     fn tenure(&self, record: &JobRecord) -> Tenure {
         let was_there = !*self.is_complete.borrow();
         if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }
@@ -190,7 +190,7 @@ impl Jobs {
             }
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
-                // The folder and the code of a job with an unreadable record would look like those of a deleted job.
+                // While a record is unreadable, the output and the code of its job look unused. So remove nothing then.
                 if all_readable {
                     let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
                     drivers.sweeper = Some(AbortOnDropHandle::new(sweeper));

@@ -1,4 +1,4 @@
-//! Damaged records for tests and fuzzing: what a broken disk, a manual edit or a newer program may leave.
+//! Damaged records for tests and fuzzing, as a broken disk, a manual edit or a newer program may leave them.
 
 use fastrand::Rng;
 use serde_json::{Map, Value, json};

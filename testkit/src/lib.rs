@@ -1,5 +1,5 @@
-//! Code that only the tests and the benchmark use: fakes of the master's two traits, conformance suites for their
-//! implementations, damaged records, and injected faults.
+//! Code that only the tests and the benchmark use: fakes of the master's two traits, conformance suites for these
+//! traits, damaged records, and injected faults.
 
 pub mod chaos;
 pub mod conformance;

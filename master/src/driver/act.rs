@@ -1,4 +1,4 @@
-//! Carries out the actions of `step`. Slow work runs in tasks that report back.
+//! Carries out the actions of `step`. Slow work runs in tasks, which report their results to the driver.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use crate::job::observation::{AgentState, DeletedBy, Observation, Presence};
 use crate::job::phase::{Action, Ending, JobPhase, PodSelection};
 use crate::job::replica::ReplicaPhase;
 
-/// Maximum pods that are created or deleted at the same time.
+/// Maximum number of pods that are created or deleted at the same time.
 pub(super) const PODS_AT_ONCE: usize = 32;
 
 impl Driver {
@@ -58,7 +58,7 @@ impl Driver {
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
             let Some(addresses) = replica.seen.addresses() else { continue };
-            // Agents of fixed jobs report the membership of their last start.
+            // In a fixed job, `enrolled` is the membership of an earlier start, so ignore it.
             let enrolled = replica.seen.enrolled.filter(|_| self.policy.elastic.is_some());
             let seat = gang.seat(member);
             restarts = enrolled.map_or(restarts, |enrolled| enrolled.membership.start);
@@ -72,7 +72,7 @@ impl Driver {
             });
         }
         let (spec, uid) = (record.spec.clone(), record.uid.clone());
-        // The record may be newer than the code of this start.
+        // `record.pushes` may include a push that `follow_record` has not applied yet.
         let meeting = Meeting { spec, uid, members, restarts, pushes: self.policy.pushes };
         self.starts.configured_pushes = meeting.pushes;
         self.note_fixed_start(generation);
@@ -96,26 +96,26 @@ impl Driver {
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
-        // The follower of an agent with a lease reports that the agent is unreachable.
+        // With leases, retry without a limit: if an agent's lease lapses, its follower reports the loss.
         let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
         let pauses = if has_lease { tasks::patience().without_max_times() } else { tasks::patience() };
         let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 
-    /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task. First cancels the task of an earlier
-    /// start: agents that know the newer start refuse the earlier one, and the driver would take this for a failure.
+    /// Cancels the task of an earlier start, then runs this work in a new task. An agent that has the newer start
+    /// refuses the earlier start. The earlier task would report this refusal as a failure.
     async fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.cancel_start().await;
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
-    /// Stops runs. First cancels a start in progress: after a stop request, agents refuse the start, and the driver
-    /// would take this refusal for a failure.
+    /// Cancels a start in progress, then asks agents to stop their runs. After a stop request, an agent refuses to
+    /// start a run. The task of the start would report this refusal as a failure.
     async fn stop_runs(&mut self, grace: Duration) {
         self.call_start_back().await;
         let generation = self.phase.generation();
-        // `step` repeats this action at each change while a job ends. Usually every agent was asked already.
+        // While runs stop, `step` returns this action at each change. Skip the agents that were already asked.
         let targets = self.agents(|replica, phase| !replica.is_stopped && phase.was_configured() && !phase.is_dead());
         for (subject, _) in &targets {
             self.replicas.entry(subject.id).and_modify(|replica| {
@@ -127,7 +127,8 @@ impl Driver {
             return;
         }
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
-        // After a success, only replicas that train may have something to save. TensorFlow's servers ignore SIGTERM.
+        // After a success, only replicas that train get the full grace, because they may have something to save.
+        // TensorFlow's servers ignore SIGTERM.
         let has_succeeded = matches!(self.phase, JobPhase::Stopping { ending: Ending::Succeeded, .. });
         let of_servers = if has_succeeded { self.policy.stop_grace } else { grace };
         let spec = &self.stored.record.spec;
@@ -167,7 +168,7 @@ impl Driver {
     async fn release_pods(&mut self) {
         self.call_start_back().await;
         for (id, replica) in &mut self.replicas {
-            // Wait until its agent answers or the time limit passes.
+            // Wait for the agent's first answer. `step` limits this wait.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
             let Some(log) = self.channels.logs.of(*id).filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
@@ -175,7 +176,7 @@ impl Driver {
             let copied = replica.follower.as_ref().map(Follower::caught_up);
             let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
             replica.is_released = replica.seen.presence() == Presence::Live;
-            // An evicted pod ends by itself, and exec.py may still be saving its state.
+            // An evicted pod ends without a request, and its exec.py may still be saving its state.
             let is_to_end = replica.is_released && !replica.seen.is_leaving();
             // The pod's other containers may still run after the agent has ended.
             let has_others = self.stored.record.spec.group_of(*id).is_some_and(Group::has_other_containers);
@@ -184,7 +185,7 @@ impl Driver {
             let (id, agent, standing) = (*id, replica.agent(), replica.seen.agent.standing());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {
-                // Readers of the output need not wait for the pod's end.
+                // First complete the output, so that its readers do not wait for the pod's end.
                 complete.await;
                 let is_finished = is_to_end && tasks::finish(&agents, agent).await && !has_others;
                 if is_occupied || is_to_end && !is_finished {
@@ -194,8 +195,8 @@ impl Driver {
         }
     }
 
-    /// Deletes pods. Repeats a deletion only after `release_timeout`, because the back end's watch needs some time to
-    /// report the deletion.
+    /// Deletes the selected pods. A deletion is repeated only after `release_timeout`, because the back end's watch
+    /// needs some time to report the deletion.
     pub(super) async fn delete_pods(&mut self, which: PodSelection) {
         self.call_start_back().await;
         let soon = self.policy.release_timeout;
@@ -220,7 +221,7 @@ impl Driver {
         }
     }
 
-    /// Deletes every pod of the job, including pods that the driver does not know.
+    /// Deletes every pod of the job, including pods that the watch has not reported yet.
     pub(super) async fn delete_all_pods(&mut self) {
         self.call_start_back().await;
         for replica in self.replicas.values_mut().filter(|replica| replica.seen.presence() != Presence::Absent) {
@@ -229,7 +230,7 @@ impl Driver {
         tasks::delete_all(self.context.backend.as_ref(), &self.stored.key()).await;
     }
 
-    /// Cancels the tasks of a start and waits for their end. A pod that was requested may still appear later.
+    /// Cancels the tasks of a start and waits until they have ended. A requested pod may still appear later.
     async fn call_start_back(&mut self) {
         for creation in self.creations.drain(..) {
             creation.abort();
@@ -247,7 +248,7 @@ impl Driver {
         }
     }
 
-    /// The agents of the members of the current start that pass `test`.
+    /// The agents of those members of the current start for which `test` holds.
     fn agents(&self, test: impl Fn(&Replica, &ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
         let Some(start) = self.phase.generation() else { return vec![] };
         let horizon = self.phase.horizon();
@@ -261,7 +262,7 @@ impl Driver {
 
 /// Whether a selection includes this pod.
 fn is_chosen(which: PodSelection, member: &Member, is_member: bool, seen: &Observation) -> bool {
-    // A second deletion would shorten the grace of an evicted pod.
+    // Deleting an evicted pod would shorten its grace period.
     let is_leaving = seen.is_leaving();
     match which {
         PodSelection::Live => member.pod == Presence::Live,

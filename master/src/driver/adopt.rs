@@ -1,5 +1,5 @@
-//! Takes a job over. Each new holder raises the epoch once, so that agents can tell the newest holder from earlier
-//! ones.
+//! Takes over a job. Each new holder raises the epoch once, so that agents can distinguish the newest holder from
+//! earlier holders.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::job::phase::{Halt, Known, Leftovers};
 use crate::job::policy::Policy;
 use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of};
 
-/// When a user asks to end another master's job, that master has the pods' grace plus this time to act. Then this
-/// master ends the job.
+/// When a user asks to end a job of another master, that master has the pods' grace period plus this time to act. After
+/// that, this master ends the job.
 const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which masters and drivers held a job before this driver.
@@ -28,13 +28,13 @@ pub enum Tenure {
     First,
     /// An earlier driver of this master held the job and broke. This driver raises the epoch, as in a takeover.
     Anew,
-    /// A newer master holds the job. It was started after this master, and accepted the job or took it over.
+    /// A master that was started after this master holds the job. That master accepted the job or took it over.
     Others,
 }
 
-/// Returns at once if this master may hold the job. Otherwise shows the reason, and waits until the job has ended and
-/// no pod is alive. If the other master ignores a request to end the job, ends the job itself. `None` if the job no
-/// longer exists.
+/// If this master may hold the job, returns at once. Otherwise shows the reason in the view, and waits until the job
+/// has ended and none of its pods is alive. If the other master ignores a request to end the job, ends the job.
+/// Returns `None` if the job no longer exists.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
@@ -50,7 +50,7 @@ pub(super) async fn wait_for_another_master(
         over = over(context, channels) => over,
         unheeded = unheeded(&mut record, patience) => {
             let unheeded = unheeded?;
-            // This version must not end a job that it cannot read any more.
+            // If a later version has changed the record's format, this master must not end the job.
             match context.store.get(unheeded.name()).await {
                 Err(StoreError::LaterFormat { .. }) => over(context, channels).await,
                 Ok(_) | Err(_) => end_for_another_master(context, unheeded, channels).await,
@@ -72,7 +72,7 @@ fn none_lives(pods: &PodTable) -> bool {
     pods.values().all(Pod::has_ended)
 }
 
-/// Waits until a request to end the job is on record and the record has not changed for `patience`.
+/// Waits until the record contains a request to end the job and has not changed for `patience`.
 async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Duration) -> Option<Stored> {
     loop {
         let now = record.borrow_and_update().clone()?;
@@ -86,7 +86,8 @@ async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Durati
     }
 }
 
-/// Ends a job whose master does not act. Deletes its pods, because its agents may refuse this master's token.
+/// Ends a job whose master has ignored the request to end it. Deletes the pods instead of asking the agents, because
+/// the agents may refuse this master's token.
 async fn end_for_another_master(context: &Context, stored: Stored, channels: &Channels) -> Option<Stored> {
     let sentence =
         "the job's pods were deleted, because the master that drives the job did not act on the request to end it";
@@ -94,7 +95,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     show(&channels.view, sentence);
     let job = stored.key();
     tasks::delete_all(context.backend.as_ref(), &job).await;
-    // A pod on a dead node may stay listed.
+    // A pod on a dead node may stay listed, so the wait is limited.
     let _ = timeout(HEED_TIMEOUT, context.backend.watch(&job).wait_for(none_lives)).await;
     let (uid, replicas) = (&stored.record.uid, channels.view.borrow().replicas.clone());
     let (accepted, ended) = (Some(stored.record.accepted_at), Some(context.store.now()));
@@ -115,7 +116,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     }
 }
 
-/// Why this master must leave the job to another master, if it must. Agents refuse tokens made with another key.
+/// Why this master must leave the job to another master; `None` if this master may hold the job.
 fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Option<String> {
     let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
     match (keys.filter(|(theirs, own)| theirs != own), tenure) {
@@ -140,7 +141,7 @@ pub(super) async fn adopt(
 ) -> Result<Stored, Driven> {
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {
-        // A job that this master accepted names this master as its holder from the start.
+        // A record that this master has created names this master as the holder from the beginning.
         record.holder == context.boot_id && (tenure != Tenure::Anew || record.epoch > epoch)
     };
     // A job that has ended needs no holder.
@@ -150,8 +151,8 @@ pub(super) async fn adopt(
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
-    // `stored` may be out of date. A newer master that holds the job by now keeps the job, because that master would
-    // not take it over again when this master ends.
+    // `stored` may be out of date. If a newer master has taken over the job since, leave the job to that master.
+    // Otherwise that master would only wait, and nobody would drive the job after the end of this master.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
         if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {
@@ -177,7 +178,7 @@ pub(super) async fn adopt(
     Ok(now)
 }
 
-/// What the record says to a driver that begins at `now`.
+/// What a driver that begins at `now` learns from the record.
 pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Known {
     let first = Generation { epoch: record.epoch, sequence: 1 };
     let halted = record.waits_after().and_then(|halted| {
@@ -208,7 +209,7 @@ mod tests {
     use crate::store::Halted;
 
     #[test]
-    fn a_new_master_waits_for_the_rest_of_the_time_unless_newer_code_is_on_record_or_the_job_has_ended() {
+    fn a_new_master_continues_a_halt_until_newer_code_is_on_record_or_the_job_has_ended() {
         let run_policy = RunPolicy { on_failure: OnFailure::Wait, ..RunPolicy::default() };
         let request = JobRequest { run_policy, ..JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce) };
         let spec = JobSpec::try_from(request).unwrap();
@@ -232,7 +233,7 @@ mod tests {
             assert_eq!(waits(&record, after), (generation, Leftovers::Possible, halted));
         }
         let pushed = JobRecord { pushes: 3, ..record.clone() };
-        assert_eq!(waits(&pushed, wait), (generation, Leftovers::Possible, None), "the failed start is over");
+        assert_eq!(waits(&pushed, wait), (generation, Leftovers::Possible, None), "newer code ends the halt");
         let (result, times) = (JobResult::Cancelled, JobTimes::default());
         let ended = Ended { result, times, generation, roster: vec![], replicas: vec![].into() };
         let ended = JobRecord { ended: Some(ended), ..record }.bounded();

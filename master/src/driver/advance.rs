@@ -29,7 +29,7 @@ impl Driver {
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
             let look_at = phase::next_look(&phase, &actions, seen);
-            // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
+            // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
             self.diagnose(judged(&phase, &actions), &gang).await;
             if has_moved {
                 // Measure the silence now: a script may print something when it is stopped.
@@ -56,8 +56,8 @@ impl Driver {
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
     }
 
-    /// Stores the diagnosis of this failure, unless it is stored already. Without a failure, drops the diagnosis: a halted
-    /// job has got new code, or was ended or suspended.
+    /// Stores the diagnosis of this failure if none is stored yet. If there is no failure, drops the stored diagnosis:
+    /// a halted job has received new code, was ended or was suspended.
     async fn diagnose(&mut self, failure: Option<&Failure>, gang: &Gang) {
         match failure {
             Some(failure) if self.failed.is_none() => {
@@ -78,9 +78,9 @@ impl Driver {
             | JobPhase::Starting { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
-            // A script may have failed before all ran.
+            // The script may have failed before all scripts ran, and then the start never reached `Running`.
             JobPhase::Halted(Halt { generation, .. }) => self.starts.note_running(*generation, gang),
-            // The pods of a resumed job replace no lost ones.
+            // After a resume, new pods do not count as replacements of lost pods.
             JobPhase::Suspended { .. } => {
                 self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
             }
@@ -118,7 +118,7 @@ impl Driver {
     }
 }
 
-/// The failure that these actions judge, or that a halted job will judge.
+/// The failure that these actions judge, or after which the job is halted.
 fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure> {
     if let JobPhase::Halted(Halt { failure, .. }) = phase {
         return Some(failure);

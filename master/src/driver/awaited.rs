@@ -1,6 +1,5 @@
-//! Reports after which the phase cannot move yet, because it needs the same report from every member: an acknowledgement,
-//! or the end of a run. A step takes long in a large gang, so the driver takes only the last of these reports as a reason
-//! for a step.
+//! Reports that the phase needs from every member: an acknowledgement, or the end of a run. The phase cannot move
+//! before the last report. A step takes long in a large gang, so the driver calls `step` only then.
 
 use protocol::agent::RunState;
 use protocol::ids::Generation;
@@ -13,11 +12,11 @@ use crate::job::phase::{JobPhase, StartStage};
 /// What the phase awaits from each member of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaited {
-    /// It has its environment.
+    /// The member has its environment.
     Environment,
-    /// Its exec.py was started.
+    /// The member's exec.py was started.
     Start,
-    /// Its run has ended after a request to stop.
+    /// The member's run has ended after a stop request.
     End,
 }
 
@@ -36,16 +35,16 @@ impl Driver {
         }
     }
 
-    /// Whether the phase still awaits a report from a member, so that a step would change nothing.
+    /// Whether the phase still awaits a report from a member. If so, a step would change nothing.
     pub(super) fn waits_for_others(&self) -> bool {
         let Some((start, awaited)) = self.awaited() else { return false };
         let is_due = |replica: &Replica| {
             let is_asked = awaited != Awaited::End || replica.is_stopped;
-            // In every other state of its pod, the member counts as lost, or nothing runs there.
+            // If the pod is in any other state, the member is lost or has no run.
             let is_alive = matches!(replica.seen.pod, Some(PodState::Running(_)));
             is_asked && is_alive && is_before(&replica.seen.agent, start, awaited) && self.is_member(replica, start)
         };
-        // Agents are called in the order of the map, so the last ones usually answer last.
+        // Agents are called in the order of the map, so the last agents usually answer last.
         self.replicas.values().rev().any(is_due)
     }
 
@@ -68,13 +67,13 @@ impl Driver {
     }
 }
 
-/// Whether a usable agent has not yet done what is awaited.
+/// Whether the agent is usable and has not yet done what the phase awaits.
 fn is_before(agent: &AgentState, start: Generation, awaited: Awaited) -> bool {
     let reached = match agent {
         AgentState::Configured(of) if *of >= start => RunState::Configured,
         AgentState::Started(of) if *of >= start => RunState::Running,
         AgentState::Status(status) if status.generation >= Some(start) => status.state,
-        // Before its environment, an agent reports nothing or an earlier start.
+        // An agent without this start's environment reports no start or an earlier start.
         AgentState::Configured(_) | AgentState::Started(_) | AgentState::Status(_) | AgentState::SeedOnly => {
             return awaited == Awaited::Environment;
         }
@@ -101,7 +100,7 @@ mod tests {
             AgentState::Status(Box::new(RunStatus { state, generation, ..RunStatus::idle("boot") }))
         };
         let lost = || LostRun::broken("no answer");
-        // For each state of an agent: whether the phase waits for its environment, its start, its end.
+        // For each state of an agent: whether the phase waits for the agent's environment, start and end.
         let (none, environment, beginning, end) =
             ([false; 3], [true, false, false], [false, true, true], [false, false, true]);
         let cases = [

@@ -27,7 +27,7 @@ pub struct Context {
     pub agents: AgentClient,
     /// The key from which the agents' tokens are derived.
     pub agent_key: AgentKey,
-    /// The name of this process as the holder of records. It sorts after the boot id of every earlier master of this
+    /// The name of this process as the holder of records. It sorts after the boot ids of all earlier masters of this
     /// store.
     pub boot_id: String,
     /// The code that jobs bring.
@@ -44,22 +44,22 @@ impl Context {
 /// A request to bring new code to a job's agents.
 #[derive(Debug)]
 pub struct Staging {
-    /// The code, which the master has.
+    /// The id of the code. The master's code store contains the code.
     pub code: CodeId,
-    /// Receives the progress. The channel closes early if the driver ends.
+    /// Receives the progress as a channel. That channel closes early if the driver ends.
     pub progress: oneshot::Sender<watch::Receiver<Staged>>,
 }
 
-/// How far new code is on its way to a job's agents.
+/// The progress of sending new code to a job's agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staged {
-    /// These replicas do not have it yet.
+    /// The agents of these replicas do not have the code yet.
     Underway(BTreeSet<ReplicaId>),
-    /// All agents have it.
+    /// All agents have the code.
     Everywhere,
     /// This master no longer has the code, because one of its files was damaged.
     Lost,
-    /// An agent did not take it. The text names the replica and the reason.
+    /// An agent did not accept the code. The text names the replica and the reason.
     Refused(String),
 }
 
@@ -75,7 +75,7 @@ impl Staged {
 
 /// A driver's channels.
 pub struct Channels {
-    /// The job's record as the store's watch last reported it; `None` after its deletion.
+    /// The newest record that the store's watch has reported; `None` after the record's deletion.
     pub record: watch::Receiver<Option<Stored>>,
     /// Notified when somebody has damaged the record.
     pub damaged: Arc<Notify>,
@@ -83,7 +83,7 @@ pub struct Channels {
     pub stagings: mpsc::Receiver<Staging>,
     /// The view of the job.
     pub view: watch::Sender<JobView>,
-    /// The job's kept output.
+    /// The job's output, as the master keeps it.
     pub logs: Arc<JobLogs>,
     /// What the job's scripts have reported.
     pub series: Arc<SeriesOfJob>,

@@ -19,19 +19,17 @@ use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 use crate::job::phase::JobPhase;
 
-/// Pause before the next attempt when a quota has no room. No event says that it has room again: pods of other programs use
-/// it too, an administrator may raise it, and the API counts a deleted pod until a moment after the watch has reported its
-/// end. A watch of the quotas would be one more right of the master.
+/// Pause between two attempts while a quota has no room. The master has no right to watch quotas, so no event reports
+/// that a quota has room again.
 const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Creates the missing pods.
     pub(super) fn create_missing(&mut self) {
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
         self.request_pods(missing.map(|(id, _)| *id).collect());
     }
 
-    /// Creates the pods of these replicas. Repeated calls change nothing while the earlier requests take effect.
+    /// Creates the pods of these replicas. While an earlier request takes effect, a repeated call changes nothing.
     pub(super) fn request_pods(&mut self, mut replicas: Vec<ReplicaId>) {
         let (now, at) = (self.began.elapsed(), Instant::now());
         replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, at)));
@@ -43,14 +41,15 @@ impl Driver {
         }
     }
 
-    /// Whether its pod was not requested yet, or was requested some time before `now` and has not appeared.
+    /// Whether the replica's pod was not requested yet, or has not appeared within `release_timeout`.
     fn is_to_be_requested(&self, replica: &Replica, now: Instant) -> bool {
         let has_time = |at: Instant| now < at + self.policy.release_timeout;
         let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());
         replica.requested_at().is_none_or(|at| !has_time(at) && !is_in_progress())
     }
 
-    /// Creates pods of a gathering fixed job again that somebody has deleted before the watch could list them.
+    /// While the gang of a fixed job gathers, creates again the pods that were requested and never listed. Somebody may
+    /// have deleted such a pod before the watch could list it.
     pub(super) fn create_unlisted(&mut self) {
         if self.unlisted_at().is_some_and(|at| at <= Instant::now()) {
             let unlisted = self.replicas.iter().filter(|(_, replica)| replica.requested_at().is_some());
@@ -58,15 +57,13 @@ impl Driver {
         }
     }
 
-    /// When the next pod of a gathering fixed job is to be created again, unless it is listed by then. An elastic job looks
-    /// after its pods in every phase.
+    /// When to call [`Self::create_unlisted`] again. `None` for an elastic job, whose upkeep replaces missing pods.
     pub(super) fn unlisted_at(&self) -> Option<Instant> {
         let gathers = matches!(self.phase, JobPhase::Pending { .. }) && self.policy.elastic.is_none();
         let requested_at = self.replicas.values().filter(|_| gathers).filter_map(Replica::requested_at).min()?;
         Some(requested_at + self.policy.release_timeout)
     }
 
-    /// Creates the pods of these replicas.
     fn create_pods(&mut self, replicas: &[ReplicaId]) {
         let record = &self.stored.record;
         let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());

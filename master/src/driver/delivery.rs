@@ -1,5 +1,5 @@
-//! Brings a job's code to its agents. A replica counts as joined when its agent has the code. Each agent says what it
-//! has, so a new master sends nothing twice.
+//! Sends a job's code to its agents. A replica counts as joined when its agent has the code. Each agent reports which
+//! code it has, so a new master does not send the code again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,29 +21,28 @@ use crate::code::CodeStore;
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 
-/// Maximum agents that receive blobs of a job at the same time. The limit is for each job, so slow agents of one job do
-/// not delay another job.
+/// Maximum number of agents that receive blobs of a job at the same time. Each job has its own limit, so slow agents of
+/// one job do not delay another job.
 const AGENTS_AT_ONCE: usize = 32;
 
-/// Maximum attempts to send code to an agent. A second attempt helps if a push has sent other code to the agent meanwhile,
-/// because the agent keeps only one manifest. It also helps if the agent has found a damaged file on its disk.
+/// Maximum number of attempts to send code to an agent. A second attempt helps if a push has sent other code meanwhile,
+/// because an agent keeps only one manifest. It also helps if the agent has found a damaged file.
 const ATTEMPTS: usize = 3;
 
-/// The code of one job, on its way to the agents.
+/// Sends the code of one job to the agents.
 #[derive(Debug)]
 pub(super) struct Delivery {
     id: CodeId,
     agents: AgentClient,
     store: Arc<CodeStore>,
     manifest: Shared<()>,
-    /// The missing blobs as one stream, by their ids. Usually all agents miss the same blobs.
+    /// The blobs that an agent lacks, as one stream, by their ids. Usually all agents lack the same blobs.
     stream: Shared<Vec<Sha256>>,
-    /// An agent holds a turn only while it receives blobs. A dead agent that does not answer the offer holds none.
+    /// A permit for each agent that receives blobs. A dead agent does not answer the offer, so it takes no permit.
     turns: Semaphore,
 }
 
-/// The bytes that were read last from the store. All calls that run at the same time share one copy, and the last of them
-/// frees it.
+/// The bytes that were last read from the store. Concurrent calls share one copy, which the last of these calls frees.
 #[derive(Debug)]
 struct Shared<K>(Mutex<Weak<(K, Bytes)>>);
 
@@ -54,7 +53,8 @@ impl<K> Default for Shared<K> {
 }
 
 impl<K: PartialEq> Shared<K> {
-    /// The bytes for this key. Calls `read` if nobody holds them. They stay in memory while the result lives.
+    /// Returns the bytes for this key. Calls `read` only if no earlier result for the key is alive. The bytes stay in
+    /// memory while a result is alive.
     async fn get(
         &self,
         key: K,
@@ -79,12 +79,13 @@ pub(super) enum DeliveryError {
     Store(#[source] io::Error),
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("the agent lacks {0} files after it has received all of them")]
+    #[error("the agent still lacks {0} files after all missing files were sent")]
     Incomplete(usize),
 }
 
 impl DeliveryError {
-    /// What the failure means for the replica. A new pod has another disk, but the same image.
+    /// The loss of the replica after this failure. A new pod has a new disk but the same image, so only lost code and
+    /// bad code are hopeless.
     fn lost_run(&self) -> LostRun {
         let reason = format!("its agent did not receive the job's code: {}", error_chain(self));
         match self {
@@ -94,7 +95,8 @@ impl DeliveryError {
         }
     }
 
-    /// The agent's own error. If there is none: its answer `missing`, and why the code could not be sent.
+    /// Returns the agent's own error. If the agent reported no error, combines the agent's answer `missing` with the
+    /// reason why the code could not be sent.
     pub(super) fn at_agent(self, missing: &str) -> AgentError {
         match self {
             Self::Agent(error) => error,
@@ -113,13 +115,13 @@ impl Delivery {
         Self { id, agents: agents.clone(), store, manifest: Shared::default(), stream: Shared::default(), turns }
     }
 
-    /// The id of the code with which every start begins.
+    /// The id of the code to send.
     pub(super) fn id(&self) -> CodeId {
         self.id
     }
 
-    /// The state to report after an agent's first answer, when the agent has the code. `None` if the agent cannot be
-    /// reached.
+    /// If the agent's first answer shows that the agent needs the code, sends the code. Returns the state to report;
+    /// `None` if the agent cannot be reached.
     pub(super) async fn complete(&self, agent: SocketAddr, first: AgentState) -> Option<AgentState> {
         let status = match &first {
             AgentState::Status(status) => status,
@@ -143,12 +145,12 @@ impl Delivery {
         }
     }
 
-    /// Whether the agent receives the code after this first answer.
+    /// Whether [`Self::complete`] sends the code after this first answer.
     pub(super) fn is_due(&self, first: &AgentState) -> bool {
         first.status().is_some_and(|status| status.features.code && self.is_missing_at(status))
     }
 
-    /// Whether an agent needs the code for its next start. An agent that runs has the code of that start.
+    /// Whether an agent lacks the code for its next start. An agent whose script runs has the code already.
     fn is_missing_at(&self, status: &RunStatus) -> bool {
         match status.state {
             RunState::Idle | RunState::Configured | RunState::Exited => status.code.staged != Some(self.id),
@@ -156,7 +158,7 @@ impl Delivery {
         }
     }
 
-    /// Sends an agent what it does not have of the code.
+    /// Sends an agent the parts of the code that the agent lacks.
     pub(super) async fn deliver(&self, agent: SocketAddr) -> Result<(), DeliveryError> {
         for _ in 1..ATTEMPTS {
             match self.attempt(agent).await {
@@ -198,7 +200,6 @@ impl Delivery {
         Ok(serde_json::to_vec(&manifest).expect("texts and numbers always serialize").into())
     }
 
-    /// The stream of these blobs.
     async fn blobs(&self, missing: Vec<Sha256>) -> Result<Bytes, DeliveryError> {
         let read = move |store: &CodeStore| {
             let mut bytes = vec![];
@@ -212,7 +213,7 @@ impl Delivery {
         Ok(self.reading(read).await?.into())
     }
 
-    /// Reads something from the store on a thread for blocking work. `None` means that the store does not have it.
+    /// Calls `read` on a thread for blocking work. If `read` returns `None`, the store has lost the code.
     async fn reading<T: Send + 'static>(
         &self,
         read: impl FnOnce(&CodeStore) -> io::Result<Option<T>> + Send + 'static,

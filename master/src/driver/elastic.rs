@@ -1,5 +1,5 @@
-//! Why starts begin, and the changes that users ask for. In an elastic job also: gives replicas their seats, and keeps
-//! their pods.
+//! Notes why each start begins, and applies the changes that users ask for. For elastic jobs, also gives replicas their
+//! seats, and creates and deletes pods.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -29,8 +29,8 @@ use crate::store::JobRecord;
 /// Maximum time to copy the last bytes from an agent that has ended.
 const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Applies what users have asked for since the job was accepted. `active_time` is the job's age without suspensions;
-/// `elapsed` is the time since the driver began.
+/// Applies to the policy what users have changed since the job was accepted. `active_time` is the job's age without
+/// suspensions. `elapsed` is the time since the driver began.
 pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
     policy.elastic = record.workers().map(|workers| Elastic::of(workers, &record.spec.run_policy));
     policy.pushes = record.pushes;
@@ -47,29 +47,29 @@ fn is_of_user(cause: &ChangeCause) -> bool {
     matches!(cause, ChangeCause::Pushed | ChangeCause::Resumed)
 }
 
-/// The starts of a job under this master. In a fixed job, `roster` stays empty, and only starts that a user has caused are
-/// in `changes`: the record has the causes of the others.
+/// The starts of a job under this master. In a fixed job, `roster` stays empty, and `changes` contains only starts
+/// that a user has caused. The record contains the causes of all other starts.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    /// How many starts there were before the next one, as far as this master knows without its agents.
+    /// The number of starts before the next start, from the record and this master's own starts.
     before: u32,
     /// The members of the newest start.
     roster: Vec<ReplicaId>,
-    /// Whether no agent knew an earlier start when the newest one began.
+    /// Whether no agent reported an earlier start when the newest start began.
     is_blind: bool,
-    /// How often a user had pushed new code when the newest start was configured by this master.
+    /// How often a user had pushed new code when this master last configured a start.
     pub(super) configured_pushes: u32,
     /// How often a user had pushed new code when the newest start that ran was configured.
     started_pushes: u32,
-    /// Why the next start begins.
+    /// The cause of the next start, if it is known already.
     cause: Option<ChangeCause>,
-    /// The newest starts.
+    /// The newest starts with their causes, oldest first.
     changes: Vec<GangChange>,
 }
 
 impl Starts {
     pub(super) fn new(record: &JobRecord) -> Self {
-        // After a takeover, an earlier start may have left no trace. So count at least one.
+        // After a takeover, an earlier start may have left no trace. So count at least one start.
         let before = record.starts().max(u32::from(record.epoch > 1));
         let started_pushes = record.halted.as_ref().map_or(0, |halted| halted.pushes);
         Self { before, started_pushes, ..Self::default() }
@@ -85,18 +85,16 @@ impl Starts {
         &self.roster
     }
 
-    /// How often a user had pushed new code when the newest start that ran was configured.
     pub(super) fn started_pushes(&self) -> u32 {
         self.started_pushes
     }
 
-    /// Notes that all scripts of a start run, or that one of them has failed. The agents know the number of pushes even
-    /// if an earlier master configured the start.
+    /// Stores the number of pushes of a start when all its scripts run, or when one of its scripts has failed. If an
+    /// earlier master configured the start, only the agents can report this number.
     pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
         self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
     }
 
-    /// The newest starts, oldest first.
     pub(super) fn changes(&self) -> &[GangChange] {
         &self.changes
     }
@@ -106,12 +104,12 @@ impl Starts {
         self.changes.iter().any(|change| change.generation == generation && is_of_user(&change.cause))
     }
 
-    /// Notes the failure that ends a start, which is why the next one begins. The first failure counts.
+    /// Notes the failure that ends a start as the cause of the next start. Later failures are not noted.
     fn note_failure(&mut self, failure: Failure) {
         self.cause.get_or_insert(ChangeCause::Left { failure });
     }
 
-    /// The members of a start that an earlier master began.
+    /// Stores the members of a start that an earlier master began.
     fn adopt(&mut self, gang: &Gang) {
         let mut members: Vec<_> = gang.members().map(|member| (gang.seat(member), member.id)).collect();
         members.sort_unstable();
@@ -141,7 +139,7 @@ impl Starts {
 }
 
 impl Driver {
-    /// The job's restarts. If an elastic job had no counted failure for some time, its earlier ones are forgiven.
+    /// The job's restarts. After [`FORGIVE_AFTER`] without a counted failure, an elastic job's failures are forgiven.
     pub(super) fn restarts(&self) -> Cow<'_, Restarts> {
         let restarts = &self.stored.record.restarts;
         let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;
@@ -153,13 +151,13 @@ impl Driver {
         Cow::Borrowed(restarts)
     }
 
-    /// How many starts there were, as far as the record, the agents and this master know.
+    /// The number of starts so far: the greatest number from the record, the agents and this master.
     pub(super) fn starts_so_far(&self, gang: &Gang) -> u32 {
         let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
         self.starts.before.max(known.unwrap_or_default()).max(self.stored.record.starts())
     }
 
-    /// Gives these replicas their seats in a start.
+    /// Gives the members of the roster their seats in a start.
     pub(super) fn enrol(&mut self, generation: Generation, roster: &Roster) {
         let gang = self.gang();
         let start = self.starts_so_far(&gang);
@@ -173,7 +171,7 @@ impl Driver {
         self.starts.begin(generation, roster, last_start(&gang).is_none(), self.context.store.now());
     }
 
-    /// Notes why a start of a fixed job begins, if a user has caused it.
+    /// If a user has caused this start of a fixed job, notes the cause.
     pub(super) fn note_fixed_start(&mut self, generation: Generation) {
         if self.policy.elastic.is_some() {
             return;
@@ -184,21 +182,22 @@ impl Driver {
         }
     }
 
-    /// Notes, when this phase begins, why the previous start has ended. In an elastic job, also notes the members of a start.
+    /// When a phase begins, notes why the previous start has ended. In an elastic job, also notes the members of a
+    /// start that an earlier master began.
     pub(super) fn note_starts(&mut self, phase: &JobPhase, gang: &Gang) {
         let is_unknown = self.policy.elastic.is_some() && self.starts.roster.is_empty();
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),
             JobPhase::Stopping { ending: Ending::Failed(failure), .. } => self.starts.note_failure(failure.clone()),
-            // Scripts that an earlier master has stopped for the push look like failures.
+            // Do not look for a failure: a script that an earlier master has stopped for the push looks like a failure.
             JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
                 self.starts.cause.get_or_insert(ChangeCause::Pushed);
             }
-            // A user has stopped a member, or nothing failed.
+            // If there is a failure here, somebody has stopped a member's run.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }
-            // A member was lost before any member was told to run.
+            // A member was lost before any agent was asked to run exec.py.
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }
@@ -225,12 +224,12 @@ impl Driver {
         self.policy.elastic.is_none() || gang.any(is_outdated)
     }
 
-    /// Whether the job is halted, and a user has pushed the new code that it waits for.
+    /// Whether the job is halted, and a user has pushed new code since.
     fn has_code_for_halted(&self) -> bool {
         matches!(&self.phase, JobPhase::Halted(halt) if halt.has_new_code(&self.policy))
     }
 
-    /// Creates and deletes pods. Repeated calls change nothing while the earlier requests take effect.
+    /// Creates and deletes pods. While an earlier request takes effect, a repeated call changes nothing.
     pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
         self.request_pods(create.into_iter().collect());
         for id in delete {
@@ -248,7 +247,7 @@ impl Driver {
         let mut patience = tasks::COPY_TIMEOUT;
         match replica.seen.presence() {
             Presence::Live => replica.seen.deleted_by = DeletedBy::ThisMaster,
-            // Its agent is dead. Only bytes that are under way can still arrive.
+            // The agent is dead. Only bytes that are in transit can still arrive.
             Presence::Ended | Presence::Absent => patience = LAST_BYTES_TIMEOUT,
         }
         // An agent that does not answer has no further output.
@@ -256,13 +255,13 @@ impl Driver {
         let copied = OptionFuture::from(follower.map(Follower::caught_up));
         let (context, job, standing) = (Arc::clone(&self.context), self.stored.key(), replica.seen.agent.standing());
         replica.deletion = Some(tasks::spawn(&self.reporter, async move {
-            // What is not copied by then is lost with the pod.
+            // Output that is not copied by then is lost with the pod.
             let _ = timeout(patience, copied).await;
             tasks::replace(context.backend.as_ref(), &job, id, standing).await;
         }));
     }
 
-    /// Adds the replicas that have a pod although fewer workers are wanted by now.
+    /// Adds the replicas that still have a pod although the job now needs fewer workers.
     pub(super) fn add_listed(&mut self, table: &PodTable) {
         let unknown: Vec<ReplicaId> = table.keys().filter(|id| !self.replicas.contains_key(id)).copied().collect();
         self.add(&unknown);
@@ -276,7 +275,7 @@ impl Driver {
         }
     }
 
-    /// The replicas that have no pod and need none, because others have taken their place.
+    /// The replicas that have no pod and need none, because enough other replicas have pods.
     pub(super) fn unwanted(&self) -> BTreeSet<ReplicaId> {
         let Some(elastic) = self.policy.elastic else { return BTreeSet::new() };
         let gang = self.gang();
@@ -288,7 +287,7 @@ impl Driver {
         unwanted
     }
 
-    /// Follows what the record says about the number of workers, suspensions and code.
+    /// Applies the record's number of workers, suspension and code.
     pub(super) fn follow_record(&mut self) {
         let active_time = self.stored.record.active_time(self.context.store.now());
         let before = self.policy.elastic;
@@ -298,7 +297,7 @@ impl Driver {
             return;
         }
         if self.policy.elastic != before {
-            // The pods that a user asks for replace no lost ones.
+            // Pods that a user asks for do not count as replacements of lost pods.
             self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
         }
         self.add(&self.stored.record.replicas());

@@ -1,6 +1,6 @@
-//! One task for each pod, from its agent's first answer to the pod's end. It long-polls the agent's status, reports
-//! each change to the driver, and copies the output. It retries an unreachable agent until the pod has ended, or until
-//! the agent's lease has lapsed.
+//! One task for each pod that has an address. The task long-polls the agent's status, reports each change to the
+//! driver, and copies the output. If the agent is unreachable, the task retries until the pod has ended or the agent's
+//! lease has lapsed.
 
 mod copying;
 mod leased;
@@ -36,7 +36,8 @@ use crate::store::wall_clock;
 
 /// Deliveries of code that take less time than this are not reported.
 const QUIET_DELIVERY: Duration = Duration::from_secs(1);
-/// Maximum pause, without jitter, before a silent agent is asked again. The whole gang waits for the last agent.
+/// Maximum pause, without jitter, between two requests to an agent that has not answered yet. The pause is short
+/// because the whole gang waits for the last agent.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 
 /// Maximum time between two requests to an agent that has no run.
@@ -59,27 +60,27 @@ pub(super) struct Followed {
     pub(super) subject: Subject,
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
-    /// Where to keep what the script reports.
+    /// The store for reports of the script.
     pub(super) series: Arc<SeriesOfJob>,
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
-    /// The job's code, if it brings it.
+    /// The delivery of the code that the job brings, if any.
     pub(super) delivery: Option<Arc<Delivery>>,
-    /// How long the agent may be silent; `None` without a limit.
+    /// How long the agent may be silent; `None` if there is no limit.
     pub(super) lease: Option<Lease>,
     /// Whether an earlier master may have asked the agent to start the script.
     pub(super) is_found: bool,
 }
 
-/// What the agent's last answer says about the agent itself.
+/// The features and the clock of the agent, from its last answer.
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     features: Features,
     clock: Option<ClockMillis>,
 }
 
-/// The progress of the copy, in runs.
+/// The progress of copying output, by run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Copied {
     /// The newest run that the agent has started.
@@ -93,7 +94,6 @@ struct Copied {
 }
 
 impl Follower {
-    /// Begins to follow a pod.
     pub(super) fn begin(followed: Followed) -> Self {
         let (news, copied) = watch::channel(Copied::default());
         let (address, lease, pod_ended) = (followed.address, followed.lease, CancellationToken::new());
@@ -108,19 +108,18 @@ impl Follower {
         Self { address, copied, heard, lease, watched, pod_ended, _task }
     }
 
-    /// Whether this follower follows the agent at this address.
     pub(super) fn is_at(&self, address: SocketAddr) -> bool {
         self.address == address
     }
 
-    /// What keeps a run of this agent alive, if its lease limits it.
+    /// The renewal of the agent's lease, to send with a request. `None` without a lease, or if the clock is unknown.
     pub(super) fn renewal(&self) -> Option<Renewal> {
         let heard = (*self.heard.borrow())?;
         Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })
     }
 
-    /// Begins to poll the agent for this start, because the gang runs or is being stopped. Before that, and after the end of
-    /// the agent's run, the answers to the driver's own requests are enough.
+    /// Begins to poll the agent for this start. The driver calls this function when the gang runs or is being stopped.
+    /// At other times, the answers to the driver's own requests are enough.
     pub(super) fn watch_run(&self, start: Option<Generation>) {
         self.watched.send_if_modified(|watched| {
             let is_newer = start > *watched;
@@ -158,10 +157,10 @@ struct Pod {
     followed: Followed,
     news: watch::Sender<Copied>,
     answers: watch::Sender<Option<Heard>>,
-    /// The newest start of [`Follower::watch_run`].
+    /// The newest start for which [`Follower::watch_run`] was called.
     watched: watch::Receiver<Option<Generation>>,
     ended: CancellationToken,
-    /// The zero of this task's clock.
+    /// When this task began. Its clock starts here.
     began: Instant,
 }
 
@@ -198,8 +197,9 @@ impl Pod {
         self.news.send_modify(|copied| copied.is_last = true);
     }
 
-    /// Brings the code after the agent's first answer, before the driver learns of that answer. Retries while the pod
-    /// lives, or for the length of the lease, if the agent has one. `None` if the pod has ended.
+    /// Returns the state to report to the driver. If `state` is from the agent's first answer, first sends the code.
+    /// Retries until the pod has ended. If the agent has a lease, retries only for the length of the lease. Returns
+    /// `None` if the pod has ended.
     async fn with_code(&self, is_first: bool, state: AgentState, has_lease: bool) -> Option<AgentState> {
         let Followed { delivery, address, lease, .. } = &self.followed;
         let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
@@ -213,7 +213,7 @@ impl Pod {
         complete.ok().or_else(|| self.unreachable(false).filter(|_| !self.ended.is_cancelled()))
     }
 
-    /// Reports that the replica waits for its code, if that takes long. Never returns.
+    /// If sending the code takes long, reports that the replica waits for the code. Never returns.
     async fn tell_of_delivery(&self, is_due: bool) -> Infallible {
         if is_due {
             sleep(QUIET_DELIVERY).await;
@@ -224,8 +224,8 @@ impl Pod {
         pending().await
     }
 
-    /// Asks for a warm interpreter after the agent's first answer, so that it imports modules while the gang gathers.
-    /// Nothing depends on the answer: the agent starts runs without one too.
+    /// After the agent's first answer, asks for a warm interpreter, which imports modules while the gang gathers. A
+    /// refusal is harmless: the agent can also start a run without a warm interpreter.
     async fn warm_up(&self) {
         let Followed { agents, address, warm: Some(request), .. } = &self.followed else { return };
         let mut answers = self.answers.subscribe();
@@ -251,7 +251,7 @@ impl Pod {
                     self.note_answer(&mut status, vigil);
                     let Followed { series, subject, .. } = &self.followed;
                     series.note(subject.id, &status, wall_clock());
-                    // The long poll timed out. The driver needs no news about progress.
+                    // The long poll has timed out, or the script reports progress, which the driver does not need.
                     if heard.is_some_and(|heard| !status.is_news_after(heard)) {
                         continue;
                     }
@@ -267,9 +267,9 @@ impl Pod {
         }
     }
 
-    /// Waits while the gang does not run and the agent's last answer reported no run, or the end of its run. Polls that
-    /// only confirm the driver's own requests would slow down the start of a large gang. The wait is limited, because a
-    /// master that is being replaced may still start a run.
+    /// Waits while the agent's status can change only after a request of the driver. Polls that only confirm such
+    /// requests would slow down the start of a large gang. The wait is limited, because a master that is being
+    /// replaced may still start a run.
     async fn until_it_may_change(&self, heard: Option<&RunStatus>) {
         let Some(RunStatus { state, generation, .. }) = heard else { return };
         let may_change = |start: &Option<Generation>| match state {

@@ -25,7 +25,7 @@ impl Driver {
         }
         // The watch may report a change late, even a change from before a takeover.
         if (epoch, newest.record.revision) < (known.epoch, known.revision) {
-            // An earlier version of the master drops the revision when it writes down a wish.
+            // An earlier version of the master drops the revision when it stores a wish.
             if epoch < known.epoch || newest.record.wish <= known.wish {
                 return Next::GoOn;
             }
@@ -37,8 +37,8 @@ impl Driver {
         self.advance().await
     }
 
-    /// The event that follows from the wish in the record. The driver handles a wish first, so that a stop requested by
-    /// a user does not count as a failure.
+    /// The next event for `step`. A wish to cancel takes precedence over observations, so that the end of a cancelled
+    /// run does not count as a failure.
     pub(super) fn wished(&self) -> JobEvent {
         if self.stored.record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
     }
@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// Takes reports. Returns what the driver does next; `None` if that is a step.
+    /// Handles reports. Returns what the driver does next; `None` if the driver must call `step`.
     pub(super) fn take_reports(&mut self, batch: Vec<Report>) -> Option<Next> {
         let are_awaited = batch.iter().all(|report| self.is_awaited(report));
         for report in batch {
@@ -146,7 +146,7 @@ impl Driver {
     }
 }
 
-/// The state of an agent of an elastic job. An agent of an earlier version cannot take part.
+/// The state of an agent in an elastic job. An agent of an earlier version cannot take part, so its state is `Failed`.
 fn able(agent: AgentState, needs_fence: bool) -> AgentState {
     let is_too_old = match &agent {
         AgentState::SeedOnly => true,

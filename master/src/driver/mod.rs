@@ -1,5 +1,5 @@
-//! The driver: one task for each job. Only the driver owns the job's phase. It passes its observations to `step` and
-//! carries out the actions.
+//! The driver: one task for each job. Only the driver owns the job's phase. The driver passes its observations to
+//! `step` and carries out the actions.
 
 mod act;
 mod adopt;
@@ -64,7 +64,6 @@ enum Report {
     Waits(Subject, String),
     /// A replica's agent does not stop its run.
     NotStopped {
-        /// The replica.
         replica: ReplicaId,
         /// The start to stop. By now, the replica may have a newer start in another pod.
         generation: Option<Generation>,
@@ -102,7 +101,7 @@ struct Driver {
     context: Arc<Context>,
     agents: AgentClient,
     token: AgentToken,
-    /// The job's code, if it brings it.
+    /// The delivery of the code that the job brings, if any.
     delivery: Option<Arc<Delivery>>,
     /// Locked while agents receive new code that a user pushes.
     staging: Arc<Mutex<()>>,
@@ -121,17 +120,15 @@ struct Driver {
     tasks: JoinSet<()>,
     /// The current task of the start: configuring agents, or launching runs.
     start: Option<AbortOnDropHandle<()>>,
-    /// The tasks that create pods.
     creations: Vec<AbortOnDropHandle<()>>,
-    /// The starts of the job.
     starts: Starts,
-    /// When the driver must look at the job again because of its upkeep or size, as the time since it began.
+    /// When the driver must check the job's upkeep or size again, as the time since the driver began.
     look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
     /// The diagnosis of a failed start, until the failure is judged or a halted job gets new code.
     failed: Option<FailedStart>,
-    /// At the job's deadline: the time since each replica's last output, until the failure is on record.
+    /// The time since each replica's last output, measured at the job's deadline, until the failure is diagnosed.
     silence: BTreeMap<ReplicaId, Duration>,
     /// When the driver next renews the network policy of the job's pods.
     prepare_at: Instant,
@@ -139,7 +136,7 @@ struct Driver {
     published_at: Instant,
     /// When to publish the next view, if something has changed since.
     publish_at: Option<Instant>,
-    /// How many times the job had restarted before this driver began.
+    /// How often the job had restarted before this driver began.
     restarts_before: u32,
     /// When the finished job is deleted, if it has a time to live.
     forget_at: Option<Instant>,
@@ -248,7 +245,7 @@ impl Driver {
             _ = self.reports.recv_many(&mut batch, BACKLOG) => if let Some(next) = self.take_reports(batch) {
                 return next;
             },
-            // Ended tasks are removed. Otherwise their number would grow with the job's age.
+            // Remove each ended task. Otherwise the number of tasks would grow with the job's age.
             Some(ended) = self.tasks.join_next() => match ended {
                 Ok(()) => return Next::GoOn,
                 Err(failure) => {

@@ -1,5 +1,5 @@
 //! Sends new code to the agents of a job while their scripts run. After that, the registry writes the push into the
-//! record, and the gang starts again.
+//! record, and the gang restarts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use super::{Driver, Staged, Staging};
 use crate::error_chain::error_chain;
 
 impl Driver {
-    /// The delivery of this code, which may have begun.
+    /// The job's current delivery if it sends this code; otherwise a new delivery.
     pub(super) fn delivery_of(&self, code: Option<CodeId>) -> Option<Arc<Delivery>> {
         let begun = self.delivery.as_ref().filter(|delivery| Some(delivery.id()) == code);
         begun.cloned().or_else(|| code.map(|id| Arc::new(Delivery::new(id, &self.agents, &self.context))))
     }
 
-    /// Brings new code to all agents that answer. Later agents get it before their next start. A client repeats a request
-    /// that has timed out. The repeated request waits for the delivery in progress instead of starting another one.
+    /// Sends new code to all agents that answer. Other agents receive the code before their next start. A client
+    /// repeats a request that has timed out. The repeated request waits for the delivery in progress.
     pub(super) fn stage(&mut self, Staging { code, progress }: Staging) {
         self.staged.retain(|_, staged| matches!(*staged.borrow(), Staged::Underway(_)));
         let underway = self.staged.get(&code).cloned();

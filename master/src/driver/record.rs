@@ -40,7 +40,7 @@ impl Driver {
     /// Records a start that may repeat a start of an earlier master. Does nothing for other starts.
     pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
         let restarts = &self.stored.record.restarts;
-        // The agents of an elastic job know how many starts there were.
+        // In an elastic job, the agents' reports contain the number of starts.
         let may_be_lost = self.policy.elastic.is_none() || self.starts.is_blind();
         let is_first =
             may_be_lost && generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
@@ -56,7 +56,7 @@ impl Driver {
         .await
     }
 
-    /// Changes the record while this master holds it. Another master's record is left alone.
+    /// Changes the record if this master still holds the job. Otherwise leaves the record unchanged.
     async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
         let (uid, epoch) = (self.stored.record.uid.clone(), self.stored.record.epoch);
         let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
@@ -105,7 +105,8 @@ impl Driver {
         .await
     }
 
-    /// Records why and since when the job waits for new code. By then, a later master may be unable to observe the failure.
+    /// Records the failure after which the job waits for new code, and since when. A later master may be unable to
+    /// observe this failure.
     pub(super) async fn record_halt(&mut self) -> Next {
         let (JobPhase::Halted(Halt { pushes, .. }), Some(failed), Some(since)) =
             (&self.phase, &self.failed, self.times.halted)
@@ -120,8 +121,8 @@ impl Driver {
         .await
     }
 
-    /// Records which start a suspension has ended, before its pods are deleted. A later master then knows that this
-    /// start is over, and how many starts there were.
+    /// Before the pods are deleted, records which start the suspension has ended, and the number of starts. Without
+    /// the pods, a later master cannot find out.
     pub(super) async fn record_suspension(&mut self) -> Next {
         let JobRecord { restarts, suspension, .. } = &self.stored.record;
         let known = restarts.newest_failed().max(suspension.ended);
@@ -174,7 +175,7 @@ impl Driver {
         diagnose(failure, gang, evidence)
     }
 
-    /// The time since the last output of each running replica, as far as its output is copied.
+    /// The time since the last copied output of each running replica.
     pub(super) async fn silences(&self) -> BTreeMap<ReplicaId, Duration> {
         let (horizon, now) = (self.phase.horizon(), SystemTime::now());
         let runs = |(_, replica): &(&ReplicaId, &Replica)| {
@@ -199,8 +200,8 @@ impl Driver {
         });
     }
 
-    /// Deletes a job that a user deleted or whose time to live has ended. The record is deleted last: if this master
-    /// dies before, the next master finds the record and continues.
+    /// Deletes a job after a user's request, or after its time to live. Deletes the record last: if this master dies
+    /// before that, the next master finds the record and continues.
     pub(super) async fn forget(&mut self) -> Next {
         self.take_pods();
         if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {

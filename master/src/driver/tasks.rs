@@ -30,18 +30,17 @@ use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
 use crate::logs::ReplicaLog;
 
-/// Maximum agents that are called at the same time.
+/// Maximum number of agents that are called at the same time.
 pub(super) const AGENTS_AT_ONCE: usize = 64;
 /// Maximum time to copy the rest of a dead run's output before its pod ends.
 pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum retries of a call; about two seconds in all.
+/// Maximum number of retries of a call. All pauses together last about two seconds.
 const ATTEMPTS: usize = 6;
 
 /// What a [`Rendezvous`] is built from, besides the generation.
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) spec: JobSpec,
-    /// The job's uid.
     pub(super) uid: String,
     /// The address of each seat's TensorFlow server.
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
@@ -56,11 +55,11 @@ pub(super) struct Meeting {
 pub(super) struct Seat {
     pub(super) subject: Subject,
     pub(super) agent: SocketAddr,
-    /// Its role and index in this start.
+    /// The member's role and index in this start.
     pub(super) seat: ReplicaId,
-    /// Its membership, if the driver chose the members; else the rendezvous computes it.
+    /// The member's membership in an elastic job. `None` in a fixed job, where the rendezvous computes the membership.
     pub(super) membership: Option<Membership>,
-    /// What keeps its run alive, if the job has leases.
+    /// The renewal of the agent's lease, if the job has leases.
     pub(super) renewal: Option<Renewal>,
 }
 
@@ -72,7 +71,7 @@ pub(super) struct Fanout {
     pub(super) reporter: mpsc::Sender<Report>,
     /// The pauses between two attempts to reach an agent.
     pub(super) pauses: ExponentialBuilder,
-    /// The code with which the start begins, if the job brings it.
+    /// The delivery of the code for this start, if the job brings its code.
     pub(super) delivery: Option<Arc<Delivery>>,
 }
 
@@ -96,8 +95,7 @@ impl Fanout {
     }
 }
 
-/// Spawns work that is aborted when the handle is dropped. A panic is reported, because the work itself cannot report
-/// any more.
+/// Spawns work that is aborted when the handle is dropped. If the work panics, reports [`Report::Broken`].
 pub(super) fn spawn(
     reporter: &mpsc::Sender<Report>,
     work: impl Future<Output = ()> + Send + 'static,
@@ -162,7 +160,7 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
-/// Stops a run. An agent that is shutting down stops its run itself, so its refusal is a success.
+/// Stops a run. An agent that is shutting down refuses the request but stops its run, so this refusal is a success.
 pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,
@@ -197,7 +195,7 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
     replace(backend, job, id, Standing::Held).await;
 }
 
-/// Like [`delete`]. If the agent is fenced, the run in its pod is dead, and the pod's end need not be confirmed.
+/// Like [`delete`]. If the agent is fenced, its run is dead, so the pod is deleted without a confirmation.
 pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
     let delete = async || match standing {
         Standing::Held | Standing::Lapsed => backend.delete(job, id).await,
@@ -222,7 +220,7 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, st
     let _ = reporter.send(Report::Agent(subject, state)).await;
 }
 
-/// The agent's state after this answer. `heard` is the agent's newest status before it.
+/// The agent's state after this answer. `heard` is the agent's newest status before this answer.
 pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
     match answer {
         Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,

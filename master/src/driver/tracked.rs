@@ -1,4 +1,4 @@
-//! One replica of a driver's job: what the driver knows about it, and which work is in progress.
+//! One replica of a driver's job: what the driver has observed, and which work is in progress.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -17,33 +17,33 @@ use crate::job::upkeep::Replacements;
 /// How a replica's pod has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PodNews {
-    /// It is the same pod, the first one, or there is still none.
+    /// The same pod is listed, the first pod is listed, or there is still no pod.
     Same,
     /// The pod no longer exists.
     Deleted,
-    /// The pod no longer exists, and another one is listed.
+    /// The pod no longer exists, and another pod is listed.
     Replaced,
 }
 
 /// A replica, as its driver tracks it.
 pub(super) struct Replica {
-    /// How many earlier pods of this replica the driver has seen end.
+    /// The number of this replica's earlier pods under this driver.
     pods_before: u32,
     /// Its newest pod, which may be deleted by now.
     incarnation: Option<Incarnation>,
     /// Whether an earlier master may have created its first pod.
     may_be_found: bool,
-    /// When its pod was requested, until it is listed.
+    /// When its pod was requested; `None` after the pod was listed.
     requested_at: Option<Instant>,
-    /// Whether the last request was given up before its pod was listed.
+    /// Whether the driver gave up its last request for a pod before the pod was listed.
     is_given_up: bool,
     /// When its pod may be replaced; for elastic jobs only.
     pub(super) replacements: Replacements,
-    /// Whether the pod of its newest run was deleted. A later pod has nothing to say about that run.
+    /// Whether the pod of its newest run was deleted. A later pod cannot report about that run.
     has_lost_run: bool,
-    /// What the driver knows about it.
+    /// The driver's observations of the replica.
     pub(super) seen: Observation,
-    /// Whether its agent is the first prototype's, which offers neither status nor output.
+    /// Whether its agent is an agent of the first prototype, which reports neither status nor output.
     pub(super) is_seed_only: bool,
     /// Whether the driver has already asked its run to stop.
     pub(super) is_stopped: bool,
@@ -51,12 +51,12 @@ pub(super) struct Replica {
     pub(super) is_released: bool,
     /// When the deletion of its pod was last requested.
     pub(super) deletion_asked_at: Option<Instant>,
-    /// The task that deletes its pod after copying its output. It ends with the pod, so that it never deletes the next
-    /// one.
+    /// The task that copies its output and then deletes its pod. The task is aborted when the pod is gone, so that the
+    /// task never deletes the next pod.
     pub(super) deletion: Option<AbortOnDropHandle<()>>,
     /// The task that polls its agent's status and copies its output.
     pub(super) follower: Option<Follower>,
-    /// The offset in the kept output at which its newest start begins.
+    /// The offset in the replica's output at which its newest start begins.
     pub(super) output_from: u64,
 }
 
@@ -81,8 +81,8 @@ impl Replica {
         Subject { id, pod: self.pods_before }
     }
 
-    /// The address of its agent, if a follower must begin there. A failed agent stays failed, and an agent of the first
-    /// prototype has no status to follow.
+    /// The address of its agent, if a new follower must begin there. A failed agent needs no follower, because it stays
+    /// failed. An agent of the first prototype needs no follower, because it has no status.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
         let is_followable = !self.is_seed_only && !self.has_lost_run && !self.seen.agent.is_lost();
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;
@@ -90,21 +90,21 @@ impl Replica {
         (!is_followed).then_some(address)
     }
 
-    /// Applies a report about its agent, unless the report is about an earlier pod.
+    /// Applies a report about the replica's agent. Ignores a report about an earlier pod.
     pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, launched: Option<Generation>) {
         if subject.pod != self.pods_before {
             return;
         }
         self.is_seed_only |= agent == AgentState::SeedOnly;
         if matches!(agent, AgentState::Failed(_)) {
-            // If there is no pod, it could not be created.
+            // The pod may not have been created. Allow a new request for the pod.
             self.requested_at = None;
         }
         if matches!(agent, AgentState::Unreachable { is_fenced: true, .. }) {
-            // By now, its pod can be deleted without its node.
+            // Now the pod can be deleted without its node, so allow a new deletion.
             self.deletion_asked_at = None;
         }
-        // The record says that this agent was launched already; do not launch it again.
+        // According to the record, this agent was launched already. Do not launch it again.
         let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
         self.seen.hear(before.unwrap_or(agent));
     }
@@ -135,8 +135,8 @@ impl Replica {
         }
     }
 
-    /// Counts its run as lost with its pod, unless the end of that run is known. Runs of generations before `horizon` are
-    /// earlier ones. Ignores all further reports about that pod.
+    /// Ignores all further reports about the deleted pod. If the end of the pod's run is unknown, treats the run as
+    /// lost. Runs of generations before `horizon` belong to earlier starts.
     pub(super) fn lose_run(&mut self, horizon: Option<Generation>) {
         self.stop_hearing();
         self.has_lost_run = true;
@@ -148,13 +148,13 @@ impl Replica {
         }
     }
 
-    /// Ignores all further reports about its pod, because the pod no longer exists.
+    /// Ignores all further reports about a pod that no longer exists.
     fn stop_hearing(&mut self) {
         self.pods_before += 1;
         self.follower = None;
     }
 
-    /// Forgets everything about its deleted pod. Keeps the new pod, if the back end already lists one.
+    /// Forgets everything about the deleted pod. If the back end already lists a new pod, keeps the new pod.
     pub(super) fn lose_pod(&mut self) {
         self.stop_hearing();
         let incarnation = self.incarnation.take().filter(|_| self.seen.pod.is_some());
@@ -163,24 +163,23 @@ impl Replica {
         *self = Self { pods_before, replacements, is_given_up, incarnation, seen, ..Self::new() };
     }
 
-    /// Whether its pod may be a member of a start that is not older than `horizon`.
+    /// Whether its pod may be a member of a start of generation `horizon` or later.
     pub(super) fn may_be_member(&self, horizon: Option<Generation>) -> bool {
         self.seen.enrolment().is_some_and(|enrolled| horizon.is_none_or(|horizon| enrolled.generation >= horizon))
     }
 
-    /// Notes that its pod is requested, `now` after the driver began. Forgets why the last request failed.
+    /// Notes that its pod is requested. `now` is the time since the driver began. Forgets why the last request failed.
     pub(super) fn request(&mut self, now: Duration) {
         if self.seen.agent.is_lost() {
             self.lose_pod();
         }
         self.requested_at = Some(Instant::now());
-        // A request that is repeated after a stop is no further replacement.
+        // If the last request was given up, this request repeats it and does not count as another replacement.
         if !mem::take(&mut self.is_given_up) {
             self.replacements.note(now);
         }
     }
 
-    /// When its pod was requested, until it is listed.
     pub(super) fn requested_at(&self) -> Option<Instant> {
         self.requested_at
     }
@@ -190,13 +189,13 @@ impl Replica {
         self.is_given_up |= self.requested_at.take().is_some();
     }
 
-    /// Whether the deletion of its pod was requested in this last period.
+    /// Whether the deletion of its pod was requested less than `period` ago.
     pub(super) fn was_asked_to_go_within(&self, period: Duration) -> bool {
         self.deletion_asked_at.is_some_and(|at| at.elapsed() < period)
     }
 
-    /// Prepares for the next start after a failed start. If its pod still exists, the pod may serve the next start. A
-    /// fixed job deletes a pod that somebody else has put in the place of a lost one; an elastic job uses it.
+    /// Prepares for the next start. A pod that still exists may serve the next start. If somebody else has replaced a
+    /// lost pod, an elastic job uses the new pod, and a fixed job deletes the new pod.
     pub(super) fn begin_again(&mut self, is_elastic: bool) {
         if self.seen.pod.is_none() || is_elastic && self.has_lost_run {
             return self.lose_pod();
@@ -213,7 +212,7 @@ impl Replica {
         self.follower.iter().for_each(|follower| follower.watch_run(start));
     }
 
-    /// Drops details that a finished job's view and record already contain. Keeps whether the agent was configured.
+    /// Drops details that the finished job's record contains. Keeps whether the agent was configured or started.
     pub(super) fn finish(&mut self) {
         let status = self.seen.agent.status().cloned();
         self.seen.agent =
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_another_uid_is_another_pod() {
+    fn a_listed_pod_with_another_uid_replaces_the_known_pod() {
         let listed =
             |uid: &str| Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { reason: None } });
         let mut replica = Replica::new();
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_shows_why_its_agent_is_not_ready_until_the_agent_is() {
+    fn a_replica_shows_why_its_agent_is_not_ready_until_the_agent_answers() {
         let id = "worker-1".parse().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let state = PodState::Running(Addresses { agent: address, tensorflow: address });

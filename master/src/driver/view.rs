@@ -44,7 +44,7 @@ pub fn initial(record: &JobRecord) -> JobView {
     }
 }
 
-/// The times at which the job reached its phases, and those of its suspensions.
+/// The times at which the job reached its phases, was suspended and was resumed.
 fn times(record: &JobRecord, reached: &JobTimes) -> JobTimes {
     let (suspended, resumed) = (record.suspension.since, record.suspension.resumed);
     JobTimes { suspended, resumed, ..reached.clone() }
@@ -70,12 +70,11 @@ impl Driver {
         }
     }
 
-    /// Why the next start of an elastic job waits for this replica, although it is not a member: its exec.py may still
-    /// run.
+    /// Why the next start of an elastic job waits for this replica: exec.py may still run there.
     fn why_others_wait(&self, view: &ReplicaView, seen: &Observation) -> Option<String> {
         let known = view.reason.as_ref().map(|reason| format!("{reason}; ")).unwrap_or_default();
         let spec = &self.stored.record.spec;
-        // Only pods in Kubernetes have an image. With a lease, the start does not wait long.
+        // The advice is for Kubernetes, where pods have an image. With a lease, the start does not wait long.
         let advice = spec.image.as_ref().filter(|_| spec.run_policy.lease().is_none());
         let advice =
             advice.map_or(String::new(), |_| format!("; if its node is dead: kubectl delete pod {} --force", view.pod));
@@ -83,7 +82,7 @@ impl Driver {
     }
 
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
-    /// [`PUBLISH_INTERVAL`]: such a view takes long to build, and thousands of reports may arrive in a second.
+    /// [`PUBLISH_INTERVAL`]. Such a view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
         // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
         if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) {
@@ -107,7 +106,7 @@ impl Driver {
     fn shown(&self) -> JobView {
         let (record, phase) = (&self.stored.record, &self.phase);
         let mut restarts = record.restarts.clone();
-        // The failure of a halted job is on record, but not among the failed starts.
+        // The record of a halted job contains the failure, but not among the failed starts.
         self.failed.iter().for_each(|failed| restarts.note(failed.clone()));
         JobView {
             name: record.spec.name.clone(),
@@ -132,7 +131,7 @@ impl Driver {
 }
 
 /// Replaces a view if the new view differs in more than its `seq`. Returns whether the view was replaced.
-/// The newest generation stays in the view after its start has ended, and so does its number of pushes.
+/// After a start has ended, the view keeps its generation and its number of pushes.
 fn renew(view: &mut JobView, mut shown: JobView) -> bool {
     shown.seq = view.seq;
     shown.generation = shown.generation.or(view.generation);

@@ -1,5 +1,4 @@
-//! When a driver acts without an event: at a time limit, when something is overdue, and when its job's time to live
-//! ends.
+//! When a driver acts without an event: at a time limit, when something is overdue, and at the end of a time to live.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +45,8 @@ impl Driver {
         });
     }
 
-    /// Like [`Self::wake_at`], but without the renewal of the network policy. If a time has passed, the driver has
-    /// already acted, and checks again after `release_timeout`.
+    /// The next time limit of the phase, or the next time to check for an overdue pod. If that time has passed, the
+    /// driver has already acted, and checks again after `release_timeout`.
     fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         // No event reports that a pod has survived its deletion.
@@ -73,7 +72,7 @@ impl Driver {
     }
 }
 
-/// The first of these times. `later` replaces those that have passed by `now`.
+/// The first of these times. If a time has passed at `now`, `later` replaces it.
 fn next_of(times: [Option<Instant>; 2], now: Instant, later: Instant) -> Option<Instant> {
     times.into_iter().flatten().map(|at| if at <= now { later } else { at }).min()
 }
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_has_passed_delays_no_later_one() {
+    fn a_time_that_has_passed_does_not_delay_a_time_in_the_future() {
         let seconds = Duration::from_secs;
         let start = Instant::now();
         let (now, later) = (start + seconds(10), start + seconds(25));
@@ -92,7 +91,7 @@ mod tests {
             next_of([at(one), at(other)], now, later).map(|at| (at - start).as_secs())
         };
         assert_eq!([next(None, None), next(Some(12), None), next(Some(10), None)], [None, Some(12), Some(25)]);
-        assert_eq!(next(Some(12), Some(9)), Some(12), "a start timeout while a pod waits for its quota");
+        assert_eq!(next(Some(12), Some(9)), Some(12), "an overdue pod does not delay the start timeout");
         assert_eq!(next(Some(30), Some(9)), Some(25));
     }
 }

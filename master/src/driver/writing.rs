@@ -25,8 +25,8 @@ pub(super) enum Written<T> {
     LaterFormat,
 }
 
-/// Repeats a write until it succeeds. A refused write is repeated too, because a quota or an admission policy may
-/// change; meanwhile the job's view shows the store's reason.
+/// Repeats a write until it succeeds or can never succeed. A refused write is repeated too, because a quota or an
+/// admission policy may change. Meanwhile, the job's view shows the store's reason.
 pub(super) async fn persistently<W, T>(view: &watch::Sender<JobView>, write: impl FnMut() -> W) -> Written<T>
 where
     W: Future<Output = Result<T, StoreError>>,
@@ -55,7 +55,7 @@ where
     match write.retry(pauses).when(may_succeed).notify(tell).await {
         Ok(stored) => Written::Stored(stored),
         Err(StoreError::LaterFormat { .. }) => Written::LaterFormat,
-        // Every other error but `NotFound` leads to another attempt.
+        // This error is `NotFound`: all other errors lead to another attempt.
         Err(_) => Written::Gone,
     }
 }

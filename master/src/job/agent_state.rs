@@ -1,36 +1,36 @@
-//! What is known about a replica's agent: its newest answer, or why there is none.
+//! The state of a replica's agent: its newest answer, or the reason why there is no answer.
 
 use protocol::agent::RunStatus;
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 use protocol::lease::Standing;
 
-/// What is known about a replica's agent.
+/// The state of a replica's agent, as the master has observed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentState {
-    /// It has not answered yet.
+    /// The agent has not answered yet.
     Silent,
-    /// It answered, and is an agent of the first prototype: it accepts only an environment and a start.
+    /// The agent answered and is an agent of the first prototype, which accepts only an environment and a start.
     SeedOnly,
-    /// It reported this status of its run.
+    /// The agent reported this status of its run.
     Status(Box<RunStatus>),
-    /// It acknowledged the environment of this generation.
+    /// The agent acknowledged the environment of this generation.
     Configured(Generation),
-    /// It acknowledged the start of this generation.
+    /// The agent acknowledged the start of this generation.
     Started(Generation),
-    /// It failed or refused a request, or its pod was deleted or cannot be created.
+    /// The agent failed or refused a request, or its pod was deleted or could not be created.
     Failed(LostRun),
-    /// It has not answered for its lease. This master asks it no more.
+    /// The agent has not answered for the length of its lease. This master no longer asks it for its status.
     Unreachable {
         /// The loss, for users.
         lost: LostRun,
-        /// Whether its run must be dead by now.
+        /// Whether the agent's run must be dead by now.
         is_fenced: bool,
     },
 }
 
 impl AgentState {
-    /// The status of its run, if the newest report is a status.
+    /// The status of the agent's run, if the newest report is a status.
     pub fn status(&self) -> Option<&RunStatus> {
         match self {
             Self::Status(status) => Some(status),
@@ -43,7 +43,7 @@ impl AgentState {
         }
     }
 
-    /// Whether it failed or is unreachable.
+    /// Whether the agent failed or is unreachable.
     pub fn is_lost(&self) -> bool {
         match self {
             Self::Failed(_) | Self::Unreachable { .. } => true,
@@ -51,7 +51,7 @@ impl AgentState {
         }
     }
 
-    /// Whether its lease holds.
+    /// The standing of the agent's lease.
     pub fn standing(&self) -> Standing {
         match self {
             Self::Unreachable { is_fenced: true, .. } => Standing::Fenced,
@@ -65,7 +65,7 @@ impl AgentState {
         }
     }
 
-    /// Whether its newest answer is a status or an acknowledgement.
+    /// Whether the agent's newest answer is a status or an acknowledgement.
     pub fn has_answered(&self) -> bool {
         match self {
             Self::Status(_) | Self::Configured(_) | Self::Started(_) => true,
@@ -77,13 +77,14 @@ impl AgentState {
 /// A run that ended without its own report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRun {
-    /// Why, as text for users.
+    /// Why the run was lost, as text for users.
     pub reason: String,
     /// What the loss means for another start.
     pub loss: Loss,
 }
 
-/// Maximum characters of a reason. It is stored in the job's record, and any program on an agent's port can send it.
+/// Maximum number of characters of a reason. The job's record contains reasons, and any program on an agent's port can
+/// send a long reason.
 const REASON_CHARS_MAX: usize = 1024;
 
 impl LostRun {

@@ -21,7 +21,8 @@ pub struct Evidence {
     pub now: UnixMillis,
     /// Whether a restart would use up one of the job's restarts; `None` if a restart cannot help.
     pub budget: Option<Budget>,
-    /// The last lines of the replica that failed first. At the job's deadline: the last lines of [`longest_silent`].
+    /// The last lines of the replica that failed first. At the job's deadline: the last lines of the replica that
+    /// [`longest_silent`] returns.
     pub last_lines: Vec<String>,
     /// For each replica that still ran at the deadline: the time since its last output.
     pub silence: BTreeMap<ReplicaId, Duration>,
@@ -51,7 +52,7 @@ fn last_of(text: &str) -> Vec<String> {
     lines[from..].iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// The replica with the longest time since its last output. If a job hangs, look at this replica first.
+/// The replica with the longest time since its last output. If a job hangs, this replica is the most likely cause.
 pub fn longest_silent(silence: &BTreeMap<ReplicaId, Duration>) -> Option<ReplicaId> {
     silence.iter().max_by_key(|(id, silent)| (**silent, Reverse(**id))).map(|(id, _)| *id)
 }

@@ -1,4 +1,4 @@
-//! All replicas of a job together: whether they are ready, and which failure came first.
+//! All replicas of a job together: whether the gang is ready, and which failure came first.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use protocol::progress::Progress;
 use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
 
-/// One replica: its phase, and what is known about its pod.
+/// One replica: its phase, and the state of its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The replica's role and index.
@@ -20,24 +20,24 @@ pub struct Member {
     pub phase: ReplicaPhase,
     /// Whether its pod exists.
     pub pod: Presence,
-    /// Why its pod has no address yet, as the back end reports it.
+    /// Why it has no pod, why its pod has no address, or why its agent is not ready, if known.
     pub waits_for: Option<String>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// What mainly elastic jobs need to know.
+    /// State that is mainly for elastic jobs.
     pub place: Place,
 }
 
 /// A replica as a place that a pod can take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The part of its pod in the newest start that the pod knows.
+    /// The part of its pod in the newest known start.
     pub enrolled: Option<Enrolled>,
-    /// Whether exec.py may still run in its pod, of whatever start.
+    /// Whether exec.py of any start may still run in its pod.
     pub may_run: bool,
     /// Whether the cluster is removing its pod.
     pub is_leaving: bool,
-    /// Whether its agent's lease holds.
+    /// The standing of its agent's lease.
     pub standing: Standing,
     /// How the script of its newest run uses the helper.
     pub helper: HelperUse,
@@ -48,12 +48,12 @@ pub struct Place {
 /// How a script uses the helper `muster.py` in one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HelperUse {
-    /// It has reported nothing.
+    /// The script has reported nothing.
     #[default]
     None,
-    /// It has reported that it uses the helper.
+    /// The script has reported that it uses the helper.
     Begun,
-    /// It has also reported a step.
+    /// The script has also reported a step.
     Stepped,
 }
 
@@ -68,8 +68,7 @@ impl HelperUse {
 }
 
 impl Member {
-    /// Builds a member from what is observed of a replica. Runs of generations before `horizon` belong to
-    /// earlier starts.
+    /// Builds a member from an observation. Runs of generations before `horizon` belong to earlier starts.
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
         let waits_for = seen.waits_for().map(str::to_owned);
@@ -89,8 +88,8 @@ impl Member {
         self.pod == Presence::Live && !self.phase.was_configured()
     }
 
-    /// Whether the cluster is removing its pod, so that the pod soon disappears without this master. The node of a fenced
-    /// agent may be dead, and then the pod would stay.
+    /// Whether the cluster is removing its pod, so that this master need not delete the pod. False for the pod of a
+    /// fenced agent: the node of that pod may be dead, and then the pod would stay.
     pub fn is_on_its_way(&self) -> bool {
         self.place.is_leaving && self.place.standing < Standing::Fenced
     }
@@ -100,8 +99,8 @@ impl Member {
         self.pod == Presence::Live && !self.phase.is_dead()
     }
 
-    /// Whether its current or next pod can serve another start. A pod that this master has deleted cannot, even if it
-    /// still looks healthy.
+    /// Whether its current or next pod can serve another start. A pod whose deletion this master has requested cannot
+    /// serve another start, even if the pod still looks healthy.
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
@@ -161,7 +160,7 @@ pub struct Gang {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GangMembership {
     All,
-    /// Those with a seat in this start; nobody if there is none.
+    /// The replicas with a seat in this start. Without a start, no replica is a member.
     EnrolledIn(Option<Generation>),
 }
 
@@ -171,8 +170,8 @@ impl Gang {
         Self { places: members, membership: GangMembership::All }
     }
 
-    /// The gang of an elastic job: its members are enrolled in the newest start that any replica knows. Starts before
-    /// `horizon` have ended.
+    /// The gang of an elastic job. Its members are the replicas that are enrolled in the newest known start. A start
+    /// before `horizon` has ended, and has no members.
     pub fn elastic(places: Vec<Member>, horizon: Option<Generation>) -> Self {
         let known = places.iter().filter_map(|place| Some(place.place.enrolled?.generation));
         let start = known.max().filter(|start| horizon.is_none_or(|horizon| *start >= horizon));
@@ -233,16 +232,16 @@ impl Gang {
         self.places.iter().any(test)
     }
 
-    /// The first failure. Call this only before this master stops a run. A pod that the cluster removed comes first,
-    /// then the earliest exit by the agents' clocks, then any other lost pod. A run that somebody else stopped comes
-    /// last; it is a failure because the gang cannot continue without that run.
+    /// The first failure. Call this function only before this master stops a run. A pod that the cluster removed comes
+    /// first, then the earliest exit by the agents' clocks, then any other lost pod. A run that somebody else stopped
+    /// comes last. That run is a failure too, because the gang cannot continue without it.
     pub fn first_failure(&self) -> Option<Failure> {
         self.failures().min_by_key(|failure| (was_stopped(failure), time_of(failure)))
     }
 
     /// The cause of a failed start. `known` was found first, but an agent may have reported an earlier exit since.
-    /// Stopped runs and pods that this master deleted are not causes. A script that left with code [`LEFT`] is the cause
-    /// only if nothing else failed: it leaves when another member is lost.
+    /// Stopped runs and pods that this master deleted are not causes. A script that exited with [`LEFT`] is the cause
+    /// only if nothing else failed, because a script also leaves when another member is lost.
     pub fn cause(&self, known: Failure) -> Failure {
         if matches!(known, Failure::DeadlineExceeded { .. }) {
             return known;
@@ -261,8 +260,8 @@ impl Gang {
         self.failed(failure).map(|member| member.place.helper).unwrap_or_default()
     }
 
-    /// How often a user had pushed new code when the script that failed was started, if its agent knows. After a takeover,
-    /// other agents may already have the environment of the next start.
+    /// How often a user had pushed new code when the failed script was started, as its agent has reported. After a
+    /// takeover, do not use the number of another agent, which may already have the environment of the next start.
     pub fn pushes_of(&self, failure: &Failure) -> Option<u32> {
         Some(self.failed(failure)?.place.enrolled?.membership.pushes)
     }
@@ -272,7 +271,7 @@ impl Gang {
         self.members().find(|member| member.id == id)
     }
 
-    /// How often a user had pushed new code when this start began, if a member knows.
+    /// How often a user had pushed new code when this start began, if a member has reported it.
     pub fn pushes_in(&self, generation: Generation) -> Option<u32> {
         let enrolled = self.members().filter_map(|member| member.place.enrolled);
         enrolled.filter(|one| one.generation == generation).map(|one| one.membership.pushes).min()
@@ -284,25 +283,24 @@ impl Gang {
         launched.filter_map(|member| member.phase.generation()).max()
     }
 
-    /// Whether an earlier master has stopped all runs because of newer code, and was giving the agents the environments of
-    /// the next start.
+    /// Whether an earlier master had stopped all runs because of newer code, and had begun to configure the next start.
     pub fn is_between_starts(&self) -> bool {
         let (ran, configured) = (self.newest_launch(), self.newest_generation());
         let pushes = |start: Option<Generation>| self.pushes_in(start?);
         ran.is_some() && configured > ran && pushes(configured) > pushes(ran)
     }
 
-    /// The newest generation that an agent knows.
+    /// The newest generation for which any member was configured.
     pub fn newest_generation(&self) -> Option<Generation> {
         self.members().filter_map(|member| member.phase.generation()).max()
     }
 
-    /// A member whose agent does not know this generation.
+    /// A member that does not take part in this generation, if any.
     pub fn outside(&self, generation: Generation) -> Option<ReplicaId> {
         self.members().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
-    /// The failure of a gang that exceeded this start timeout. It names the members for which `has_come` is false.
+    /// The failure of a gang that exceeded this start timeout. It names the replicas for which `has_come` is false.
     pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.places.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {
@@ -313,8 +311,8 @@ impl Gang {
     }
 }
 
-/// The time of a failure, for sorting. An eviction sorts first: other members may fail because of the eviction before
-/// this master sees it. A failure without a time sorts last.
+/// The time of a failure, for sorting. An eviction sorts first, because other members may fail before this master
+/// observes the eviction. A failure without a time sorts last.
 fn time_of(failure: &Failure) -> UnixMillis {
     match failure {
         Failure::ReplicaExited { exit, .. } => exit.ended_at,
@@ -325,10 +323,10 @@ fn time_of(failure: &Failure) -> UnixMillis {
     }
 }
 
-/// The exit code of a script that asks to be started again (EX_TEMPFAIL of sysexits.h). `muster.py` uses it.
+/// The exit code of a script that asks for a restart (EX_TEMPFAIL of sysexits.h). `muster.py` uses this code.
 pub const LEFT: u8 = 75;
 
-/// Whether a script asked to be started again.
+/// Whether a script asked for a restart.
 pub fn has_left(failure: &Failure) -> bool {
     matches!(failure, Failure::ReplicaExited { exit, .. } if exit.outcome == ExitOutcome::Code(LEFT.into()))
 }

@@ -1,5 +1,5 @@
-//! The variables from which scripts for torchrun, JAX, Keras on JAX and older TensorFlow learn their place. All are
-//! defaults: a job may set each one itself.
+//! The environment variables from which scripts for torchrun, JAX, Keras on JAX and older TensorFlow learn their rank
+//! and addresses. All values are defaults: a job may set each variable itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -11,28 +11,26 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A variable and its value.
 type Variable = (&'static str, Value);
 
-/// The addresses of a gang, as these scripts need them. What is the same for all replicas is computed once: a gang may
-/// have thousands.
+/// The addresses of a gang, as these scripts need them. A gang may have thousands of replicas, so values that are the
+/// same for all replicas are computed once.
 #[derive(Debug)]
 pub(super) struct Peers {
     /// The replicas that train, by rank.
     ranks: Vec<Trainer>,
-    /// The number of these replicas on each host, in the order of their first ranks.
+    /// The number of training replicas on each host. Hosts are in the order of their first ranks.
     on_hosts: Vec<usize>,
     ps_hosts: Box<RawValue>,
     worker_hosts: Box<RawValue>,
 }
 
-/// A replica that trains.
 #[derive(Debug, Clone, Copy)]
 struct Trainer {
     address: SocketAddr,
     /// The index of its host in `on_hosts`.
     host: usize,
-    /// Its place among the replicas on its host.
+    /// Its index among the training replicas on its host.
     local: usize,
 }
 
@@ -62,7 +60,7 @@ impl Peers {
         [(env::PS_HOSTS, &*self.ps_hosts), (env::WORKER_HOSTS, &*self.worker_hosts)]
     }
 
-    /// The further variables of a replica that trains. `uid` is the job's.
+    /// The additional variables of a replica that trains. `uid` is the job's uid.
     pub(super) fn of_rank(&self, Rank(rank): Rank, spec: &JobSpec, uid: &str, restarts: u32) -> Vec<Variable> {
         let (first, world, rank) = (self.ranks[0].address, self.ranks.len(), rank as usize);
         let (Trainer { host, local, .. }, address) = (self.ranks[rank], first.ip().to_string());

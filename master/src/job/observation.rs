@@ -1,4 +1,4 @@
-//! What is known about each replica: its pod's state from the back end, and its agent's answers. It is never stored.
+//! Observations of each replica: its pod's state from the back end, and its agent's answers. They are never stored.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ pub use super::agent_state::{AgentState, LostRun};
 /// A replica's pod, as its back end lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// Which of the replica's pods this is.
+    /// Distinguishes this pod from the replica's other pods.
     pub incarnation: Incarnation,
-    /// Its state.
+    /// The state of the pod.
     pub state: PodState,
 }
 
 impl Pod {
-    /// Whether it has ended. It may still be listed.
+    /// Whether the pod has ended. The back end may still list it.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, PodState::Terminated { .. } | PodState::Disrupted { .. })
     }
@@ -37,40 +37,40 @@ impl From<String> for Incarnation {
 /// The state of a pod, as its back end reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
-    /// It has no address yet.
+    /// The pod has no address yet.
     Pending {
-        /// Why, in the back end's words, if it says.
+        /// The back end's reason, if it reports one.
         reason: Option<String>,
     },
-    /// It has addresses. Its agent answers now or soon.
+    /// The pod has addresses. Its agent answers now or soon.
     Running(Addresses),
-    /// It still exists and may use resources, but exec.py cannot run in it, or can no longer run in it.
+    /// The pod still exists and may use resources, but exec.py cannot run in it, or can no longer run in it.
     Unusable {
-        /// Why, in the back end's words.
+        /// The back end's reason.
         reason: String,
     },
-    /// The cluster is evicting it. Its processes have a grace period to end.
+    /// The cluster is evicting the pod. The pod's processes have a grace period to end.
     Leaving {
-        /// Why, in the back end's words.
+        /// The back end's reason.
         reason: String,
     },
-    /// The cluster evicted, preempted, drained or deleted it. No process runs in it any more.
+    /// The cluster evicted, preempted, drained or deleted the pod. No process runs in the pod any more.
     Disrupted {
-        /// Why, in the back end's words.
+        /// The back end's reason.
         reason: String,
     },
-    /// It has ended. No process runs in it any more.
+    /// The pod has ended. No process runs in the pod any more.
     Terminated {
         /// How exec.py ended and in which start, if the pod's end shows this.
         exit: Option<LastWords>,
-        /// Why, in the back end's words.
+        /// The back end's reason.
         reason: String,
     },
 }
 
 impl PodState {
-    /// The state as a job treats it after its first start: an unusable pod counts as pending. What the pod needs was
-    /// available before, and the cluster keeps trying.
+    /// The state as a job treats it after the job's first start. From then on, an unusable pod counts as pending: what
+    /// the pod lacks was available before, and the cluster keeps trying.
     #[must_use]
     pub fn after_a_start(self) -> Self {
         match self {
@@ -93,18 +93,18 @@ pub struct Addresses {
     pub tensorflow: SocketAddr,
 }
 
-/// Everything that is known about one replica.
+/// Everything that the master has observed of one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
-    /// Its pod; `None` before the back end reports it, and after its deletion.
+    /// Its pod; `None` before the back end lists the pod, and after the pod's deletion.
     pub pod: Option<PodState>,
     /// Why its pod does not exist yet, or why its agent is not ready yet, if known.
     pub waits: Option<String>,
-    /// Its agent.
+    /// The state of its agent.
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// The seat that this master gave its pod last, if any.
+    /// The part of its pod in a start, as this master gave it or as an earlier state of its agent showed it.
     pub enrolled: Option<Enrolled>,
     /// Whether an earlier master may have created its pod, and started exec.py in it.
     pub is_found: bool,
@@ -115,14 +115,14 @@ pub struct Observation {
 pub struct Enrolled {
     /// The start.
     pub generation: Generation,
-    /// The pod's seat in it.
+    /// The pod's membership in that start.
     pub membership: Membership,
 }
 
 /// The origin of a pod's deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeletedBy {
-    /// The cluster or a user, if the pod is deleted at all.
+    /// This master has not deleted the pod. The cluster or a user may have deleted it.
     Others,
     /// This master. The loss of such a pod is not the cause of a failure.
     ThisMaster,
@@ -139,8 +139,7 @@ impl Observation {
         is_found: false,
     };
 
-    /// Applies a report about its agent. Acknowledgements and statuses may arrive out of order. A late report is
-    /// ignored.
+    /// Applies a report about its agent. Ignores a late report: acknowledgements and statuses may arrive out of order.
     pub fn hear(&mut self, heard: AgentState) {
         let is_late = match (&self.agent, &heard) {
             (AgentState::Status(known), AgentState::Configured(late) | AgentState::Started(late)) => {
@@ -160,13 +159,13 @@ impl Observation {
         }
     }
 
-    /// Sets its agent's state, and keeps the enrolment that the last state reported.
+    /// Sets the state of its agent. Keeps the enrolment that the previous state reported.
     pub fn agent_becomes(&mut self, agent: AgentState) {
         self.enrolled = self.enrolment();
         self.agent = agent;
     }
 
-    /// Its pod's part in the newest start that the pod knows. An earlier master may have given it.
+    /// Its pod's part in the newest known start. An earlier master may have chosen this part.
     pub fn enrolment(&self) -> Option<Enrolled> {
         let enrolled = |generation: Option<Generation>, membership: Option<Membership>| {
             Some(Enrolled { generation: generation?, membership: membership? })
@@ -187,10 +186,10 @@ impl Observation {
         [self.enrolled, reported, last].into_iter().flatten().max_by_key(|enrolled| enrolled.generation)
     }
 
-    /// Whether exec.py may still run in its pod, of whatever start.
+    /// Whether exec.py of any start may still run in its pod.
     pub fn may_run(&self) -> bool {
         let may_run = match &self.agent {
-            // A pod without an address was not told to run anything.
+            // Without an address, no master can have asked the agent to run exec.py.
             AgentState::Silent => self.is_found && !matches!(self.pod, Some(PodState::Pending { .. })),
             AgentState::SeedOnly | AgentState::Configured(_) => false,
             AgentState::Started(_) => true,
@@ -203,7 +202,7 @@ impl Observation {
         may_run && self.presence() == Presence::Live
     }
 
-    /// Its addresses, while its pod runs.
+    /// The addresses of its pod, while the pod runs.
     pub fn addresses(&self) -> Option<Addresses> {
         match &self.pod {
             Some(PodState::Running(addresses)) => Some(*addresses),
@@ -250,7 +249,7 @@ impl Observation {
         }
     }
 
-    /// The loss of its pod for this reason.
+    /// The loss of its pod, with this reason.
     pub fn lost(&self, reason: &str) -> LostRun {
         match self.deleted_by {
             DeletedBy::Others => LostRun::disrupted(reason),
@@ -262,10 +261,10 @@ impl Observation {
 /// Whether a pod exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// There is no pod, or none yet.
+    /// There is no pod.
     Absent,
-    /// It exists and may use resources.
+    /// The pod exists and may use resources.
     Live,
-    /// It has ended and is still listed.
+    /// The pod has ended and is still listed.
     Ended,
 }

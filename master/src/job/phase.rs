@@ -10,9 +10,10 @@
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 //!
-//! A user can suspend a job: `Stopping` then leads to `Suspended`, without pods, and from there to `Restarting`. A job can
-//! wait for new code after its script has failed: `Stopping` then leads to `Halted`, with the pods. New code leads from
-//! there to `Restarting`. After a time limit, the failure is judged as after `Stopping`.
+//! If a user suspends the job, `Stopping` leads to `Suspended`, which deletes all pods. When the user resumes the job,
+//! `Suspended` leads to `Restarting`. A job can wait for new code after its script has failed: then `Stopping` leads
+//! to `Halted`, which keeps the pods. New code leads from `Halted` to `Restarting`. After a time limit without new
+//! code, the failure is judged as after `Stopping`.
 
 mod action;
 mod elastic;
@@ -44,7 +45,7 @@ use super::upkeep::Upkeep;
 /// The phase of a job. All times are durations since the job's driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobPhase {
-    /// The pods are starting; not every agent has joined yet.
+    /// The pods are starting, and not every agent has joined yet.
     Pending {
         /// The start that the gang is gathering for.
         gathering: Gathering,
@@ -71,7 +72,7 @@ pub enum JobPhase {
     Stopping {
         /// The start that is being stopped; `None` if there was none.
         generation: Option<Generation>,
-        /// The oldest generation whose runs count. All older starts have failed.
+        /// The oldest generation whose runs count. All older starts have ended.
         horizon: Option<Generation>,
         /// The number of the next start, if the job restarts.
         next: Generation,
@@ -80,7 +81,7 @@ pub enum JobPhase {
         /// When stopping began.
         since: Duration,
     },
-    /// The job will start again. The driver deletes pods that cannot serve the next start, and backs off.
+    /// The job restarts. The driver deletes pods that cannot serve the next start, and backs off.
     Restarting {
         /// The number of the next start.
         next: Generation,
@@ -117,7 +118,7 @@ pub enum JobPhase {
 pub struct Gathering {
     /// The number of the next start under this master.
     pub next: Generation,
-    /// The oldest generation whose runs count. All older starts have failed.
+    /// The oldest generation whose runs count. All older starts have ended.
     pub horizon: Option<Generation>,
     /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
     pub leftovers: Leftovers,
@@ -125,12 +126,12 @@ pub struct Gathering {
     pub ready_since: Option<Duration>,
 }
 
-/// See [`Gathering::leftovers`].
+/// Whether an earlier master may have left pods of a failed start that cannot serve another start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftovers {
-    /// An earlier master left no such pods.
+    /// No earlier master has left unusable pods.
     None,
-    /// An earlier master may have left such pods.
+    /// An earlier master may have left unusable pods.
     Possible,
 }
 
@@ -152,9 +153,9 @@ pub enum Ending {
     Failed(Failure),
     /// A user cancelled the job.
     Cancelled,
-    /// Nothing failed: the gang of an elastic job starts again with other members, or any gang with new code.
+    /// Nothing failed. The gang restarts with new code or, in an elastic job, with other members.
     Regroup,
-    /// Nothing failed: a user has suspended the job.
+    /// Nothing failed. A user has suspended the job.
     Suspended,
 }
 
@@ -174,16 +175,17 @@ pub struct Seen<'a> {
     pub gang: &'a Gang,
     /// The rules of the job.
     pub policy: &'a Policy,
-    /// The starts that failed before.
+    /// The earlier starts that failed.
     pub restarts: &'a Restarts,
-    /// How many masters have held the job, including this master. This master's starts have this epoch.
+    /// The epoch of the job's record. All starts under this driver have this epoch.
     pub epoch: u32,
     /// The time since the driver began.
     pub now: Duration,
 }
 
 impl Seen<'_> {
-    /// Whether an earlier master held the job. That master may have started runs that this master does not know yet.
+    /// Whether an earlier master, or an earlier driver of this master, held the job. There may be runs that this
+    /// driver has not observed yet.
     fn is_taken_over(&self) -> bool {
         self.epoch > 1
     }
@@ -194,18 +196,18 @@ impl Seen<'_> {
 pub struct Known {
     /// The number of the first start under this master.
     pub first: Generation,
-    /// The newest start that is known to be over.
+    /// The newest start that has ended, according to the record.
     pub newest_failed: Option<Generation>,
     /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
     pub leftovers: Leftovers,
-    /// What the job waits for, if an earlier master has halted it.
+    /// The state of the wait for new code, if an earlier master has halted the job.
     pub halted: Option<Halt>,
     /// The result of the job, if it has ended.
     pub result: Option<JobResult>,
 }
 
-/// The first phase of a job under its driver, and the first actions. If the job already has a result,
-/// the driver only releases the pods. A halted job goes on waiting, whatever has become of its pods.
+/// The first phase of a job under its driver, and the first actions. If the job already has a result, the driver only
+/// releases the pods. A halted job continues to wait, even if it has lost its pods.
 pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
     let Known { first, newest_failed, leftovers, halted, result } = known;
     match (result, halted) {
@@ -213,7 +215,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
         (None, None) => {
             let horizon = newest_failed.map(Generation::next);
             let gathering = Gathering { next: first, horizon, leftovers, ready_since: None };
-            // The first `step` creates the pods of an elastic job.
+            // The first `step` creates the pods of an elastic job. A suspended job has no pods.
             let has_none = policy.elastic.is_some() || policy.is_suspended;
             let actions = if has_none { vec![] } else { vec![Action::CreatePods] };
             (JobPhase::Pending { gathering, since: now }, actions)

@@ -18,7 +18,7 @@ use super::gang::{Gang, HelperUse, has_left, was_stopped};
 /// Time between SIGTERM and SIGKILL when a run is stopped after a success or a cancel. TensorFlow ignores SIGTERM,
 /// so a script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// Time beyond the grace after which the driver deletes a pod that has not ended, or has not reported its run's end.
+/// Time beyond the grace for a pod to end or to report the end of its run. After that, the driver deletes the pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time between SIGTERM and SIGKILL for the other members when a pod is evicted. It is shorter than
 /// [`RELEASE_TIMEOUT`], so that these members can still report their end.
@@ -29,14 +29,14 @@ const GATHER: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_millis(200);
 /// Maximum pause before a restart that does not count. A job on preemptible machines has many such restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales it by the `share`.
+/// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales the pause by `share`.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// After this time without a counted failure, an elastic job's earlier restarts do not use up `max_restarts` any more.
 pub const FORGIVE_AFTER: Duration = Duration::from_secs(600);
 
-/// The first exit code of a container that a signal ended: 128 and the signal's number. TFJob's restart policy `ExitCode`
-/// takes this one and later ones for failures that a restart can cure.
+/// The lowest exit code after which TFJob's restart policy `ExitCode` restarts a replica. If a signal ends a container,
+/// the exit code is 128 plus the signal's number.
 const FIRST_RETRYABLE: i32 = 128;
 
 /// The rules of one job.
@@ -46,8 +46,8 @@ pub struct Policy {
     pub start_timeout: Duration,
     /// See [`STOP_GRACE`].
     pub stop_grace: Duration,
-    /// The same after a success, for replicas that may still save or export a model. Pods with a template of the job have the
-    /// time that their template gives.
+    /// Time between SIGTERM and SIGKILL after a success, for replicas that may still save or export a model. If the
+    /// job has templates, this is the grace period of its pods.
     pub success_grace: Duration,
     /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods: that pod's own grace, at most
     /// [`LEAVING_GRACE_MAX`].
@@ -62,14 +62,14 @@ pub struct Policy {
     pub backoff: Duration,
     /// Exit codes for which a restart is useless.
     pub no_retry_exit_codes: BTreeSet<u8>,
-    /// What a failure of a replica of this role means; by default, that the job restarts.
+    /// The restart rules of roles. Without a rule for its role, a failed replica leads to a restart of the job.
     pub restart: BTreeMap<Role, RestartRule>,
     /// How long the job waits for new code when its script has failed; `None` if it does not wait.
     pub halt: Option<Duration>,
     /// What to do when a gang does not gather in time.
     pub on_start_timeout: OnStartTimeout,
-    /// Pause before the pods of a requeued gang are created again. It differs between jobs, so that two jobs that need
-    /// each other's resources do not create their pods at the same time.
+    /// Pause before the pods of a requeued gang are created again. The pause differs between jobs, so that two jobs
+    /// that need the same resources do not create their pods at the same time.
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
@@ -86,15 +86,15 @@ pub struct Policy {
 /// The rules of an elastic job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elastic {
-    /// How many workers the gang may have.
+    /// The minimum and the maximum number of workers.
     pub workers: Workers,
-    /// Maximum time that a gang waits for further workers before the job's first start, when it has enough.
+    /// Maximum time that a gang with enough workers waits for more workers before the job's first start.
     pub gather: Duration,
-    /// The same before later starts.
+    /// Maximum time that a gang with enough workers waits for more workers before a later start.
     pub settle: Duration,
     /// The user's choice for [`super::roster::grow_interval`].
     pub grow_interval: Option<Duration>,
-    /// How long a replica may be silent; `None` if only the back end says which pods are dead.
+    /// How long a replica may be silent; `None` if only the back end reports which pods are dead.
     pub lease: Option<Lease>,
 }
 
@@ -111,7 +111,7 @@ impl Elastic {
 pub struct Deadline {
     /// When the deadline passes, as the time since the driver began.
     pub at: Duration,
-    /// The time limit of the job, counted from its acceptance.
+    /// The time limit of the job, counted from its acceptance, without suspensions.
     pub given: Duration,
 }
 
@@ -153,15 +153,15 @@ pub enum Verdict {
 /// Whether a restart uses one of the job's restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
-    /// It uses one.
+    /// The restart uses one.
     Counted,
-    /// It uses none.
+    /// The restart uses none.
     Free,
 }
 
 impl Policy {
-    /// The rules of a job. `age` is the time since its acceptance. `share`, from 0 to 255, differs between jobs, so
-    /// that their pauses differ too.
+    /// The rules of a job. `age` is the time since its acceptance, without suspensions. `share`, from 0 to 255, differs
+    /// between jobs, so that their pauses differ too.
     pub fn of(spec: &JobSpec, age: Duration, share: u8) -> Self {
         let RunPolicy {
             max_restarts,
@@ -209,19 +209,19 @@ impl Policy {
         }
     }
 
-    /// Time after which the pods of replicas that were asked to stop are deleted.
+    /// Time from a stop request to the deletion of the pod, if its run has not ended.
     pub fn stop_limit(&self) -> Duration {
         self.stop_grace.max(self.success_grace) + self.release_timeout
     }
 
-    /// How long the job waits for new code after this failure; `None` if it does not wait. It waits only after a failure of
-    /// the script itself, and not if the script has asked for a restart that does not count.
+    /// How long the job waits for new code after this failure; `None` if it does not wait. The job waits only after a
+    /// failure of the script itself. It does not wait if the script has asked for a restart that does not count.
     pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
         let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
         self.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))
     }
 
-    /// Decides what to do about a failure after these restarts. `helper` is about the script that failed.
+    /// Decides what to do about a failure after these restarts. `helper` is how the failed script uses the helper.
     pub fn verdict(&self, failure: &Failure, helper: HelperUse, restarts: &Restarts) -> Verdict {
         match self.budget_of(failure, helper) {
             Some(Budget::Free) => {
@@ -241,8 +241,8 @@ impl Policy {
         }
     }
 
-    /// Whether a restart would count; `None` if a restart is useless. A script that has completed a step may ask for a restart
-    /// that does not count. Without a step, it could ask for one in every start.
+    /// Whether a restart would count; `None` if a restart is useless. A script that has completed a step may ask for a
+    /// restart that does not count. Without the condition of a step, a script could restart forever.
     pub fn budget_of(&self, failure: &Failure, helper: HelperUse) -> Option<Budget> {
         if failure.replica().is_some_and(|replica| self.ends_job(replica.role, failure)) {
             return None;
@@ -260,7 +260,7 @@ impl Policy {
         }
     }
 
-    /// Whether the rule of the replica's role says that its failure ends the job.
+    /// Whether this failure of a replica ends the job, by the restart rule of the replica's role.
     fn ends_job(&self, role: Role, failure: &Failure) -> bool {
         match (self.restart.get(&role), failure) {
             (Some(RestartRule::Never), _) => true,
@@ -287,7 +287,7 @@ impl Policy {
         }
     }
 
-    /// The pause doubles after each restart.
+    /// The pause before the next restart. The pause doubles after each restart.
     fn pause_after(&self, restarts: u32) -> Duration {
         let factor = 2_u32.checked_pow(restarts).unwrap_or(u32::MAX);
         self.backoff.saturating_mul(factor).min(seconds(BACKOFF_MAX_SECONDS))

@@ -49,13 +49,13 @@ impl<'a> Rendezvous<'a> {
         Self { spec, generation, members, ranks, cluster, peers, no_proxy, uid: "", restarts: 0, pushes: 0 }
     }
 
-    /// Sets the job's uid, which scripts for torchrun see.
+    /// Sets the job's uid, which scripts for torchrun receive.
     #[must_use]
     pub fn of_job(self, uid: &'a str) -> Self {
         Self { uid, ..self }
     }
 
-    /// The same after a user has pushed new code this often.
+    /// Sets how often a user has pushed new code.
     #[must_use]
     pub fn after_pushes(self, pushes: u32) -> Self {
         Self { pushes, ..self }
@@ -96,7 +96,7 @@ impl<'a> Rendezvous<'a> {
         Environment { tf_config: self.tf_config(replica), variables }
     }
 
-    /// TF_CONFIG of one member, unless the job needs none.
+    /// TF_CONFIG of one member; `None` if the job omits TF_CONFIG for a gang of one member.
     fn tf_config(&'a self, replica: ReplicaId) -> Option<TfConfig<'a, RawValue>> {
         let TfConfigOptions { omit_single, chief_is_master, extra } = &self.spec.tf_config;
         let task = Task::from(replica);
@@ -110,7 +110,7 @@ impl<'a> Rendezvous<'a> {
         u32::try_from(self.ranks.binary_search(&replica).ok()?).ok().map(Rank)
     }
 
-    /// The membership of a replica in this start. Evaluators have none: a job trains without them.
+    /// The membership of a replica in this start. An evaluator has no membership, because the job trains without it.
     pub fn membership(&self, replica: ReplicaId) -> Option<Membership> {
         let of = Role::ALL.into_iter().filter(|role| is_member(*role)).map(|role| self.count(role)).sum::<usize>();
         let of = u32::try_from(of).ok()?;
@@ -128,21 +128,20 @@ impl<'a> Rendezvous<'a> {
     }
 }
 
-/// The body of `POST /config`: a JSON object with a key for each variable; TF_CONFIG is itself an object.
-/// Lists of addresses are JSON already: each of a thousand members receives all thousand addresses.
+/// The body of `POST /config`: a JSON object with a key for each variable. The value of TF_CONFIG is itself an object.
+/// Lists of addresses are serialized once for all members: each of a thousand members receives all thousand addresses.
 #[derive(Debug)]
 pub struct Environment<'a> {
     tf_config: Option<TfConfig<'a, RawValue>>,
     variables: BTreeMap<&'a str, Variable<'a>>,
 }
 
-/// The value of a variable.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Variable<'a> {
-    /// This member's.
+    /// A value for this member only.
     Own(Value),
-    /// The same for all members.
+    /// A value that is the same for all members.
     OfAll(&'a RawValue),
 }
 
@@ -160,7 +159,7 @@ impl Serialize for Environment<'_> {
     }
 }
 
-/// The variables that are the same in every start: defaults, and the job's own variables, which win.
+/// The variables that are the same in every start: defaults, and the job's own variables, which override the defaults.
 pub(super) fn constants(spec: &JobSpec, role: Role) -> BTreeMap<&str, &str> {
     let mut variables = BTreeMap::from([
         (env::PYTHONUNBUFFERED, "1"),

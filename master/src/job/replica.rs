@@ -1,4 +1,4 @@
-//! The phase of each replica, computed from its pod and its agent; never stored.
+//! The phase of each replica. The phase is computed from the replica's pod and agent, and never stored.
 
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
@@ -9,11 +9,11 @@ use super::observation::{AgentState, LostRun, Observation, PodState};
 /// The phase of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaPhase {
-    /// Its pod is requested and has no address yet.
+    /// Its pod does not exist yet, or has no address yet.
     Requested,
-    /// Its pod has an address; its agent has not answered.
+    /// Its pod has an address, but its agent has not answered.
     Scheduled,
-    /// Its agent answers and has no environment for the current generation.
+    /// Its agent has answered and has no environment for the current generation.
     Joined,
     /// Its agent has the environment of this generation.
     Configured(Generation),

@@ -52,17 +52,17 @@ impl Roster {
 /// What a gathering gang does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// It starts with these members.
+    /// The gang starts with these members.
     Start(Roster),
-    /// It waits.
+    /// The gang waits.
     Wait {
         /// Since when there are enough members; `None` if there are too few.
         ready_since: Option<Duration>,
     },
 }
 
-/// Chooses the members of the next start. `ready_since` is what the last call returned while the same gang gathers.
-/// Workers that join do not extend the time that the gang waits for others.
+/// Chooses the members of the next start. `ready_since` is the value that the previous call for this start returned. A
+/// worker that joins does not extend the time that the gang waits for other workers.
 pub fn choose(gang: &Gang, elastic: &Elastic, ready_since: Option<Duration>, now: Duration) -> Choice {
     let (ready, missing): (Vec<&Member>, Vec<&Member>) =
         wanted(gang, elastic.workers).into_iter().partition(|place| is_ready(place));
@@ -74,7 +74,7 @@ pub fn choose(gang: &Gang, elastic: &Elastic, ready_since: Option<Duration>, now
     }
     let since = ready_since.unwrap_or(now);
     let is_over = now >= since + window(gang, elastic) || !missing.iter().any(|place| is_coming(place, now));
-    // The runs of the earlier start must be dead, also those in pods that the cluster is removing.
+    // All runs of the earlier start must be dead, also runs in pods that the cluster is removing.
     if is_over && !gang.any_place(|place| place.place.may_run) {
         return Choice::Start(roster);
     }
@@ -86,9 +86,9 @@ pub fn window(gang: &Gang, elastic: &Elastic) -> Duration {
     if last_start(gang).is_none() { elastic.gather } else { elastic.settle }
 }
 
-/// The replicas that should have a pod: the chief, the parameter servers, the evaluator, and the maximum of workers. The
-/// members of the last start come first, in the order of their seats; then other replicas with a pod; then the rest by
-/// index.
+/// The replicas that should have a pod: the chief, the parameter servers, the evaluator, and the maximum number of
+/// workers. Within a role, the members of the last start come first, in the order of their seats. Other replicas with
+/// a pod follow, then replicas without a pod by index.
 pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     let order = |place: &Member| {
         let known = place.place.enrolled;
@@ -109,16 +109,16 @@ pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     wanted
 }
 
-/// Why a running gang of an elastic job starts again although nothing failed.
+/// Why a running gang of an elastic job restarts although nothing failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
-    /// It has more workers than wanted.
+    /// The gang has more workers than wanted.
     Shrink,
-    /// Further workers can take part.
+    /// More workers can take part.
     Grow,
 }
 
-/// Whether a gang that has run since `since` must change its size. It does not once a member has succeeded.
+/// Whether a gang that has run since `since` must change its size. After a member has succeeded, returns `None`.
 pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) -> Option<Resize> {
     if gang.any(|member| member.phase.has_succeeded()) {
         return None;
@@ -132,8 +132,8 @@ pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) ->
     (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
 }
 
-/// Minimum time from a start to a restart that takes in new workers, unless every wanted worker is ready. By default, it is
-/// shorter if all scripts use the helper, because they lose no step.
+/// Minimum time from a start to a restart that adds workers. If every wanted worker is ready, the gang restarts
+/// earlier. The default is shorter if all scripts use the helper, because such scripts lose no step.
 pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {
@@ -144,27 +144,27 @@ pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
     elastic.grow_interval.unwrap_or(Duration::from_secs(by_default.into()))
 }
 
-/// The newest start that a replica's pod knows.
+/// The newest start in which any replica's pod is enrolled.
 pub fn last_start(gang: &Gang) -> Option<Generation> {
     gang.places().iter().filter_map(|place| Some(place.place.enrolled?.generation)).max()
 }
 
-/// Whether it has a pod that can take part in a start now or soon.
+/// Whether the replica has a pod that can take part in a start now or soon.
 fn is_living(place: &Member) -> bool {
     place.pod == Presence::Live && place.is_fit()
 }
 
-/// Whether the job's present number of workers includes it.
+/// Whether the job's current number of workers includes the replica.
 fn is_planned(place: &Member, workers: Workers) -> bool {
     place.id.role != Role::Worker || place.id.index < workers.max
 }
 
-/// Whether it can take part in a start now.
+/// Whether the replica can take part in a start now.
 fn is_ready(place: &Member) -> bool {
     place.has_joined() && is_living(place)
 }
 
-/// Whether it may soon be ready. A pod that cannot be scheduled is not.
+/// Whether the replica may soon be ready. A replica whose pod cannot be scheduled is not.
 fn is_coming(place: &Member, now: Duration) -> bool {
     let is_unhindered = place.waits_for.is_none();
     match (place.pod, &place.phase) {

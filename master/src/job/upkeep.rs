@@ -23,7 +23,7 @@ pub struct Upkeep {
     pub next: Option<Duration>,
 }
 
-/// Decides which pods to create and to delete. The pods of the gang's members stay, whatever their state: they show how
+/// Decides which pods to create and to delete. The pods of the gang's members stay in any state, because they show how
 /// the start ended.
 pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     let wanted = wanted(gang, workers);
@@ -54,15 +54,15 @@ fn may_recover(place: &Member) -> bool {
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause between two replacements of one replica's pod.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// After this time without a replacement, the next one is made at once.
+/// After this time without a replacement, the pauses begin again at [`FIRST_PAUSE`].
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// Spaces the replacements of one replica's pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replacements {
-    /// Pods created so far, without those that are forgotten.
+    /// The number of pods created so far. After [`FORGET_AFTER`], only one of them counts.
     created: u32,
-    /// When the newest one was created, as the time since the driver began.
+    /// When the newest pod was created, as the time since the driver began.
     last: Duration,
 }
 
@@ -105,6 +105,6 @@ mod tests {
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
         now += FORGET_AFTER;
         replacements.note(now);
-        assert_eq!(replacements.next_at() - now, FIRST_PAUSE, "as after the first replacement");
+        assert_eq!(replacements.next_at() - now, FIRST_PAUSE, "the pauses begin again at the shortest");
     }
 }

@@ -13,12 +13,12 @@ pub fn is_warm(spec: &JobSpec) -> bool {
     match &spec.run_policy.preload {
         Some(Preload::Never) => false,
         Some(Preload::Modules(_)) => true,
-        // Other jobs restart rarely, and a warm interpreter takes memory. New code starts the runs again.
+        // Elastic jobs and jobs with pushed code restart often. For other jobs, the memory would be wasted.
         None => spec.workers().is_some() || spec.code.is_some(),
     }
 }
 
-/// The request to the agents of a role, if the job is warm. It has the variables that are the same in every start.
+/// The request to the agents of a role, if the job is warm. It contains the variables that are the same in every start.
 pub fn request(spec: &JobSpec, role: Role) -> Option<WarmRequest> {
     let variable = |(name, value): (&str, &str)| Some((name.parse::<EnvName>().ok()?, value.to_owned()));
     let modules = match &spec.run_policy.preload {

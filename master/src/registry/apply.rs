@@ -17,16 +17,16 @@ use crate::tfjob::{Read, difference};
 pub struct Applied {
     /// The job.
     pub submitted: Submitted,
-    /// What changes in a job that was on record before.
+    /// The change of a job that was already on record.
     pub change: JobPatch,
 }
 
 impl Jobs {
-    /// Accepts the job of a TFJob. If it is on record already, suspends, resumes or scales it as the TFJob says.
+    /// Accepts the job of a TFJob. If the job is already on record, suspends, resumes or scales it to match the TFJob.
     ///
     /// # Errors
-    /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] if only the
-    /// code differs, and all others of [`Jobs::submit`] and [`Jobs::patch`].
+    /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] if
+    /// only the code differs, and the errors of [`Jobs::submit`] and [`Jobs::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
         let Read { spec, is_suspended } = tfjob;
         let name = spec.name.clone();
@@ -40,7 +40,7 @@ impl Jobs {
         }
     }
 
-    /// Checks a TFJob as [`Jobs::apply`] does, and changes nothing.
+    /// Checks a TFJob like [`Jobs::apply`], but changes nothing.
     ///
     /// # Errors
     /// As [`Jobs::apply`].
@@ -58,7 +58,8 @@ impl Jobs {
     /// Whether a record has this name.
     ///
     /// # Errors
-    /// [`JobsError::Store`], [`JobsError::Late`], and those of records that cannot be read.
+    /// [`JobsError::Store`], [`JobsError::Late`], and [`JobsError::Unreadable`] or [`JobsError::LaterFormat`] if the
+    /// record cannot be read.
     pub async fn is_on_record(&self, name: &JobName) -> Result<bool, JobsError> {
         let stored = in_time(name, async { self.context.store.get(name).await.map_err(of_store) }).await?;
         Ok(stored.is_some())
@@ -83,7 +84,7 @@ impl Jobs {
 /// The change that a TFJob makes to the job on record.
 ///
 /// # Errors
-/// [`JobsError::Exists`], [`JobsError::OtherTfJob`], [`JobsError::OtherCode`]: the TFJob is not this job.
+/// [`JobsError::Exists`], [`JobsError::OtherTfJob`] or [`JobsError::OtherCode`] if the TFJob describes another job.
 fn change_of(stored: &Stored, spec: &JobSpec) -> Result<JobPatch, JobsError> {
     let record = &stored.record;
     let name = || record.spec.name.clone();

@@ -1,4 +1,4 @@
-//! The code of the registry's jobs: checked before a job is accepted, and removed when no job uses it.
+//! Checks the code of a job before the registry accepts the job, and removes code that no job uses.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,7 +19,7 @@ use crate::code::{CodeError, CodeStore};
 use crate::driver::{Staged, Staging};
 use crate::store::Stored;
 
-/// How often unused code is looked for.
+/// Interval between two removals of unused code.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Jobs {
@@ -42,10 +42,10 @@ impl Jobs {
         checked.unwrap_or_else(|error| Err(CodeError::Disk(failed(error)))).map_err(JobsError::Code)
     }
 
-    /// Prepares a start with new code while the job goes on with its present code. Sends the new code to the agents, and waits
-    /// for them at most `wait`. If the job runs in a folder of this host, checks that Python can parse the script there.
+    /// Prepares a start with new code while the job continues with its current code. Sends the new code to the agents,
+    /// and waits for at most `wait`. If the job runs in a local folder, checks that Python can parse the script there.
     pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch, wait: Duration) -> Result<(), JobsError> {
-        // The change of the record reports an unknown job.
+        // If the job is unknown, the later change of its record returns the error.
         let Some(handle) = self.find(name).filter(|_| patch.pushes()) else { return Ok(()) };
         if handle.record.borrow().as_ref().is_some_and(|stored| stored.record.is_over()) {
             return Err(JobsError::TakesNoCode(name.clone()));
@@ -63,7 +63,7 @@ impl Jobs {
         }
     }
 
-    /// Sends this code to all agents of a job. Waits for them at most `wait`; after that, the delivery goes on.
+    /// Sends this code to all agents of a job. Waits for at most `wait`. After that, the delivery continues.
     async fn stage(&self, handle: &JobHandle, code: CodeId, wait: Duration) -> Result<(), JobsError> {
         let (progress, staged) = oneshot::channel();
         // A driver that has ended or panicked drops the request. The next driver sends the code before the next start.
@@ -82,7 +82,7 @@ impl Jobs {
         }
     }
 
-    /// Removes the code that no job on record uses, every [`SWEEP_INTERVAL`].
+    /// Every [`SWEEP_INTERVAL`], removes the code that no job on record uses.
     pub(super) async fn sweep_code(self: Arc<Self>) {
         let mut times = interval(SWEEP_INTERVAL);
         loop {

@@ -22,13 +22,13 @@ pub enum JobsError {
     /// Another job has this name.
     #[error("another job is named \"{0}\": choose another name, or delete that job first")]
     Exists(JobName),
-    /// A TFJob that was changed in a way that a job does not allow.
+    /// The TFJob was changed in a way that a job does not allow.
     #[error(
         "tfjob {0} is on record with another spec: only suspend and, with enableDynamicWorker, the number of workers may \
          change. Delete it first: client delete {0}"
     )]
     OtherTfJob(JobName),
-    /// A TFJob that was applied again with other code.
+    /// The TFJob was applied again with other code.
     #[error(
         "tfjob {0} is on record with other code. To start its scripts again with the new code: client push {0} FOLDER"
     )]
@@ -72,8 +72,8 @@ pub enum JobsError {
         /// The replicas that do not have the code.
         left: BTreeSet<ReplicaId>,
     },
-    /// An agent did not take the new code.
-    #[error("the job goes on with its present code, because an agent did not take the new code: {0}")]
+    /// An agent did not accept the new code.
+    #[error("the job continues with its current code, because an agent did not accept the new code: {0}")]
     NotStaged(String),
     /// The code that the job brings cannot be used.
     #[error(transparent)]
@@ -87,24 +87,24 @@ pub enum JobsError {
     /// This master creates its pods itself.
     #[error("agents cannot join this master: it creates its pods itself. Start a master with --backend joined")]
     NoMachines,
-    /// The agent names no number of workers, so it cannot begin a job.
+    /// The first agent of a job must give the number of workers, and this agent did not.
     #[error("no job is named \"{0}\": give --worker-num to begin one")]
     NotBegun(JobName),
-    /// The agent's rules are not those of the job.
-    #[error("job \"{name}\" has{rules}: give the same, or choose another --task")]
+    /// The agent's rules differ from the job's rules.
+    #[error("job \"{name}\" has{rules}: use the same flags, or choose another --task")]
     OtherRules {
         /// The job.
         name: JobName,
-        /// Its rules as flags, with a space before each.
+        /// The job's rules as flags, with a space before each flag.
         rules: String,
     },
-    /// An agent that is new cannot join a job that has ended.
+    /// A new agent cannot join a job that has ended.
     #[error("job \"{0}\" has ended: choose another --task, or remove it with client delete {0}")]
     Ended(JobName),
     /// The master, or a machine of the job, cannot reach the agent that wants to join.
     #[error("{by} cannot reach the agent at {agent} (--address): {reason}")]
     AgentUnreachable {
-        /// Who cannot reach it.
+        /// The program that cannot reach the agent.
         by: String,
         /// The address that the agent named.
         agent: SocketAddr,

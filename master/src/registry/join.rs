@@ -1,4 +1,4 @@
-//! What agents on bare machines ask of the registry: to join a job, and to leave it.
+//! Requests of agents on bare machines: to join a job, and to leave a job.
 
 use protocol::error::ErrorCode;
 use protocol::failure::Failure;
@@ -17,12 +17,12 @@ use crate::backend::joined::JoinedBackend;
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 
-/// Maximum characters of a boot id.
+/// Maximum length of a boot id in bytes.
 const BOOT_ID_MAX: usize = 64;
 
 impl Jobs {
-    /// Takes the message of an agent on a bare machine: gives it a place in this job, or notes that it leaves. The first
-    /// agent that joins submits the job.
+    /// Handles the message of an agent on a bare machine. Gives the agent a place in this job, or notes that the agent
+    /// leaves. The first agent that joins submits the job.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -43,7 +43,7 @@ impl Jobs {
         if view.result.is_none() && request.left.is_none() {
             self.probe(&job, &request, machines).await?;
         }
-        // An agent that learns the end of its job ends, too.
+        // After the answer that its job has ended, the agent ends too. So note that the agent leaves.
         let left = request.left.or(view.result.as_ref().map(|_| Left::Finished));
         let lease_seconds = Some(view.spec.run_policy.lease_seconds);
         let message = JoinRequest { lease_seconds, left, ..request };
@@ -60,7 +60,8 @@ impl Jobs {
         })
     }
 
-    /// The job of this name, if it is the one that the agent has joined before. Submits it for the first agent.
+    /// The job of this name. The first agent submits the job. An agent that has joined before can only join the same
+    /// job.
     async fn job_to_join(&self, name: &JobName, request: &JoinRequest) -> Result<JobHandle, JobsError> {
         match (self.find(name), &request.uid) {
             (Some(handle), None) => Ok(handle),
@@ -68,14 +69,15 @@ impl Jobs {
             (_, Some(_)) => Err(JobsError::Unknown(name.clone())),
             (None, None) => match self.submit(spec_of(name, request)?).await {
                 Ok(Submitted::Created(handle) | Submitted::Existing(handle)) => Ok(handle),
-                // Another machine was faster.
+                // The agent of another machine has just submitted the job.
                 Err(JobsError::Exists(name)) => self.find(&name).ok_or(JobsError::Exists(name)),
                 Err(error) => Err(error),
             },
         }
     }
 
-    /// Checks that this agent answers at its address and, if it is new, that another machine of the job can connect to it.
+    /// Checks that this agent answers at its address. If the agent is new, also checks that another machine of the job
+    /// can connect to the agent.
     async fn probe(&self, job: &JobKey, request: &JoinRequest, machines: &JoinedBackend) -> Result<(), JobsError> {
         let agent = request.address;
         let unreachable = |by: String, reason| Err(JobsError::AgentUnreachable { by, agent, reason });
@@ -91,13 +93,13 @@ impl Jobs {
             Err(AgentError::Refused { status: 502, detail }) => {
                 unreachable(format!("{replica} at {neighbour}"), detail)
             }
-            // Other errors are the neighbour's own: it may be lost.
+            // Any other error is a failure of the neighbour, which may be lost.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 }
 
-/// The id becomes a part of a URL.
+/// Checks a boot id, because it becomes a part of a URL.
 fn check_boot_id(boot_id: &str) -> Result<(), Refusal> {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if !boot_id.is_empty() && boot_id.len() <= BOOT_ID_MAX && boot_id.bytes().all(is_fine) {

@@ -1,4 +1,4 @@
-//! What users ask of the registry: to accept a job, to change its number of workers, to suspend, end or delete it.
+//! Requests of users: to submit, change, suspend, resume, end or delete a job.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::store::{Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError,
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for a request that writes a record, over all its calls. A client waits 30 s for an answer.
+/// Maximum time for all calls of a request that writes a record. A client waits 30 s for an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
-/// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request, and the
-/// delivery goes on. The rest of [`WRITE_TIMEOUT`] is for the record.
+/// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request while the
+/// delivery continues. The rest of [`WRITE_TIMEOUT`] is for the record.
 const STAGING_WAIT: Duration = Duration::from_secs(15);
 
 impl Jobs {
@@ -69,7 +69,7 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits until a recorded job is in the registry. Until then, the registry may hold an earlier job with this name.
+    /// Waits until a recorded job is in the registry. Until then, an earlier job with this name may be there.
     pub(super) async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();
@@ -84,11 +84,11 @@ impl Jobs {
         timeout(ARRIVAL_TIMEOUT, arrival).await.ok().flatten().ok_or_else(|| JobsError::Slow(name.clone()))
     }
 
-    /// Records a user's wish, which the driver then follows. An unreadable record can only be deleted.
+    /// Records a user's wish. The driver then acts on the wish. An unreadable record can only be deleted.
     ///
     /// # Errors
-    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`], [`JobsError::Store`] and
-    /// [`JobsError::Late`].
+    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::LaterFormat`], [`JobsError::NotKept`],
+    /// [`JobsError::Pods`], [`JobsError::Store`] and [`JobsError::Late`].
     pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
         in_time(name, self.put_wish_on_record(name, wish)).await
     }
@@ -110,12 +110,13 @@ impl Jobs {
         }
     }
 
-    /// Changes the number of workers of an elastic job, suspends or resumes a job, or gives it new code. The driver then
-    /// follows the record. Returns the changed record.
+    /// Changes the number of workers of an elastic job, suspends or resumes a job, or records its new code. The driver
+    /// then acts on the record. Returns the changed record.
     ///
     /// # Errors
-    /// [`JobsError::Spec`], [`JobsError::Over`], [`JobsError::Refused`], [`JobsError::Code`], [`JobsError::NotPushable`],
-    /// [`JobsError::TakesNoCode`], [`JobsError::NotStaged`], [`JobsError::Underway`], and those of [`Self::wish`].
+    /// [`JobsError::Spec`], [`JobsError::Over`], [`JobsError::Refused`], [`JobsError::Code`],
+    /// [`JobsError::NotPushable`], [`JobsError::TakesNoCode`], [`JobsError::NotStaged`], [`JobsError::Underway`], and
+    /// the errors of [`Self::wish`].
     pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
         self.patch_within(name, patch, STAGING_WAIT).await
     }
@@ -128,8 +129,8 @@ impl Jobs {
         in_time(name, self.put_patch_on_record(name, patch, wait)).await
     }
 
-    /// If the number of workers rises, checks whether the back end has room for them. Errors of the change itself come
-    /// later.
+    /// If the number of workers rises, checks whether the back end accepts the job with more workers. Does not report
+    /// an invalid change: the later change of the record returns that error.
     async fn admit_patched(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
         let Some(handle) = self.find(name).filter(|_| patch.scales()) else { return Ok(()) };
         let (spec, now) = {
@@ -189,7 +190,7 @@ impl Jobs {
     }
 }
 
-/// Changes a record as a user asks. After an error, the record must not be written.
+/// Applies a user's change to a record. If this function returns an error, the record must not be written.
 fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(), JobsError> {
     if patch.scales() {
         let workers = record.spec.patched(record.desired, patch).map_err(JobsError::Spec)?;
@@ -214,7 +215,6 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
     }
 }
 
-/// Suspends or resumes a job.
 fn suspend(record: &mut JobRecord, is_suspended: bool, now: UnixMillis) {
     record.suspension.set(is_suspended, now);
     if is_suspended {
@@ -222,7 +222,6 @@ fn suspend(record: &mut JobRecord, is_suspended: bool, now: UnixMillis) {
     }
 }
 
-/// Removes a job's output.
 pub(super) async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
     if let Err(error) = logs.remove().await {
         warn!(%job, %error, "could not remove the job's output");

@@ -1,5 +1,5 @@
-//! Injected faults. A fault can strike a master at each point at which the master changes something outside itself.
-//! This file decides when a fault strikes. The wrappers of store, back end and agent client ask it.
+//! Injected faults. A fault can strike before and after each action of a master on a record, a pod or an agent. This
+//! file decides when a fault strikes. The wrappers of store, back end and agent client ask this file at each point.
 
 mod agents;
 mod backend;
@@ -21,10 +21,10 @@ pub use self::store::ChaosStore;
 use master::agent_client::Interceptor;
 use master::driver::Context;
 
-/// The variable of the program `chaos-master` that holds its [`Strike`].
+/// The environment variable from which the program `chaos-master` reads its [`Strike`].
 pub const STRIKE_VARIABLE: &str = "MUSTER_CHAOS";
 
-/// The faults of one master. By default there are none.
+/// The faults of one master. By default, a master has no faults.
 #[derive(Debug, Default)]
 pub struct Chaos(watch::Sender<State>);
 
@@ -107,7 +107,7 @@ impl Chaos {
         });
     }
 
-    /// Runs an action, with faults before and after it.
+    /// Runs an action. A fault can strike before the action and after it.
     pub(crate) async fn around<T, E>(
         &self,
         deed: Option<Deed>,
@@ -147,7 +147,7 @@ impl Chaos {
         }
     }
 
-    /// Counts a passing of this point, and returns the fault that strikes at it.
+    /// Counts that the master passes this point. Returns the fault that strikes now, if any.
     fn strike(&self, point: Point) -> Option<Fault> {
         let mut struck = None;
         self.0.send_if_modified(|state| {

@@ -8,7 +8,7 @@ use protocol::routes;
 
 use master::store::JobRecord;
 
-/// An action by which a master changes the world outside itself.
+/// An action of a master on something outside its process: a record, a network policy, a pod or an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deed {
     /// Create the record of a new job.
@@ -23,15 +23,15 @@ pub enum Deed {
     Join,
     /// Offer code to an agent.
     Offer,
-    /// Send an agent the files of the code that it misses.
+    /// Send an agent the files of the code that the agent lacks.
     Send,
-    /// Give an agent its environment.
+    /// Send an agent its environment.
     Configure,
-    /// Tell an agent to run.
+    /// Ask an agent to run exec.py.
     Run,
     /// Ask an agent for the status of its run.
     Follow,
-    /// Tell an agent to stop its run.
+    /// Ask an agent to stop its run.
     Stop,
     /// Record that a start failed and the job restarts.
     MakeUp,
@@ -41,7 +41,7 @@ pub enum Deed {
     Push,
     /// Record how the job ended.
     Conclude,
-    /// Tell an agent to shut down.
+    /// Ask an agent to shut down.
     Finish,
     /// Delete a pod.
     DeletePod,
@@ -49,7 +49,7 @@ pub enum Deed {
     DeleteAll,
     /// Delete the record.
     Forget,
-    /// Record what a user wishes.
+    /// Record a user's wish.
     Wish,
 }
 
@@ -78,7 +78,7 @@ impl Deed {
         Self::Wish,
     ];
 
-    /// The action that replaces one record by another. `None` if the change belongs to no action.
+    /// The action that changes a record from `before` to `after`. `None` if the change belongs to no action.
     pub(super) fn of_update(before: &JobRecord, after: &JobRecord) -> Option<Self> {
         if after.epoch != before.epoch {
             Some(Self::Adopt)
@@ -113,7 +113,7 @@ impl Deed {
         }
     }
 
-    /// Whether only masters of jobs that bring code do this.
+    /// Whether a master performs this action only for a job that brings code.
     pub fn is_about_code(self) -> bool {
         matches!(self, Self::Offer | Self::Send | Self::Halt | Self::Push)
     }
@@ -154,7 +154,7 @@ pub enum Point {
 }
 
 impl Point {
-    /// Every point that masters pass in jobs that bring no code.
+    /// Every point that a master passes for a job that brings no code.
     pub fn without_code() -> impl Iterator<Item = Self> {
         Self::all().filter(|point| !point.deed().is_about_code())
     }
@@ -196,7 +196,7 @@ pub enum Fault {
     AnswerLost,
     /// The whole master freezes until it is released.
     Freeze,
-    /// This one action is delayed until it is released; the rest of the master continues.
+    /// Only this action is delayed, until it is released. The rest of the master continues.
     Delay,
 }
 
@@ -208,8 +208,7 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // No driver performs these actions. A panic in them becomes an answer with status 500, which the client
-            // handles.
+            // No driver performs these actions. After a panic, the client handles an answer with status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
                 !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
             }
@@ -235,7 +234,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One fault at one point. With a `passing` of 3, it strikes when the master passes the point for the third time.
+/// One fault at one point. With a `passing` of 3, the fault strikes when the master passes the point a third time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strike {
     /// The point.

@@ -1,5 +1,5 @@
-//! Rules for each change of a job's record, whoever writes the record and whatever happens to the writers. A rule
-//! compares only the record before the change with the record after it.
+//! Rules that each change of a job's record must keep, also if faults strike the masters that write the record. A rule
+//! compares the record before the change with the record after the change.
 
 use master::store::JobRecord;
 
@@ -13,9 +13,9 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         (before.wish > now.wish, "a wish was lowered"),
         // The epoch also rises when a driver of the same master panics and another driver continues.
         (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch fell, or did not rise with a new holder"),
-        (now.epoch > before.epoch + 1, "the epoch leaps"),
+        (now.epoch > before.epoch + 1, "the epoch rose by more than one"),
         (now.holder < before.holder, "a master has taken the job from a master that began later"),
-        (has_ended_otherwise, "how the job ended has changed"),
+        (has_ended_otherwise, "the recorded end of the job has changed"),
         (now.pushes < before.pushes, "a push was forgotten"),
         (now.restarts.total() < before.restarts.total(), "a restart was forgotten"),
         (now.restarts.failed_starts.len() < before.restarts.failed_starts.len(), "a failed start was forgotten"),

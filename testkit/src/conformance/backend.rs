@@ -17,12 +17,11 @@ use master::job::plan;
 /// Maximum time for a back end to carry out a request.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Runs the suite on a back end without pods of this job. The spec needs at least two replicas, and its exec.py
-/// must exit with 0 if it runs with an empty environment. `uid` is the uid of the job's record, if there is one. The
-/// agents' token is derived from `key`.
+/// Runs the suite on a back end without pods of this job. The spec needs at least two replicas. The suite starts no
+/// exec.py. `uid` is the uid of the job, as in its record if a record exists. The agents' token is derived from `key`.
 ///
 /// # Panics
-/// If a rule is broken; the message names it.
+/// If a rule is broken. The message describes the failure.
 pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str, key: &AgentKey) {
     let token = key.token(uid);
     let agents = AgentClient::new().with_token(&token);
@@ -64,11 +63,11 @@ impl Suite<'_> {
         for replica in &self.replicas {
             self.create(*replica).await;
         }
-        let table = self.until("all run", |table| self.replicas.iter().all(|id| is_running(table, *id))).await;
+        let table = self.until("all pods run", |table| self.replicas.iter().all(|id| is_running(table, *id))).await;
         for (id, pod) in &table {
-            let PodState::Running(addresses) = pod.state else { panic!("{id} is {pod:?}") };
+            let PodState::Running(addresses) = pod.state else { panic!("{id} does not run: {pod:?}") };
             let answer = self.agents.status(addresses.agent, None).await;
-            assert!(matches!(answer, Ok(AgentAnswer::Status(_))), "{id} answers {answer:?}");
+            assert!(matches!(answer, Ok(AgentAnswer::Status(_))), "{id} gives no status: {answer:?}");
         }
     }
 
@@ -81,9 +80,9 @@ impl Suite<'_> {
     async fn every_pod_has_addresses_of_its_own(&self) {
         let mut seen = std::collections::HashSet::new();
         for (id, pod) in self.table() {
-            let PodState::Running(addresses) = pod.state else { panic!("{id} is {pod:?}") };
-            assert!(seen.insert(addresses.agent), "{id} shares its agent's address");
-            assert!(seen.insert(addresses.tensorflow), "{id} shares its TensorFlow's address");
+            let PodState::Running(addresses) = pod.state else { panic!("{id} does not run: {pod:?}") };
+            assert!(seen.insert(addresses.agent), "another pod uses the agent's address of {id}");
+            assert!(seen.insert(addresses.tensorflow), "another pod uses the TensorFlow address of {id}");
         }
     }
 
@@ -94,7 +93,7 @@ impl Suite<'_> {
 
     async fn a_pod_whose_agent_finishes_stays_listed_as_ended(&self) {
         let first = self.replicas[0];
-        let PodState::Running(addresses) = self.table()[&first].state else { panic!("it ran a moment ago") };
+        let PodState::Running(addresses) = self.table()[&first].state else { panic!("{first} does not run") };
         self.agents.finish(addresses.agent).await.expect("an idle agent finishes");
         self.until("the pod has ended", |table| matches!(state(table, first), Some(PodState::Terminated { .. }))).await;
         self.create(first).await;
@@ -105,33 +104,33 @@ impl Suite<'_> {
         for replica in &self.replicas {
             self.delete(*replica).await;
         }
-        self.until("none is listed", PodTable::is_empty).await;
+        self.until("no pod is listed", PodTable::is_empty).await;
         self.delete(self.replicas[0]).await;
     }
 
     async fn a_deleted_pod_can_be_created_again(&self) {
         let first = self.replicas[0];
         self.create(first).await;
-        let earlier = self.until("it runs again", |table| is_running(table, first)).await;
+        let earlier = self.until("the first pod runs", |table| is_running(table, first)).await;
         self.delete(first).await;
-        self.until("none is listed", PodTable::is_empty).await;
+        self.until("no pod is listed", PodTable::is_empty).await;
         self.create(first).await;
-        let later = self.until("it runs once more", |table| is_running(table, first)).await;
+        let later = self.until("the second pod runs", |table| is_running(table, first)).await;
         assert_ne!(
             earlier[&first].incarnation, later[&first].incarnation,
             "a pod that is created again has a new incarnation"
         );
         self.delete(first).await;
-        self.until("none is listed", PodTable::is_empty).await;
+        self.until("no pod is listed", PodTable::is_empty).await;
     }
 
     async fn all_pods_of_a_job_can_be_deleted_at_once(&self) {
         for replica in &self.replicas {
             self.create(*replica).await;
         }
-        self.until("all are listed", |table| table.len() == self.replicas.len()).await;
+        self.until("all pods are listed", |table| table.len() == self.replicas.len()).await;
         self.backend.delete_all(&self.job).await.expect("delete all");
-        self.until("none is listed", PodTable::is_empty).await;
+        self.until("no pod is listed", PodTable::is_empty).await;
         self.backend.delete_all(&self.job).await.expect("deleting no pods succeeds");
     }
 

@@ -8,7 +8,7 @@ use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent,
 /// Runs the suite on an empty store.
 ///
 /// # Panics
-/// If a rule is broken; the message names it.
+/// If a rule is broken. The message describes the failure.
 pub async fn check(store: &dyn JobStore) {
     a_created_record_is_read_back(store).await;
     a_taken_name_is_refused(store).await;
@@ -50,7 +50,7 @@ async fn a_taken_name_is_refused(store: &dyn JobStore) {
 }
 
 async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
-    let read = store.get(&record("first").spec.name).await.expect("get").expect("it is there");
+    let read = store.get(&record("first").spec.name).await.expect("get").expect("the record exists");
     let raised = JobRecord { epoch: 2, ..read.record.clone() };
     let updated = store.update(raised.clone(), &read.version).await.expect("update");
     assert_eq!(updated.record.epoch, 2);
@@ -63,7 +63,7 @@ async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
 
 async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     let name = record("first").spec.name;
-    let before = store.get(&name).await.expect("get").expect("it is there").record;
+    let before = store.get(&name).await.expect("get").expect("the record exists").record;
     let raise = || {
         amend(store, &name, |record| {
             record.epoch += 1;
@@ -72,7 +72,7 @@ async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     };
     let (one, two) = tokio::join!(raise(), raise());
     assert_eq!((one.is_ok(), two.is_ok()), (true, true));
-    let after = store.get(&name).await.expect("get").expect("it is there").record;
+    let after = store.get(&name).await.expect("get").expect("the record exists").record;
     assert_eq!((after.epoch, after.revision), (before.epoch + 2, before.revision + 2));
 }
 
@@ -93,9 +93,9 @@ async fn a_watch_sends_all_records_and_then_each_change(store: &dyn JobStore) {
 async fn deleting_is_final_and_can_be_repeated(store: &dyn JobStore) {
     for name in ["first", "another"] {
         let name = record(name).spec.name;
-        let uid = store.get(&name).await.expect("get").expect("it is there").record.uid;
-        store.delete(&name, "another uid").await.expect("a record with another uid is not deleted");
-        assert!(store.get(&name).await.expect("get").is_some());
+        let uid = store.get(&name).await.expect("get").expect("the record exists").record.uid;
+        store.delete(&name, "another uid").await.expect("a delete with another uid succeeds");
+        assert!(store.get(&name).await.expect("get").is_some(), "a delete with another uid changes nothing");
         store.delete(&name, &uid).await.expect("delete");
         store.delete(&name, &uid).await.expect("deleting an absent record succeeds");
         assert_eq!(store.get(&name).await.expect("get"), None);

@@ -1,4 +1,4 @@
-//! A fake agent, which starts no process. It answers like an agent, and the test ends its run.
+//! A fake agent. It answers like an agent, but starts no process. The caller decides when its run ends.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,9 +28,9 @@ pub(super) struct Shared {
     pub(super) output: watch::Sender<Vec<u8>>,
     /// How many of the next connections for output break before the first byte.
     pub(super) logs_to_cut: AtomicU32,
-    /// Whether its output ends without the trailer that names the run.
+    /// Whether the output ends without the trailer that names the run.
     pub(super) hides_ends: AtomicBool,
-    /// How many status requests it received.
+    /// How many status requests the agent has received.
     pub(super) polls: watch::Sender<u64>,
     /// Cloned by each status request while it waits for news.
     pub(super) waiting_poll: Arc<()>,
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) finished: CancellationToken,
     pub(super) gone: CancellationToken,
     pub(super) stays: AtomicBool,
-    /// How it takes code.
+    /// How the agent responds to new code.
     pub(super) takes_code: watch::Sender<TakesCode>,
     pub(super) kind: AgentKind,
 }
@@ -54,25 +54,25 @@ pub(super) struct Shared {
 pub(super) enum AgentKind {
     /// An agent of this product.
     Ours,
-    /// The first prototype's agent. It has only `/config` and `/run`, starts a run at every `/run`, and exits with its
-    /// run.
+    /// The first prototype's agent. It has only `/config` and `/run`. Every `/run` starts a run, and the agent exits
+    /// with it.
     Prototype,
 }
 
-/// How a fake agent takes code.
+/// How a fake agent responds to new code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakesCode {
-    /// Without delay.
+    /// The agent accepts code at once.
     AtOnce,
-    /// Never. It refuses all code with this answer, like an agent whose disk is full.
+    /// The agent refuses all code with this answer, like an agent whose disk is full.
     Never((StatusCode, &'static str)),
-    /// It does not answer a manifest, like an agent whose node is dead.
+    /// The agent does not answer a manifest, like an agent whose node is dead.
     StallsAtOffer,
-    /// It answers a manifest but not the blobs after it, like an agent with a slow disk.
+    /// The agent answers a manifest but not the blobs after it, like an agent with a slow disk.
     StallsAtBlobs,
 }
 
-/// The requests that an agent received, and their effects.
+/// The requests that an agent has received, and their effects.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Each environment, with its generation.
@@ -81,7 +81,7 @@ pub struct History {
     pub warmed: Vec<WarmRequest>,
     /// How often code was offered.
     pub offers: u32,
-    /// The blobs that it received, in their order.
+    /// The received blobs, in the order of arrival.
     pub blobs: Vec<Sha256>,
     /// The manifest of the code that was offered last.
     pub(super) manifest: Option<Manifest>,
@@ -102,11 +102,11 @@ pub struct History {
 /// A change of an agent's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentEvent {
-    /// It accepted this environment, for a start with this code.
+    /// The agent accepted this environment, for a start with this code.
     Configured(Generation, Value, Option<CodeId>),
-    /// Its exec.py was started.
+    /// The agent started exec.py.
     Started(Generation),
-    /// Its run ended.
+    /// The agent's run ended.
     Ended {
         /// The generation of the run; `None` if the agent has received none.
         generation: Option<Generation>,
@@ -115,7 +115,7 @@ pub enum AgentEvent {
         /// Whether a stop request ended the run.
         stopped: bool,
     },
-    /// It vanished, together with its run.
+    /// The agent vanished, together with its run.
     Gone,
 }
 
@@ -145,7 +145,7 @@ impl FakeAgent {
         }))
     }
 
-    /// The address on which it answers.
+    /// The address on which the agent answers.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
@@ -155,7 +155,7 @@ impl FakeAgent {
         self.history_mut().clone()
     }
 
-    /// Forgets all effects, and all environments except the newest one. In large gangs, environments take much memory.
+    /// Forgets all effects, and all environments except the newest. In large gangs, environments use much memory.
     pub fn forget(&self) {
         let mut history = self.history_mut();
         let old = history.configs.len().saturating_sub(1);
@@ -169,26 +169,26 @@ impl FakeAgent {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until its run has started.
+    /// Waits until the agent's run has started.
     pub async fn started(&self) {
         let mut status = self.0.status.subscribe();
         status.wait_for(|status| status.state == RunState::Running).await.expect("the sender lives in the agent");
     }
 
-    /// Makes it refuse every environment with this answer, like an agent that is shutting down, or like a proxy.
+    /// Makes the agent refuse every environment with this answer, like an agent that is shutting down, or like a proxy.
     pub fn refuse_environments(&self, answer: (StatusCode, &'static str)) {
         self.history_mut().refusal = Some(answer);
     }
 
-    /// Makes it take code in this way from now on.
+    /// From now on, the agent responds to new code in this way.
     pub fn take_code(&self, how: TakesCode) {
         self.0.takes_code.send_replace(how);
     }
 
-    /// Waits while it takes code in this way.
+    /// Waits while the agent stalls in this way.
     ///
     /// # Errors
-    /// Its refusal, if it refuses code.
+    /// The refusal, if the agent refuses code.
     pub(super) async fn until_it_takes_code(&self, stall: TakesCode) -> Result<(), (StatusCode, &'static str)> {
         let mut takes = self.0.takes_code.subscribe();
         match *takes.wait_for(|takes| *takes != stall).await.expect("the sender lives in the agent") {
@@ -197,28 +197,28 @@ impl FakeAgent {
         }
     }
 
-    /// Makes it lose all code that it has received.
+    /// Makes the agent lose all code that it has received.
     pub fn lose_code(&self) {
         self.history_mut().blobs.clear();
         self.change(|status| status.code = CodeStatus::default());
     }
 
-    /// Makes its run print a text.
+    /// Makes the agent's run print a text.
     pub fn print(&self, text: &str) {
         self.0.output.send_modify(|output| output.extend_from_slice(text.as_bytes()));
     }
 
-    /// Makes the next `times` connections for its output break.
+    /// Makes the next `times` connections for the agent's output break.
     pub fn cut_logs(&self, times: u32) {
         self.0.logs_to_cut.store(times, Ordering::Relaxed);
     }
 
-    /// Makes it end its output without saying that the run has ended, like an agent of an earlier version.
+    /// Makes the output end without the trailer that names the run, as with an agent of an earlier version.
     pub fn hide_ends(&self) {
         self.0.hides_ends.store(true, Ordering::Relaxed);
     }
 
-    /// How many status requests it received.
+    /// How many status requests the agent has received.
     pub fn polls(&self) -> u64 {
         *self.0.polls.borrow()
     }
@@ -231,27 +231,27 @@ impl FakeAgent {
         polls.wait_for(|polls| *polls > before).await.expect("the sender lives in the agent");
     }
 
-    /// Whether a master waits for its next status and for its output.
+    /// Whether a master waits for the agent's next status and for its output.
     pub fn is_followed(&self) -> bool {
         [&self.0.waiting_poll, &self.0.waiting_reader].into_iter().all(|waiting| Arc::strong_count(waiting) > 1)
     }
 
-    /// Cuts it off from all masters, or connects it again. Its run goes on.
+    /// Cuts the agent off from all masters, or connects the agent again. The run continues.
     pub fn cut_off(&self, is_cut_off: bool) {
         self.0.is_cut_off.send_replace(is_cut_off);
     }
 
-    /// Its clock.
+    /// The agent's clock.
     pub(super) fn clock() -> ClockMillis {
         static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
-        ClockMillis(BOOT.elapsed().as_millis().try_into().expect("a test ends some day"))
+        ClockMillis(BOOT.elapsed().as_millis().try_into().expect("the milliseconds of a test fit"))
     }
 
-    /// Renews its fence, and ends its run when the fence has passed.
+    /// Renews the agent's fence, and ends the run when the fence has passed.
     pub(super) fn renew(&self, renewal: Renewal) {
         let fence = || self.0.fence.lock().unwrap_or_else(PoisonError::into_inner);
         fence().renew(renewal, Self::clock());
-        let until = fence().until().expect("it was renewed");
+        let until = fence().until().expect("the fence was just renewed");
         let (agent, left) = (self.clone(), until.0.saturating_sub(Self::clock().0));
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(left)).await;
@@ -264,7 +264,7 @@ impl FakeAgent {
         });
     }
 
-    /// Ends its run. A run that has ended stays as it is.
+    /// Ends the agent's run with this outcome. If the agent has no live run, changes nothing.
     pub fn exit(&self, outcome: ExitOutcome) {
         let mut history = self.history_mut();
         if self.status().state != RunState::Running {
@@ -276,17 +276,17 @@ impl FakeAgent {
         }
     }
 
-    /// Ends its run as a stop request does.
+    /// Ends the agent's run as a stop request does.
     pub fn end_as_stopped(&self) {
         self.end(&mut self.history_mut(), ExitOutcome::Signal(15), true);
     }
 
-    /// Makes its script report this with the helper.
+    /// Makes the script report this progress with the helper.
     pub fn report(&self, progress: Progress) {
         self.change(|status| status.helper = Some(progress));
     }
 
-    /// The status of its run.
+    /// The status of the agent's run.
     pub fn status(&self) -> RunStatus {
         self.0.status.borrow().clone()
     }
@@ -302,17 +302,17 @@ impl FakeAgent {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Makes it ignore `/finish`, like an agent on a slow node.
+    /// Makes the agent ignore `/finish`, like an agent on a slow node.
     pub fn stay(&self) {
         self.0.stays.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until it finishes.
+    /// Waits until the agent finishes.
     pub(super) async fn finished(&self) {
         self.0.finished.cancelled().await;
     }
 
-    /// Makes it unreachable.
+    /// Makes the agent unreachable, and notes that it vanished.
     pub(super) fn vanish(&self) {
         self.0.gone.cancel();
         self.history_mut().note(AgentEvent::Gone);

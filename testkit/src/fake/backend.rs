@@ -1,5 +1,5 @@
-//! Pods in memory, each with an agent that answers over real HTTP on its own loopback address. The tests, which decide
-//! when a run ends, and the benchmark use them.
+//! Pods in memory, for the tests and the benchmark. Each pod has an agent that answers over real HTTP on its own
+//! loopback address. The caller decides when a run ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,11 +23,11 @@ use super::routes;
 /// How pods start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// With an agent that answers at once.
+    /// Pods start at once, with an agent that answers.
     AtOnce,
-    /// With an agent of the first prototype that answers at once.
+    /// Pods start at once, with an agent of the first prototype that answers.
     Prototypes,
-    /// Never. They stay pending, for this reason.
+    /// Pods never start. They stay pending, for this reason.
     Never(&'static str),
 }
 
@@ -40,13 +40,13 @@ struct Shared {
     arrival: Arrival,
     jobs: Mutex<HashMap<JobName, JobPods>>,
     history: Mutex<Vec<PodEvent>>,
-    /// The replicas whose next pods stay pending, and why.
+    /// The replicas whose next pods stay pending, and the reason.
     pending: Mutex<(Vec<ReplicaId>, String)>,
-    /// The replicas whose pods cannot be deleted.
+    /// The replicas whose pods only an unconfirmed deletion removes.
     held: Mutex<BTreeSet<ReplicaId>>,
     /// The replicas whose next pods are deleted before the watch lists them.
     unlisted: Mutex<BTreeSet<ReplicaId>>,
-    /// How the next agents of these replicas take code.
+    /// How the next agents of these replicas respond to new code.
     take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
 }
 
@@ -66,11 +66,11 @@ pub struct PodEvent {
 /// The kind of change in a [`PodEvent`].
 #[derive(Debug, Clone)]
 pub enum PodChange {
-    /// It was created, with this agent if it has one.
+    /// The pod was created, with this agent. `None` if the pod has no agent.
     Created(Option<FakeAgent>),
-    /// It ended, and is still listed.
+    /// The pod ended, and is still listed.
     Ended,
-    /// It was deleted.
+    /// The pod was deleted.
     Deleted,
 }
 
@@ -103,7 +103,7 @@ impl JobPods {
     }
 }
 
-/// The next pod's address. Each pod of this process has a different address, because all use the same TensorFlow port.
+/// The next pod's address. Each pod of this process has its own address, because all pods use the same TensorFlow port.
 static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1]));
 
 impl FakeBackend {
@@ -128,12 +128,12 @@ impl FakeBackend {
         self.lock()[job].agents[&replica].clone()
     }
 
-    /// From now on, pods of these replicas stay pending for this reason.
+    /// From now on, new pods of these replicas stay pending for this reason.
     pub fn keep_pending(&self, replicas: &[ReplicaId], reason: &str) {
         *self.pending() = (replicas.to_vec(), reason.to_owned());
     }
 
-    /// From now on, a deletion of this replica's pod is not confirmed, as on a dead node.
+    /// From now on, only [`PodBackend::delete_unconfirmed`] removes this replica's pod, as on a dead node.
     pub fn hold(&self, replica: ReplicaId) {
         self.held().insert(replica);
     }
@@ -151,7 +151,7 @@ impl FakeBackend {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, new agents of these replicas take code in this way.
+    /// From now on, new agents of these replicas respond to new code in this way.
     pub fn take_code(&self, replicas: impl IntoIterator<Item = ReplicaId>, how: TakesCode) {
         self.takes_code().extend(replicas.into_iter().map(|id| (id, how)));
     }
@@ -199,12 +199,12 @@ impl FakeBackend {
         self.lock().get(job).map(|pods| pods.agents.clone()).unwrap_or_default()
     }
 
-    /// The number of pods, including ended ones.
+    /// The number of pods, including ended pods.
     pub fn pods(&self) -> usize {
         self.lock().values().map(|pods| pods.table.borrow().len()).sum()
     }
 
-    /// Replaces a pod by another one, in one change of the table.
+    /// Replaces a pod by another pod, in one change of the table.
     ///
     /// # Panics
     /// If the job has no pods.

@@ -104,7 +104,7 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
     agent
 }
 
-/// Passes requests and answers on, unless the agent is cut off.
+/// Passes on requests and answers. While the agent is cut off, neither gets through.
 async fn network(State(agent): State<FakeAgent>, request: Request, next: Next) -> Response {
     let mut is_cut_off = agent.0.is_cut_off.subscribe();
     let cut = async { drop(is_cut_off.wait_for(|is_cut_off| *is_cut_off).await) };
@@ -154,7 +154,7 @@ async fn configure(
     DONE
 }
 
-/// Takes code as an agent does, but keeps only the names of its blobs.
+/// Accepts code like an agent, but keeps only the ids of the blobs.
 async fn offer_code(
     State(agent): State<FakeAgent>,
     Path(id): Path<CodeId>,
@@ -193,7 +193,7 @@ async fn receive_code(
     Ok(Json(MissingBlobs::default()))
 }
 
-/// Keeps no interpreter.
+/// Notes the request, but starts no warm interpreter.
 async fn warm(State(agent): State<FakeAgent>, Json(request): Json<WarmRequest>) -> (StatusCode, &'static str) {
     agent.history_mut().warmed.push(request);
     DONE
@@ -231,7 +231,7 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
         let seconds = Duration::from_secs(poll.wait.unwrap_or(1));
         let wait = poll.wait_ms.map_or(seconds, Duration::from_millis);
         tokio::select! {
-            // If nothing changes during the wait, the answer is the present status.
+            // If nothing changes during the wait, the answer is the current status.
             _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)) => {}
             _ = cuts.changed() => return broken().into_response(),
         }
@@ -240,7 +240,7 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
     Json(now).into_response()
 }
 
-/// All output until the end of the run, in one piece.
+/// Waits for the end of the run, and then sends all output in one piece.
 async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 2], Body) {
     let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0"), (TRAILER, routes::LOG_COMPLETE_TRAILER)];
     let cut = |left: u32| left.checked_sub(1);

@@ -42,7 +42,7 @@ impl FakeStore {
     async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Inner) -> T + Send + 'static) -> T {
         let inner = Arc::clone(&self.0);
         let locked = move || work(&mut inner.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(locked).await.expect("nothing in here panics")
+        tokio::task::spawn_blocking(locked).await.expect("no access to the records panics")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs every fuzz target on its corpus. `make fuzz` looks for new inputs.
+//! Runs every fuzz target on the inputs of its corpus. `make fuzz` searches for new inputs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

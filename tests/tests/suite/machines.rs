@@ -118,7 +118,7 @@ fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() 
     let spare = Running::of(&mut agent(&scene, &master, 3, &rules));
     spare.until_said("waits for a free place");
     let same =
-        "job \"digits\" has --worker-num 1:1 --lease 2s --max-restarts 0: give the same, or choose another --task";
+        "job \"digits\" has --worker-num 1:1 --lease 2s --max-restarts 0: use the same flags, or choose another --task";
     refused(4, &["--worker-num", "1:2"], same);
     refused(
         4,

@@ -1,4 +1,4 @@
-//! Copies the output of a pod's runs from its agent to the kept output.
+//! Copies the output of a pod's runs from its agent to the file in which the master keeps the output.
 
 use std::io;
 
@@ -18,9 +18,9 @@ use crate::error_chain::error_chain;
 enum StreamEnd {
     /// This run has ended, and the stream brought the rest of its output.
     RunEnded(Option<Generation>),
-    /// It brought some bytes.
+    /// The stream brought some bytes, but not the end of a run.
     Progressed,
-    /// It brought no bytes.
+    /// The stream brought neither bytes nor the end of a run.
     Empty,
 }
 
@@ -29,15 +29,15 @@ enum StreamEnd {
 enum CopyError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("keep the output")]
+    #[error("write the output to disk")]
     File(#[source] io::Error),
     /// The agent ended the stream without sending any bytes, although the run continues.
-    #[error("the agent sends no output while its run goes on")]
+    #[error("the agent sends no output while its run continues")]
     NoStream,
 }
 
 impl Pod {
-    /// Copies the output of each run while it is written.
+    /// Copies the output of each run while the run writes it.
     pub(super) async fn copy_output(&self) {
         let mut news = self.news.subscribe();
         let is_due = |copied: &Copied| copied.started > copied.complete;
@@ -84,9 +84,9 @@ impl Pod {
         }
     }
 
-    /// Copies the missing output, and returns like [`Self::copy_run`]. The end of a stream does not mean the end of the
-    /// output, because an agent also ends the stream of a slow reader. Agents of earlier versions do not tell these ends
-    /// apart. After the end of their run, this opens streams until one brings no new bytes.
+    /// Copies the missing output. Returns the same values as [`Self::copy_run`]. The end of a stream need not be the
+    /// end of the output, because an agent also ends the stream of a slow reader. An agent of an earlier version does
+    /// not report whether the output has ended. So after the end of the run, opens streams until one brings no bytes.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let mut without_bytes = None;
@@ -100,15 +100,15 @@ impl Pod {
             match self.copy_stream(base).await? {
                 StreamEnd::RunEnded(run) => return Ok((run, Some(base))),
                 StreamEnd::Empty if has_ended => return Ok((status.generation, Some(base))),
-                // A run may also end without output.
+                // The run may have ended without output. Get a new status to find out.
                 StreamEnd::Empty => without_bytes = Some(status.generation),
                 StreamEnd::Progressed => without_bytes = None,
             }
         }
     }
 
-    /// Copies from the end of the kept output until the agent ends the stream. The agent counts its bytes from 0; the
-    /// file counts them from `base`.
+    /// Copies from the end of the file until the agent ends the stream. Byte 0 of
+    /// the agent's output is byte `base` of the file.
     async fn copy_stream(&self, base: u64) -> Result<StreamEnd, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let before = log.progress().end;
@@ -131,7 +131,7 @@ impl Pod {
         Ok(if log.progress().end > before { StreamEnd::Progressed } else { StreamEnd::Empty })
     }
 
-    /// Notes whether the file accepts output, for its readers and for tasks that wait for the copy.
+    /// Notes whether the file accepts output, for the readers of the file and for tasks that wait for the copy.
     fn kept<T>(&self, done: io::Result<T>) -> Result<T, CopyError> {
         let log = &self.followed.log;
         let is_stuck = done.is_err();

@@ -1,4 +1,5 @@
-//! Polls an agent so often that its lease does not lapse, and finds out when it has lapsed. See [`protocol::lease`].
+//! Polls an agent so often that its lease does not lapse, and finds out when the lease has lapsed. See
+//! [`protocol::lease`].
 
 use std::pin::pin;
 use std::time::Duration;
@@ -23,8 +24,8 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Asks for news, and waits for at most `longest`. After a missed answer, asks again at once, on another connection. The
-    /// agent then answers without waiting for news.
+    /// Asks for news, and waits for at most `longest`. If no answer arrives, asks again at once on another connection.
+    /// The agent answers the second request without waiting for news.
     pub(super) async fn ask(
         self,
         pod: &Pod,
@@ -43,14 +44,14 @@ impl Leased {
 }
 
 impl Pod {
-    /// The vigil over an agent before its first answer. Only a pod that an earlier master may have created has one, because
-    /// a run may be alive in it. A new pod may take long to start.
+    /// The vigil before the agent's first answer. Begins a vigil only for a pod that an earlier master may have
+    /// created, because a run may be alive in that pod. A new pod may take long to start, so its agent may be silent.
     pub(super) fn first_vigil(&self) -> Option<Vigil> {
         let Followed { lease, is_found, .. } = self.followed;
         lease.filter(|_| is_found).map(|lease| Vigil::new(lease, self.now()))
     }
 
-    /// How to poll the agent after this answer, if it has a lease and a fence.
+    /// The next poll after this answer, if the agent has a lease and a fence.
     pub(super) fn leased(&self, heard: &RunStatus) -> Option<Leased> {
         let clock = (*self.answers.borrow())?.clock;
         let lease = self.followed.lease.filter(|_| heard.features.fence)?;
@@ -84,7 +85,7 @@ impl Pod {
         }
     }
 
-    /// Waits until the agent's run must be dead, and reports it.
+    /// Waits until the agent's fence must have killed the run. Then reports that the agent is fenced.
     pub(super) async fn await_fence(&self, vigil: &mut Vigil) {
         while vigil.look(self.now()) < Standing::Fenced {
             sleep(vigil.tick()).await;

@@ -1,4 +1,4 @@
-//! What the driver does for the state machine.
+//! The actions that `step` returns. The driver carries them out.
 
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ pub enum PodSelection {
 pub enum Action {
     /// Create every missing pod.
     CreatePods,
-    /// Create and delete these pods of an elastic job.
+    /// Create and delete these pods of an elastic job, or delete these pods of a suspended job.
     Keep(Upkeep),
     /// Give these replicas of an elastic job their seats in this start.
     Enrol {
         /// The start.
         generation: Generation,
-        /// Its members.
+        /// The members of the start.
         roster: Roster,
     },
     /// Send every member its environment.
@@ -53,7 +53,7 @@ pub enum Action {
     RecordHalt,
     /// Record that a user's wish to suspend the job has ended its current start.
     RecordSuspension,
-    /// Record the result of the job. It never changes afterwards.
+    /// Record the result of the job. The result never changes afterwards.
     Conclude(JobResult),
     /// Ask every remaining pod to shut down, unless this master has already asked.
     ReleasePods,

@@ -1,4 +1,4 @@
-//! How the gang of an elastic job gathers, changes its size, and starts again.
+//! How the gang of an elastic job gathers, changes its size, and restarts.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ pub(super) fn pending(
     if let Some(failure) = overdue(seen) {
         return fail(&phase, failure, seen);
     }
-    // Only after a takeover, a start that is not over is known here.
+    // Here, the gang has an unfinished start only after a takeover.
     if let Some(generation) = seen.gang.newest_launch() {
         return resume(generation, phase, seen);
     }
-    // An earlier master may have asked these agents to start exec.py, which they have not done yet.
+    // An earlier master may have asked a configured agent to run exec.py. That request may still take effect.
     if seen.is_taken_over() && seen.gang.any(|member| member.phase.was_configured() && !member.phase.is_dead()) {
         return stop(&phase, Ending::Regroup, seen);
     }
@@ -50,7 +50,7 @@ pub(super) fn pending(
     }
 }
 
-/// Goes on with the start that an earlier master left, if all its members are known.
+/// Continues the start that an earlier master began, if all its members are known.
 fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let gang = seen.gang;
     let is_whole = gang.is_whole();
@@ -60,14 +60,14 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
     if is_whole || seen.policy.success.is_met(gang) {
         return running(generation, seen.now, seen);
     }
-    // A silent agent may be the missing member.
+    // Any replica in which exec.py may still run may be the missing member. Wait for its agent.
     if gang.any_place(|place| !gang.has(place) && place.place.may_run) {
         return (phase, vec![]);
     }
     stop(&JobPhase::Running { generation, since: seen.now }, Ending::Regroup, seen)
 }
 
-/// Why the gang will not become large enough, if so.
+/// Why the gang cannot become large enough; `None` if it still can.
 fn why_it_cannot_start(since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Option<Failure> {
     let Seen { gang, policy, now, .. } = seen;
     let is_first = roster::last_start(gang).is_none();
@@ -77,7 +77,7 @@ fn why_it_cannot_start(since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Op
             return broken;
         }
     }
-    // Where a run may be left over, nothing but its end lets the job go on.
+    // While a run of an earlier start may be alive, the start timeout does not apply: the job waits for that run's end.
     let is_late = now >= since + policy.start_timeout && !gang.any_place(|place| place.place.may_run);
     is_late.then(|| {
         let wanted = roster::wanted(gang, elastic.workers);
@@ -86,12 +86,12 @@ fn why_it_cannot_start(since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Op
     })
 }
 
-/// Whether the cluster removed a pod.
+/// Whether the failure is the loss of a pod that the cluster removed.
 pub(super) fn is_disruption(failure: &Failure) -> bool {
     matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. })
 }
 
-/// Gathers the next gang at once. Nothing is recorded: the agents know the starts.
+/// Gathers the next gang at once. Nothing is recorded, because the agents report the earlier starts.
 pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let restart = Restart { next, without: PodSelection::Unfit, until: seen.now, since: seen.now };
     (restart.into(), vec![])
@@ -114,7 +114,7 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     }
 }
 
-/// When an elastic job must be looked at again, besides its time limits and its upkeep.
+/// When the driver must look at an elastic job again, besides the job's time limits and upkeep.
 pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     let elastic = seen.policy.elastic.as_ref()?;
     match phase {
@@ -132,7 +132,8 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     }
 }
 
-/// Whether another member can take the place of one that was lost before any member was told to run.
+/// Whether this failure needs no restart on record. In an elastic job, this is true if the cluster removed a pod before
+/// any agent was asked to run exec.py. The next start then has another member.
 pub(super) fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
     seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
 }

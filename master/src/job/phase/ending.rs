@@ -31,7 +31,7 @@ impl From<Stop> for JobPhase {
     }
 }
 
-/// Stops the phase's runs. `ending` is the outcome.
+/// Stops the runs of this phase. `ending` is the outcome of the start.
 pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let generation = phase.generation().or_else(|| seen.gang.newest_generation());
     let actions = vec![Action::StopRuns { grace: grace(&ending, seen) }];
@@ -61,15 +61,15 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 }
 
 /// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
-/// next start waits for the evicted pod anyway. If each script uses the helper, a gang that regroups or is suspended has
-/// this time too, because the scripts leave together after a step. After other failures the grace is 0: without one
-/// member, the other TensorFlow processes only hang or end slowly.
+/// next start waits for the evicted pod anyway. If all scripts use the helper, a gang that regroups or is suspended
+/// has the same time: these scripts leave together after a step. After other failures the grace is 0: without the
+/// failed member, the other TensorFlow processes only hang or end slowly.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
         Ending::Failed(_) | Ending::Regroup | Ending::Suspended if seen.gang.any(Member::is_leaving) => {
             seen.policy.leaving_grace
         }
-        // The first rank may still save.
+        // After scripts have left, the first rank may still save the state.
         Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
         Ending::Regroup | Ending::Suspended if !seen.gang.any(|member| lacks_helper(member, seen.gang)) => {
@@ -84,8 +84,8 @@ fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
     has_left(failure) && seen.policy.budget_of(failure, seen.gang.helper_of(failure)) == Some(Budget::Free)
 }
 
-/// Whether the member may run a script that does not leave by itself. If another one of its role has made a step, which all
-/// make together, only its report is late.
+/// Whether the member may run a script that does not leave by itself after a step. All members of a role complete a
+/// step together. So if another member of the role has reported a step, only this member's report is late.
 fn lacks_helper(member: &Member, gang: &Gang) -> bool {
     let has_stepped = |other: &Member| other.id.role == member.id.role && other.place.helper == HelperUse::Stepped;
     !member.phase.is_dead() && member.place.helper == HelperUse::None && !gang.any(has_stepped)
@@ -108,7 +108,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match stop.ending {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
         Ending::Cancelled => conclude(JobResult::Cancelled, seen),
-        // When one replica succeeds, others may fail. A master that takes over may see such a failure first.
+        // When one replica succeeds, other replicas may fail. A master that takes over may observe that failure first.
         Ending::Failed(_) | Ending::Regroup | Ending::Suspended if policy.success.is_met(gang) => {
             conclude(JobResult::Succeeded, seen)
         }
@@ -138,7 +138,7 @@ pub(super) fn has_live_run(gang: &Gang) -> bool {
     gang.any(|member| member.phase.was_configured() && !member.phase.is_dead())
 }
 
-/// Every run of a failed start is dead: the job restarts or fails.
+/// Decides whether the job restarts or fails. Every run of the failed start is dead.
 pub(super) fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (without, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
         Verdict::Restart { budget: Budget::Free, .. } if seen.policy.elastic.is_some() => return regroup(next, seen),

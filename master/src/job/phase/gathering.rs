@@ -36,7 +36,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         return fail(&phase, failure.clone(), seen);
     }
     let is_to_be_replaced = failure.is_some() || gang.any(Member::is_spent);
-    // A silent agent may still have a run from an earlier master; wait for its report.
+    // A silent agent may still have a run from an earlier master. Wait for the agent's report.
     if is_to_be_replaced && !(seen.is_taken_over() && gang.any(Member::is_silent)) {
         let until = now + policy.backoff;
         let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
@@ -52,22 +52,22 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     (phase, vec![])
 }
 
-/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. The job may be
-/// running; perhaps only this master cannot reach the agents.
+/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. Then the job may
+/// run, and perhaps only this master cannot reach the agents.
 fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
     let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
     seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().all(is_known_or_silent)
 }
 
-/// Whether no exec.py was started, and every dead replica got a stop request before its exec.py could start. The agent
-/// of such a replica accepts another start.
+/// Whether no exec.py was started, and every dead replica received a stop request before its exec.py could start. After
+/// such a stop request, the agent accepts another start.
 fn has_only_called_back(gang: &Gang) -> bool {
     let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
     gang.newest_launch().is_none() && gang.all(is_fine)
 }
 
-/// Whether to replace a lost pod without recording a failure. This is correct only before the first launch, and only
-/// for an evicted pod or a pod left from a start whose failure is already on record.
+/// Whether to replace a lost pod without recording a failure. This is correct only before the first launch. The pod
+/// must be evicted, or must be left from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
@@ -78,10 +78,10 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     let Some(generation) = seen.gang.newest_launch() else {
         return start(gathering.next, StartStage::Configuring, seen);
     };
-    // A run was started, so every agent had been configured. An agent that does not know this start is in a newer pod:
+    // A run was started, so every agent had been configured. If an agent does not report this start, its pod is new:
     // the cluster removed the replica's earlier pod while no master was running.
     if let Some(replica) = seen.gang.outside(generation) {
-        let lost = LostRun::disrupted(format!("its agent knows nothing of start {generation}, in which others run"));
+        let lost = LostRun::disrupted(format!("its pod takes no part in start {generation}, in which others run"));
         let LostRun { reason, loss } = lost;
         let phase = JobPhase::Running { generation, since: seen.now };
         return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
@@ -154,7 +154,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         PodSelection::All => member.pod == Presence::Absent,
         PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
     };
-    // In an elastic job, the next gang does without the replicas that are not ready.
+    // An elastic job does not wait for replicas that are not ready.
     let is_elastic = seen.policy.elastic.is_some() && without == PodSelection::Unfit;
     let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
     if is_swept && seen.now >= until {

@@ -19,7 +19,7 @@ pub struct Halt {
     pub generation: Generation,
     /// The number of the next start.
     pub next: Generation,
-    /// The failure. It is judged when the wait ends without new code.
+    /// The failure, which is judged when the wait ends without new code.
     pub failure: Failure,
     /// How often a user had pushed new code when the failed script was started.
     pub pushes: u32,
@@ -34,7 +34,7 @@ impl From<Halt> for JobPhase {
 }
 
 impl Halt {
-    /// Whether a user has pushed newer code than that of the failed script.
+    /// Whether a user has pushed new code since the failed script was started.
     pub fn has_new_code(&self, policy: &Policy) -> bool {
         policy.pushes > self.pushes
     }
@@ -43,7 +43,7 @@ impl Halt {
     pub(super) fn after(failure: &Failure, generation: Generation, next: Generation, seen: Seen<'_>) -> Option<Self> {
         let Seen { gang, policy, now, .. } = seen;
         let wait = policy.wait_after(failure, gang.helper_of(failure))?;
-        // Evaluators do not know the number.
+        // The agent of an evaluator does not report this number.
         let pushes = gang.pushes_of(failure).or_else(|| gang.pushes_in(generation));
         Some(Self {
             generation,
@@ -55,8 +55,8 @@ impl Halt {
     }
 }
 
-/// Halts the job. Every run is dead. If the newer code is there already, the next step starts the gang again, and nothing
-/// needs to be on record.
+/// Halts the job. Every run is dead. If newer code has arrived already, the next step restarts the gang, so nothing is
+/// recorded.
 pub(super) fn enter(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let actions = if halt.has_new_code(seen.policy) { vec![] } else { vec![Action::RecordHalt] };
     (halt.into(), actions)
@@ -77,7 +77,8 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
 }
 
-/// Whether agents may still report how their runs ended, which a result shows. They are silent only after a takeover.
+/// Whether silent agents may still report how their runs ended, for the result. Agents are silent only after a
+/// takeover.
 fn awaits_reports(seen: Seen<'_>) -> bool {
     seen.now < seen.policy.release_timeout && seen.gang.any_place(Member::is_silent)
 }

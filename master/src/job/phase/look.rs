@@ -1,4 +1,4 @@
-//! When the driver looks at a job again although nothing has happened, and which pods it keeps in each phase.
+//! When the driver must look at a job again although nothing has happened, and the upkeep of the pods in each phase.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::job::upkeep::Upkeep;
 /// nothing else happens. `phase` and `actions` are what [`step`](super::step) has returned.
 pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option<Duration> {
     let upkeep = actions.iter().find_map(|action| if let Action::Keep(upkeep) = action { Some(upkeep) } else { None });
-    // A request may have had no effect.
+    // A request may have no effect, so check again later.
     let is_busy = |upkeep: &&Upkeep| !upkeep.create.is_empty() || !upkeep.delete.is_empty();
     let again = upkeep.filter(is_busy).map(|_| seen.now + seen.policy.release_timeout);
     let own = elastic::next_look(phase, seen);
     own.into_iter().chain(upkeep.and_then(|upkeep| upkeep.next)).chain(again).filter(|at| *at > seen.now).min()
 }
 
-/// The pods to create and to delete in this phase, besides those of the actions.
+/// The pods to create and to delete in this phase, besides the pods of the phase's own actions.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     match phase {
         JobPhase::Suspended { .. } => suspension::upkeep(seen.gang),

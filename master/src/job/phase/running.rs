@@ -1,4 +1,4 @@
-//! A gang runs: what ends its start.
+//! Decides when the start of a running gang ends, and with which outcome.
 
 use std::time::Duration;
 
@@ -30,13 +30,14 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
     }
 }
 
-/// Whether an earlier master has stopped this start to begin another one, with other members or with new code.
+/// Whether an earlier master has stopped this start to begin another start, with other members or with new code.
 pub(super) fn was_to_start_again(failure: &Failure, generation: Option<Generation>, seen: Seen<'_>) -> bool {
     let has_reason = || seen.policy.elastic.is_some() || generation.is_some_and(|start| is_outdated(start, seen));
     was_stopped(failure) && has_reason()
 }
 
-/// Whether a user has pushed new code since the start began. Once a member has succeeded, the start goes on to its end.
+/// Whether new code must end this start, because a user has pushed it since the start began. After a member has
+/// succeeded, new code does not end the start.
 fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
     let is_older = |member: &Member| {
         let known = member.place.enrolled.filter(|enrolled| enrolled.generation == generation);
@@ -45,7 +46,7 @@ fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
     seen.gang.any(is_older) && !seen.gang.any(|member| member.phase.has_succeeded())
 }
 
-/// The failure of a job that exceeded its deadline.
+/// The failure of the job, if the job has exceeded its deadline.
 pub(super) fn overdue(seen: Seen<'_>) -> Option<Failure> {
     let Deadline { at, given } = seen.policy.deadline?;
     (seen.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })

@@ -1,4 +1,4 @@
-//! A user suspends a job, and resumes it. A suspended job has no pods.
+//! Suspends and resumes a job when a user asks for it. A suspended job has no pods.
 
 use protocol::ids::Generation;
 
@@ -29,7 +29,7 @@ pub(super) fn suspended(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Acti
     (restart.into(), vec![])
 }
 
-/// Deletes every pod except those that the cluster is removing: a second deletion would shorten their grace.
+/// Deletes every pod, except pods that the cluster is removing: a second deletion would shorten their grace.
 pub(super) fn upkeep(gang: &Gang) -> Upkeep {
     let is_surplus = |place: &&Member| place.pod != Presence::Absent && !place.is_on_its_way();
     Upkeep { delete: gang.places().iter().filter(is_surplus).map(|place| place.id).collect(), ..Upkeep::default() }

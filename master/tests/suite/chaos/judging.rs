@@ -43,9 +43,9 @@ const TAMPERINGS: [Tampering; 19] = [
     ("2 were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("two jobs have one name", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("without a wish to delete it", |evidence| last_record(evidence).wish = Wish::Cancel),
-    ("the epoch leaps", |evidence| last_record(evidence).epoch += 2),
+    ("the epoch rose by more than one", |evidence| last_record(evidence).epoch += 2),
     ("from a master that began later", |evidence| last_record(evidence).holder = "master-0".to_owned()),
-    ("how the job ended has changed", |evidence| {
+    ("the recorded end of the job has changed", |evidence| {
         last_record(evidence).ended.as_mut().expect("the job has ended").result = JobResult::Cancelled;
     }),
     ("start 1.1 failed twice", |evidence| {
@@ -110,6 +110,6 @@ async fn the_checker_finds_violations_in_a_run_over_a_store_that_ignores_version
     let Played { violations, .. } = play.clone().run_over(LONG_ENOUGH, |store| Arc::new(faulty(store))).await;
     let says = |sentence: &str| violations.iter().any(|one| one.contains(sentence));
     assert!(says("a master that was replaced has changed the record"), "{violations:#?}");
-    assert!(says("how the job ended has changed"), "{violations:#?}");
+    assert!(says("the recorded end of the job has changed"), "{violations:#?}");
     assert_eq!(play.run().await.violations, Vec::<String>::new(), "the same run over a correct store");
 }

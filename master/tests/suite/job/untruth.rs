@@ -37,7 +37,7 @@ fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
 
 fn was_lost_so(pod: &Pod, (loss, reason): (Loss, &str), deaths: u32) -> bool {
     match loss {
-        Loss::Disrupted if reason.contains("knows nothing of start") => pod.is_new(),
+        Loss::Disrupted if reason.contains("takes no part in start") => pod.is_new(),
         // A pod that an earlier master deleted looks like an evicted pod.
         Loss::Disrupted => pod.had(Fate::Disrupted) || deaths > 0 && pod.had(Fate::Deleted),
         Loss::Broken => pod.had(Fate::NodeDied) || pod.had(Fate::Deleted),

@@ -82,7 +82,7 @@ async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_continues() {
     let agents = agents(&master, &spec).await;
     agents[1].take_code(TakesCode::Never((StatusCode::INSUFFICIENT_STORAGE, "disk full")));
     let error = push(&master, &spec, keep_other(&master)).await.expect_err("an agent refuses");
-    assert!(error.contains("an agent did not take the new code: worker-1: "), "{error}");
+    assert!(error.contains("an agent did not accept the new code: worker-1: "), "{error}");
     let view = until(&job, runs_in(1, 1)).await;
     assert_eq!((view.pushes, view.code), (0, spec.code));
 }
