@@ -36,7 +36,7 @@ pub fn send_code(scene: &Scene, master: &str, options: &[&str], files: &[(&str, 
         .filter(|(blob, _)| missing.contains(blob))
         .flat_map(|(blob, text)| [blob.as_bytes(), text.as_bytes()].concat())
         .collect();
-    assert_eq!(put("/blobs", &blobs).missing, []);
+    assert_eq!(put("/blobs", &blobs).missing, [], "the master lacks blobs after the upload");
     manifest.id()
 }
 

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 
 use crate::processes::within;
 
-/// What the proxy does with a request in place of simply forwarding it.
+/// What the proxy does with a request, instead of only forwarding the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Delays the answer by this time.
@@ -95,7 +95,7 @@ impl FaultProxy {
     /// Starts a proxy that forwards everything.
     ///
     /// # Panics
-    /// If there is no kubectl or no cluster.
+    /// If kubectl cannot start a proxy.
     pub fn start() -> Self {
         // kubectl handles TLS and credentials.
         let mut upstream = Command::new("kubectl")
@@ -179,7 +179,7 @@ impl Shared {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the fault that affects this request, if any. Counts the request.
+    /// Returns the fault that affects this request, if any. Counts the requests that a fault affects.
     fn strike(&self, request: &Request<Incoming>) -> Option<Fault> {
         let mut trouble = self.lock();
         let (on, fault) = trouble.fault?;
@@ -261,7 +261,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// An error answer of the Kubernetes API.
+/// Returns an error answer like those of the Kubernetes API.
 fn status(code: u16) -> Result<Response<Body>, Error> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

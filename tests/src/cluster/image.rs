@@ -94,7 +94,7 @@ impl Image {
         image
     }
 
-    /// Builds the master's image from `images/master.Dockerfile`. Also copies libraries into it, because only a
+    /// Builds the master's image from `images/master.Dockerfile`. Also copies libraries into the image, because only a
     /// released master is statically linked, not the master under test.
     ///
     /// # Panics
@@ -216,7 +216,7 @@ impl Drop for Image {
     }
 }
 
-/// Runs docker. Returns its stdout or, if it fails, its stderr.
+/// Runs docker. Returns docker's stdout or, if docker fails, its stderr.
 fn docker(args: &[&str]) -> Result<String, String> {
     let output = Command::new("docker").args(args).output().expect("docker is on the PATH");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

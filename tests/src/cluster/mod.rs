@@ -25,7 +25,7 @@ pub const OURS: &str = "app.kubernetes.io/managed-by=muster";
 pub struct Cluster {
     /// The master.
     pub master: Master,
-    /// The namespace. Dropping this deletes it.
+    /// The namespace. Dropping this deletes the namespace.
     pub namespace: Namespace,
     /// The image of the pods.
     pub image: Arc<Image>,
@@ -35,7 +35,7 @@ impl Cluster {
     /// Creates a namespace, and starts a master in the scene's folder. `args` are additional arguments of the master.
     ///
     /// # Panics
-    /// If there is no cluster or no Docker.
+    /// If there is no cluster, or the master does not start.
     pub fn new(scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
         Self::with_variables(scene, image, args, &[])
     }
@@ -43,7 +43,7 @@ impl Cluster {
     /// Like [`Self::new`], but the master reaches the API through this proxy.
     ///
     /// # Panics
-    /// If there is no cluster or no Docker.
+    /// If there is no cluster, or the master does not start.
     pub fn behind(api: &FaultProxy, scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
         Self::with_variables(scene, image, args, &[("KUBECONFIG", api.kubeconfig())])
     }
@@ -51,7 +51,7 @@ impl Cluster {
     /// Like [`Self::new`], but the master has these variables in its environment.
     ///
     /// # Panics
-    /// If there is no cluster or no Docker.
+    /// If there is no cluster, or the master does not start.
     pub fn with_variables(scene: &Scene, image: Arc<Image>, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let namespace = Namespace::new();
         let own = master_args(&namespace, args);
@@ -109,7 +109,7 @@ impl Cluster {
     /// Kills the first container of a pod with SIGKILL.
     ///
     /// # Panics
-    /// If the container does not run.
+    /// If the container does not run, or the node does not use this machine's Docker.
     pub fn kill_container(&self, pod: &str) {
         let id =
             self.namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}"]);

@@ -30,7 +30,11 @@ impl Namespace {
     pub fn new() -> Self {
         let namespace = Self { name: unique_name() };
         let created = kubectl(&["create", "namespace", &namespace.name], "");
-        assert!(created.status.success(), "is KUBECONFIG set? {}", String::from_utf8_lossy(&created.stderr));
+        assert!(
+            created.status.success(),
+            "cannot create a namespace; is KUBECONFIG set? {}",
+            String::from_utf8_lossy(&created.stderr)
+        );
         let has_account = || {
             let account = kubectl(&["-n", &namespace.name, "get", "serviceaccount", "default"], "");
             account.status.success().then_some(())
@@ -39,7 +43,7 @@ impl Namespace {
         namespace
     }
 
-    /// The namespace's name.
+    /// Returns the namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -38,10 +38,10 @@ macro_rules! journeys_at_a_master {
         $crate::journeys! {
             $place, #[$attribute],
             concurrent_jobs_succeed_and_share_no_address,
-            curl_submits_follows_and_deletes,
+            curl_submits_follows_and_deletes_a_job,
             verbs_show_cancel_and_delete_a_detached_job,
             ctrl_c_does_not_stop_a_job_of_a_permanent_master,
-            killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
+            killing_an_agent_ends_its_run_and_fails_the_job_with_sigkill_as_the_reason,
             a_name_is_free_again_when_its_job_is_deleted,
             an_elastic_job_shrinks_heals_and_grows,
         }

@@ -112,8 +112,8 @@ impl Installed {
     pub(crate) fn spec_like_job(&self, program: &str) -> anyhow::Result<Value> {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))?;
         let mut spec = pods["items"][0]["spec"].clone();
-        spec.as_object_mut().context("the job has a pod")?.remove("nodeName");
-        let container = spec["containers"][0].as_object_mut().context("the pod has a container")?;
+        spec.as_object_mut().context("the job has no pod")?.remove("nodeName");
+        let container = spec["containers"][0].as_object_mut().context("the pod has no container")?;
         container.remove("args");
         container.insert("command".to_owned(), json!(["python", "-c", program]));
         Ok(spec)
@@ -143,7 +143,7 @@ pub(crate) fn script(start: usize) -> String {
     )
 }
 
-/// Waits until `count` scripts have printed this start. Returns the latest time that a script has printed.
+/// Waits until `count` scripts have printed the number `start`. Returns the latest time that a script has printed.
 pub(crate) fn last_start(output: impl Fn() -> String, start: usize, count: usize) -> SystemTime {
     let mark = format!("start {start} ");
     let times = || -> Vec<u64> {

@@ -37,7 +37,7 @@ pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
         }
     });
     say(&format!(
-        "{jobs} jobs killed {} times in total, each once more than its budget: all failed, none restarted; {:.0} s",
+        "{jobs} jobs, {} kills in total, in each job one more than its budget of restarts; {:.0} s",
         kills.into_inner(),
         begin.elapsed().as_secs_f64(),
     ));

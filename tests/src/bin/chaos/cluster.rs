@@ -1,5 +1,5 @@
-//! Kills containers and deletes pods on the cluster in KUBECONFIG. Every job must succeed. Its counted restarts must
-//! equal the kills, without the deleted pods.
+//! Kills containers and deletes pods on the cluster in KUBECONFIG. Every job must succeed. The number of its
+//! counted restarts must equal the number of kills. Deleted pods must not be counted.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,7 +20,7 @@ use crate::{lanes, output, say};
 
 /// Number of concurrent jobs, of two workers each.
 const LANES: usize = 4;
-/// Maximum kills of a job.
+/// Maximum kills and deletions in one job.
 const QUOTA: usize = 5;
 
 /// A script that runs for 4 s, long enough for a kill.
@@ -85,7 +85,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         |way: Way, has_hit: bool| counts.lock().expect("no thread panics").get(&(way, has_hit)).copied().unwrap_or(0);
     let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
     say(&format!(
-        "{} container kills ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
+        "{} kills in containers ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
          late; {:.0} s",
         count(Way::Container, true) + count(Way::Script, true),
         count(Way::Container, true),
@@ -179,6 +179,6 @@ pub(crate) fn request(image: &Image, name: &JobName, script: &str, max_restarts:
 
 /// Runs docker and returns its stdout. Ignores docker's exit status, because the container or process may have ended.
 fn docker(args: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("docker").args(args).output().context("docker is on the path")?;
+    let output = Command::new("docker").args(args).output().context("docker did not start")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

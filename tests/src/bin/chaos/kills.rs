@@ -1,5 +1,5 @@
-//! Kills random workers, but fewer than the jobs' budgets of restarts allow. Every job must do all its work, and its
-//! counted restarts must equal the kills.
+//! Kills random workers, but fewer than the jobs' budgets of restarts allow. Every job must do all its work. Its
+//! number of counted restarts must match the kills.
 
 use std::ops::AddAssign;
 use std::sync::Mutex;
@@ -41,7 +41,7 @@ struct Tally {
     jobs: u32,
     of_runs: u32,
     of_agents: u32,
-    /// Kills right after another kill in the same job.
+    /// Second kills in the same start, right after the first.
     second: u32,
     /// Kills that came too late, because the process had done its work. The campaign makes another kill for each.
     late: u32,
@@ -76,8 +76,8 @@ pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> 
     let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } =
         *total.lock().expect("no thread panics");
     say(&format!(
-        "{} kill -9 in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
-         {restarts} restarts counted; {second} came right after another; {late} more came too late; {:.0} s",
+        "{} kills in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents; {starts} starts failed, \
+         {restarts} restarts were counted; {second} kills came right after another; {late} more came too late; {:.0} s",
         of_runs + of_agents,
         begin.elapsed().as_secs_f64(),
     ));
@@ -135,7 +135,8 @@ struct Volley {
 }
 
 impl Volley {
-    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica at once.
+    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica
+    /// right afterwards.
     fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let mut volley = Self { hit: vec![], tally: Tally::default() };
         let mut targets: Vec<_> = view.replicas.iter().collect();

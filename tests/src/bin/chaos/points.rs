@@ -1,5 +1,6 @@
-//! Kills masters on the cluster in KUBECONFIG, at every point at which a master changes something. In each job, a
-//! script fails in the first start, and a pod ends in the second start. The job's result must not show the kills.
+//! Kills masters on the cluster in KUBECONFIG, at every point of [`Point::without_code`]. In each job, a
+//! script fails in the first start, and a pod ends in the second start. The kills must not change
+//! the job's result.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -19,13 +20,13 @@ use crate::{lanes, output, say};
 
 /// Number of concurrent jobs, each with its own masters.
 const LANES: usize = 4;
-/// Maximum time until a job's next step.
+/// Maximum time until an answer is accepted, and also until the job has finished.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of the signal of `kill -9`.
 const SIGKILL: i32 = 9;
 /// A master is killed when it passes its point for the Nth time. N is random, from 1 to this number.
 const PASSINGS: u32 = 3;
-/// Kills a master just after it has accepted a job.
+/// Kills a master just after the master has accepted a job.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
@@ -84,7 +85,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         }
     });
     say(&format!(
-        "{} masters killed in {} jobs, which all ended as expected, at {} points; {:.0} s",
+        "{} masters killed in {} jobs that ended as expected, at {} points; {:.0} s",
         made.into_inner(),
         jobs.into_inner(),
         Point::without_code().count(),
@@ -105,9 +106,11 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Runs a job. Returns the number of killed masters, at most `wanted`. Fails if no master passes the point.
+    /// Runs a job. Returns the number of killed masters, at most `wanted`. If the strike is at the first
+    /// passing, fails when no master passes the point.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
-        // Only the second master adopts the job. So the first master is killed just after it has accepted the job.
+        // Only a second master adopts the job. So for these points, the first master is killed after it has accepted
+        // the job.
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");
@@ -121,7 +124,7 @@ impl Trial<'_> {
         // The master may have been killed after its last answer. In this case, `ask` starts the next master.
         trial.ask(&[], JOB, |status, _| status == "404")?;
         within("no object is left behind", || trial.remains().is_empty().then_some(()), || trial.remains().join(" "));
-        ensure!(trial.made > 0 || strike.passing > 1, "no master passes this point");
+        ensure!(trial.made > 0 || strike.passing > 1, "no master passed this point");
         Ok(trial.made)
     }
 
@@ -184,7 +187,7 @@ impl Trial<'_> {
     fn replace(&mut self) -> anyhow::Result<()> {
         let mut end = within("a master that does not answer has ended", || self.cluster.master.end(), String::new);
         loop {
-            ensure!(self.armed.is_some() && end.signal() == Some(SIGKILL), "ended without a strike: {end}");
+            ensure!(self.armed.is_some() && end.signal() == Some(SIGKILL), "the master ended without a strike: {end}");
             self.made += u32::from(self.armed == Some(self.strike));
             self.armed = (self.made < self.wanted).then_some(self.strike);
             let strike = self.armed.map(|strike| strike.to_string());

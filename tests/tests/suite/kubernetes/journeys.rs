@@ -11,7 +11,7 @@ e2e::journeys! {
     when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds,
     variables_and_arguments_reach_exec_py,
     concurrent_jobs_succeed_and_share_no_address,
-    killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
+    killing_an_agent_ends_its_run_and_fails_the_job_with_sigkill_as_the_reason,
     a_name_is_free_again_when_its_job_is_deleted,
     an_elastic_job_shrinks_heals_and_grows,
     workers_of_an_all_reduce_training_end_with_the_same_weights,

@@ -23,7 +23,8 @@ struct Crashing {
     gang: Gang,
 }
 
-/// Crashes a script of each launcher in turn. The times of a turn are a pair.
+/// Measures `pairs` pairs: the restart by Muster after a crash, and the start by a shell. For the first pairs, also
+/// crashes a script of each torchrun.
 pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut shell = Site::new(HELLO)?;
     let workers = WORKERS.to_string();
@@ -83,7 +84,7 @@ impl Crashing {
     }
 }
 
-/// Starts torchrun with both tunings. Returns nothing if torchrun is not installed.
+/// Starts one torchrun with each tuning. Returns an empty list if torchrun is not installed.
 fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
     let version = match torchrun::version() {
         Ok(version) => version,

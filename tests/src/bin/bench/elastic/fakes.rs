@@ -1,5 +1,5 @@
-//! Measures a gang of fake agents, which answer but run no script. After a crash: the time to restart, compared with a
-//! loop that sends the same bytes. After an eviction: the writes of the record.
+//! Measures gangs of fake agents, which answer but run no script: the time to restart after a crash, compared with a
+//! loop that sends the same bytes, and the number of writes of the record after an eviction.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
         gang.is_followed(&agents).await?;
         let before = gang.job.view.borrow().generation;
         let event = Instant::now();
-        agents.last().context("there are agents")?.exit(ExitOutcome::Code(1));
+        agents.last().context("the gang has no agents")?.exit(ExitOutcome::Code(1));
         gang.until(|view| view.state == JobState::Running && view.generation > before).await?;
         agents.iter().for_each(FakeAgent::forget);
         times.push(last_start(&agents)?.duration_since(event));
@@ -119,7 +119,8 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     Ok(times.split_off(1))
 }
 
-/// Polls each agent for the next change of its status, like a master while the gang runs.
+/// Polls each agent for the next change of its status, like a master while the gang runs. Returns when all agents have
+/// received the poll.
 async fn reports(
     client: &AgentClient,
     backend: &FakeBackend,
@@ -161,7 +162,7 @@ pub(crate) async fn writes() -> anyhow::Result<Vec<Row>> {
     Ok(vec![Row { what: "record writes, worker evicted and replaced".to_owned(), muster, bare: None, bare_is: "" }])
 }
 
-/// A running job of fake agents, with its master.
+/// A job whose agents are fake, and its master.
 struct FakeGang {
     backend: FakeBackend,
     store: FakeStore,
@@ -220,7 +221,7 @@ impl FakeGang {
 fn last_start(agents: &[FakeAgent]) -> anyhow::Result<Instant> {
     let starts: Vec<Instant> = agents.iter().filter_map(|agent| agent.history().starts.last().copied()).collect();
     ensure!(starts.len() == agents.len(), "{} of {} agents have started a run", starts.len(), agents.len());
-    starts.into_iter().max().context("there are agents")
+    starts.into_iter().max().context("the gang has no agents")
 }
 
 /// A job that restarts without a pause.
