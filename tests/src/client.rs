@@ -36,9 +36,9 @@ impl Running {
     /// # Panics
     /// If the program cannot be started.
     pub fn of(program: &mut Command) -> Self {
-        let mut child = program.spawn().expect("the program starts");
-        let stdout = Printed::by(child.stdout.take().expect("it was piped"));
-        let stderr = Printed::by(child.stderr.take().expect("it was piped"));
+        let mut child = program.spawn().expect("cannot start the program");
+        let stdout = Printed::by(child.stdout.take().expect("the stream is not piped"));
+        let stderr = Printed::by(child.stderr.take().expect("the stream is not piped"));
         Self { child, stdout, stderr }
     }
 
@@ -106,7 +106,7 @@ impl Running {
         let child = &mut self.child;
         let status = within(
             "the program ends",
-            || child.try_wait().expect("a child can be waited for"),
+            || child.try_wait().expect("cannot wait for the process"),
             || format!("stdout:\n{}\nstderr:\n{}", self.stdout.text(), self.stderr.text()),
         );
         Finished { status, stdout: self.stdout.whole(), stderr: self.stderr.whole() }

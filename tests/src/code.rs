@@ -29,7 +29,7 @@ pub fn send_code(scene: &Scene, master: &str, options: &[&str], files: &[(&str, 
         let answer = scene.curl(&[options, &["-X", "PUT", "--data-binary", &sent, &url]].concat());
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
     };
-    let missing = put("", &serde_json::to_vec(&manifest).expect("a manifest is JSON")).missing;
+    let missing = put("", &serde_json::to_vec(&manifest).expect("cannot serialize the manifest")).missing;
     let contents: BTreeSet<&str> = files.iter().map(|(_, text)| *text).collect();
     let blobs = contents.into_iter().map(|text| (Sha256::of(text.as_bytes()), text));
     let blobs: Vec<u8> = blobs

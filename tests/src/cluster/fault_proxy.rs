@@ -105,10 +105,10 @@ impl FaultProxy {
             // kubectl logs an error for each broken answer.
             .stderr(Stdio::null())
             .spawn()
-            .expect("kubectl is on the PATH");
+            .expect("cannot start kubectl");
         let mut line = String::new();
-        let stdout = upstream.stdout.take().expect("it was piped");
-        BufReader::new(stdout).read_line(&mut line).expect("kubectl prints its address");
+        let stdout = upstream.stdout.take().expect("the stream is not piped");
+        BufReader::new(stdout).read_line(&mut line).expect("cannot read the stdout of kubectl");
         let address = line.trim().rsplit(' ').next().expect("the last word of the line").to_owned();
         let shared = Arc::new(Shared {
             upstream: address,
@@ -118,14 +118,14 @@ impl FaultProxy {
         });
         let runtime = Runtime::new().expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-        let port = listener.local_addr().expect("it was bound").port();
+        let port = listener.local_addr().expect("the socket has no address").port();
         runtime.spawn(serve(listener, Arc::clone(&shared)));
         Self { shared, kubeconfig: kubeconfig(port), upstream, _runtime: runtime }
     }
 
     /// Returns the value of KUBECONFIG for a master that uses this proxy.
     pub fn kubeconfig(&self) -> &str {
-        self.kubeconfig.path().to_str().expect("temporary files have plain names")
+        self.kubeconfig.path().to_str().expect("the path is not UTF-8")
     }
 
     /// From now on, this fault affects these requests. An earlier fault ends.

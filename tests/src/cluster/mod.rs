@@ -85,7 +85,7 @@ impl Cluster {
     /// Returns the names of the pods for whose phase `test` returns true.
     pub fn pods(&self, test: impl Fn(&str) -> bool) -> Vec<String> {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))
-            .expect("kubectl prints JSON");
+            .expect("kubectl has not printed JSON");
         let phase = |pod: &&Value| test(pod["status"]["phase"].as_str().unwrap_or_default());
         let chosen = pods["items"].as_array().expect("a list").iter().filter(phase);
         chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
@@ -113,8 +113,9 @@ impl Cluster {
     pub fn kill_container(&self, pod: &str) {
         let id =
             self.namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}"]);
-        let id = id.strip_prefix("docker://").expect("the kubelet uses Docker");
-        let killed = Command::new("docker").args(["kill", "--signal", "KILL", id]).output().expect("docker starts");
+        let id = id.strip_prefix("docker://").expect("the kubelet does not use Docker");
+        let killed =
+            Command::new("docker").args(["kill", "--signal", "KILL", id]).output().expect("cannot start docker");
         assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
     }
 

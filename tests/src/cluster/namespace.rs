@@ -113,7 +113,7 @@ fn kubectl(args: &[&str], stdin: &str) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("kubectl is on the PATH");
-    child.stdin.take().expect("it was piped").write_all(stdin.as_bytes()).expect("kubectl reads");
-    child.wait_with_output().expect("a child can be waited for")
+        .expect("cannot start kubectl");
+    child.stdin.take().expect("the stream is not piped").write_all(stdin.as_bytes()).expect("cannot write to kubectl");
+    child.wait_with_output().expect("cannot wait for the process")
 }

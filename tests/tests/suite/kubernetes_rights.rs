@@ -235,12 +235,18 @@ impl Master {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(
-                fs::File::options().create(true).append(true).open(scene.path().join("master.log")).expect("its log"),
+                fs::File::options()
+                    .create(true)
+                    .append(true)
+                    .open(scene.path().join("master.log"))
+                    .expect("cannot open the log"),
             )
             .spawn()
-            .expect("the master starts");
+            .expect("cannot start the master");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it was piped")).read_line(&mut line).expect("a line or the end");
+        BufReader::new(child.stdout.take().expect("the stream is not piped"))
+            .read_line(&mut line)
+            .expect("a line or the end");
         let url = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
         let master = Self { child, url };
         if master.url.is_empty() { Err("the master does not start".to_owned()) } else { Ok(master) }

@@ -63,7 +63,7 @@ fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_gets_the_whole_line
 fn a_host_with_python3_and_no_python_runs_the_job() {
     let scene = Scene::new("print('ran')");
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output();
-    let python3 = String::from_utf8(found.expect("python3 runs").stdout).expect("a path");
+    let python3 = String::from_utf8(found.expect("cannot start python3").stdout).expect("a path");
     symlink(python3, scene.path().join("python3")).expect("a link");
     let run = Finished::of(scene.client(&["--worker-num", "2"]).env("PATH", scene.path())).code(0);
     assert_eq!(run.lines("ran").len(), 2, "{}", run.stdout);
@@ -120,7 +120,7 @@ fn after_a_quarter_of_a_gibibyte_without_a_newline_the_last_line_is_still_shown(
 #[test]
 fn a_job_ends_when_the_reader_of_the_clients_stdout_closes_the_pipe() {
     let scene = Scene::new("while True: print('line')");
-    let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("the client starts");
+    let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("cannot start the client");
     drop(client.stdout.take());
     let code = within("the client ends", || client.try_wait().expect("wait"), || scene.processes());
     assert_eq!(code.code(), Some(1));

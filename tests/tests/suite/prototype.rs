@@ -49,9 +49,9 @@ impl Agent {
             .current_dir(scene.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(File::create(&log).expect("its log"))
+            .stderr(File::create(&log).expect("cannot open the log"))
             .spawn()
-            .expect("the agent starts");
+            .expect("cannot start the agent");
         let address = within("the agent listens", || address_in(&log), || fs::read_to_string(&log).unwrap_or_default());
         Self { child, address }
     }
@@ -77,7 +77,7 @@ fn value<'a>(printed: &'a str, variable: &str) -> &'a str {
 }
 
 fn tf_config(printed: &str) -> Value {
-    serde_json::from_str(value(printed, "TF_CONFIG")).expect("TF_CONFIG is JSON")
+    serde_json::from_str(value(printed, "TF_CONFIG")).expect("TF_CONFIG is not JSON")
 }
 
 /// Runs three agents with the prototype's master. Returns the output of their runs.

@@ -30,7 +30,7 @@ pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
             if own >= jobs {
                 return;
             }
-            let name = format!("spent-{own:05}").parse().expect("it is a name");
+            let name = format!("spent-{own:05}").parse().expect("the name is invalid");
             if let Some(of_job) = complaints.take(job(api, &name, random)) {
                 kills.fetch_add(of_job, Ordering::SeqCst);
             }

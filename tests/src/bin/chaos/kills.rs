@@ -65,16 +65,17 @@ pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> 
                 return;
             }
             let name = format!("shot-{:05}", number.fetch_add(1, Ordering::SeqCst));
-            let Some(tally) = complaints.take(job(api, &name.parse().expect("it is a name"), (quota, jobs), random))
+            let Some(tally) =
+                complaints.take(job(api, &name.parse().expect("the name is invalid"), (quota, jobs), random))
             else {
                 continue;
             };
             left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
-            *total.lock().expect("no thread panics") += tally;
+            *total.lock().expect("another thread has panicked") += tally;
         }
     });
     let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } =
-        *total.lock().expect("no thread panics");
+        *total.lock().expect("another thread has panicked");
     say(&format!(
         "{} kills in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents; {starts} starts failed, \
          {restarts} restarts were counted; {second} kills came right after another; {late} more came too late; {:.0} s",

@@ -70,7 +70,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let begin = Instant::now();
     let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
-            let Some(point) = points.lock().expect("no thread panics").pop() else { return };
+            let Some(point) = points.lock().expect("another thread has panicked").pop() else { return };
             let (mut left, mut passing) = (kills, random.u32(1..=PASSINGS));
             while left > 0 {
                 let strike = Strike { point, fault: Fault::Kill, passing };
@@ -134,7 +134,7 @@ impl Trial<'_> {
 
     /// Submits the job, waits for its end, and deletes it.
     fn job(&mut self) -> anyhow::Result<()> {
-        let name = "struck".parse().expect("it is a name");
+        let name = "struck".parse().expect("the name is invalid");
         let body = serde_json::to_string(&request(&self.cluster.image, &name, EXEC_PY, 2))?;
         let submit = ["-H", "content-type: application/json", "-d", &body];
         self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;

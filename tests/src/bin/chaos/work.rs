@@ -77,7 +77,7 @@ pub(crate) fn request(name: &JobName, steps: u64, workers: u32, max_restarts: u3
     JobRequest {
         worker_num: Some(workers),
         args: vec![name.to_string()],
-        env: BTreeMap::from([("STEPS".parse().expect("it is a name"), steps.to_string())]),
+        env: BTreeMap::from([("STEPS".parse().expect("the name is invalid"), steps.to_string())]),
         run_policy: RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() },
         ..JobRequest::new(name.clone(), Strategy::AllReduce)
     }

@@ -1,4 +1,5 @@
-//! Runs the console blocks of README and the book, and compares the commands' output with the output in the blocks.
+//! Runs the blocks of Markdown files that begin with "console test", and compares the commands' output with the output
+//! in the blocks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -70,7 +71,7 @@ fn run(block: &str) {
         }
     }
     let programs = built("client");
-    let programs = programs.parent().expect("a program is in a folder").display();
+    let programs = programs.parent().expect("the program has no parent folder").display();
     script = format!("PATH={programs}:$PATH\n{script}");
     let output = shell
         .args(["-c", &script])
@@ -83,7 +84,7 @@ fn run(block: &str) {
         .stderr(Stdio::piped())
         .spawn()
         .map(processes::output)
-        .expect("bash starts");
+        .expect("cannot start bash");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}\nprinted:\n{stdout}\n{stderr}");
