@@ -67,8 +67,8 @@ pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
     ensure!(difference <= TOLERANCE, "the weights differ by {difference:e}");
     say(&format!(
         "{count} changes of a gang of 1 to 4 workers ({} by deleting a pod), {:.1} s for each change, in {steps} steps \
-         of TensorFlow and {} starts: 0 steps lost or repeated, every sample once in each of {} epochs, the same weights \
-         as without changes ({difference:.1e})",
+         of TensorFlow and {} starts: 0 steps lost or repeated, every sample once in each of {} epochs, the same \
+         weights as without changes ({difference:.1e})",
         resizes.deleted,
         each.as_secs_f64(),
         end.generation.map_or(0, |last| last.sequence),
