@@ -123,7 +123,7 @@ fn finished(scene: &Scene, master: &Master, job: &str) -> JobView {
 }
 
 #[test]
-fn the_prototypes_client_submits_a_job_that_runs() {
+fn the_prototypes_client_submits_a_job_that_succeeds() {
     let scene = printing();
     let master = scene.master();
     let accepted = submit(&master, ["AllReduce", "2", "0", NO_IMAGE, "digits"]).code(0).view();

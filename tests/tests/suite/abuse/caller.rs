@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns a runtime for concurrent callers.
 pub(crate) fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("cannot start threads")
 }
 
 pub(crate) fn address(master: &Master) -> SocketAddr {
