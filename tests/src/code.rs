@@ -50,7 +50,7 @@ pub fn submit_with_code(scene: &Scene, master: &str, name: &str, files: &[(&str,
     let mut request =
         json!({ "name": name, "strategy": "AllReduce", "worker_num": 2, "code": code, "script": files[0].0 });
     let fields = request.as_object_mut().expect("an object");
-    let Value::Object(options) = options else { panic!("options are an object") };
+    let Value::Object(options) = options else { panic!("the options are not an object") };
     fields.extend(options);
     let url = format!("{master}/v1/jobs");
     let answer = scene.curl(&["--json", &request.to_string(), &url]);

@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The network that all machines share.
+/// The first three numbers of the addresses in the network that all machines share.
 const SHARED: [u8; 3] = [10, 77, 0];
 
-/// Machines that are connected by a switch. Dropping this removes the namespaces of the machines and of
-/// the switch.
+/// Machines that are connected by a switch. Dropping this removes the namespaces of the machines and of the
+/// switch.
 #[derive(Debug)]
 pub struct Network {
     /// Distinguishes the networks of one process.

@@ -1,4 +1,5 @@
-//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests tell it to answer requests with faults.
+//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests tell the proxy to answer requests
+//! with faults.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};

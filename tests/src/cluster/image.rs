@@ -39,7 +39,7 @@ pub struct Image {
 /// When and by whom an image is removed.
 #[derive(Debug, PartialEq, Eq)]
 enum Lifetime {
-    /// The test that built the image removes it at its end.
+    /// The test that built the image removes the image when the test ends.
     Test,
     /// `scripts/test` removes the image after all tests.
     Run,

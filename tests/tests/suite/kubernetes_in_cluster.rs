@@ -153,7 +153,7 @@ impl Bare {
         self.scene.run(&[&["--master", &self.place()], args].concat())
     }
 
-    /// Runs the client with another user in its kubeconfig.
+    /// Runs the client with this user in the kubeconfig.
     fn run_as(&self, user: Value, args: &[&str]) -> Finished {
         let mut config = self.namespace.kubeconfig();
         config["users"][0]["user"] = user;

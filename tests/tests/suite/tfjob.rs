@@ -25,8 +25,8 @@ fn tfjob(name: &str, types: &[(&str, u32)], container: &str) -> String {
     format!("{HEAD}metadata: {{ name: {name} }}\nspec:\n  tfReplicaSpecs:\n{replicas}")
 }
 
-/// A command for a script of the image. Instead of it, the client runs the script with the same name that is beside the
-/// file of the TFJob.
+/// A command that runs a script of the image. In place of this script, the client runs the script of the same name that
+/// is beside the file of the TFJob.
 const COMMAND: &str = "command: [python, /var/of-the-image/mnist.py]";
 
 /// Creates a folder in which `project/` contains [`SCRIPT`] as `mnist.py`, and this TFJob.

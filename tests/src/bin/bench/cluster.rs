@@ -1,5 +1,6 @@
 //! Measures the API writes and the time of a launch on the cluster in KUBECONFIG, and the time to wrap an image.
-//! Nothing else may use the cluster meanwhile, because the API server counts the requests of all clients.
+//! During the measurements, nothing else may use the cluster, because the API server counts the requests of all
+//! clients.
 
 use std::fs;
 use std::io::Write;
@@ -15,8 +16,8 @@ use protocol::view::JobView;
 
 use crate::sample::{Figure, RUNS, Row, median};
 
-/// For each launch: the number of replicas, and the API writes of Kubeflow's tf-operator 1.1 for the same number of
-/// replicas: writes of jobs, pods, services and bindings. Each number is the smallest of several measurements.
+/// For each launch: the number of replicas, and the API writes of Kubeflow's tf-operator 1.1 for as many replicas. The
+/// writes are those of jobs, pods, services and bindings. Their number is the smallest of several measurements.
 const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
 /// The first prototype's time from submit to four running scripts. It includes 18 s of sleep.
 const PROTOTYPE: Duration = Duration::from_millis(24_900);
@@ -102,8 +103,7 @@ pub(crate) fn writes() -> anyhow::Result<Writes> {
         let counts = |line: &&str| {
             let is =
                 |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
-            // Kubernetes deletes whole collections when it deletes a namespace, which can be another program's
-            // namespace.
+            // Kubernetes deletes whole collections when it deletes a namespace, also a namespace of another program.
             let is_collection = is("verb", &["DELETE"]) && is("scope", &["namespace"]);
             line.starts_with("apiserver_request_total{")
                 && !is_collection

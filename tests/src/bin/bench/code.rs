@@ -124,7 +124,7 @@ fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<R
     ])
 }
 
-/// Returns how the names of the pods without a master begin, for this start.
+/// Returns the first part of the names of the pods that [`rebuild`] creates for this start.
 fn replacement(start: usize) -> String {
     format!("image-{start}")
 }

@@ -48,14 +48,14 @@ impl Installed {
         Ok(Self { namespace, _master: master, scene, url, token })
     }
 
-    /// A client that uses the node's port.
+    /// Returns a command of the client, which uses the node's port.
     pub(crate) fn client(&self, args: &[&str]) -> Command {
         let mut client = self.scene.client(&[&["--master", &self.url], args].concat());
         client.env("MUSTER_TOKEN", &self.token);
         client
     }
 
-    /// A client that uses the API server.
+    /// Returns a command of the client, which uses the API server.
     pub(crate) fn client_by_api(&self, args: &[&str]) -> Command {
         self.scene.client(&[&["--master", &place(&self.namespace)], args].concat())
     }
@@ -125,8 +125,8 @@ impl Installed {
     }
 }
 
-/// Starts a client that submits a job and follows its output. Returns the client, and the time until the last script of
-/// the job's first start has started.
+/// Starts a client that submits a job and follows its output. Returns the client, and the time until `count`
+/// scripts have started that print the number `start`.
 pub(crate) fn launch(client: &mut Command, start: usize, count: usize) -> anyhow::Result<(Running, Duration)> {
     let begin = SystemTime::now();
     let client = Running::of(client);

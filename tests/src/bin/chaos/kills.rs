@@ -29,9 +29,9 @@ const BUDGET: u32 = 1000;
 /// The kind of jobs to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Jobs {
-    /// With a fixed number of workers.
+    /// Jobs with a fixed number of workers.
     Fixed,
-    /// With a minimum number of workers below the maximum.
+    /// Jobs whose minimum number of workers is below the maximum.
     Elastic,
 }
 
@@ -136,8 +136,7 @@ struct Volley {
 }
 
 impl Volley {
-    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica
-    /// right afterwards.
+    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, then kills a second replica.
     fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let mut volley = Self { hit: vec![], tally: Tally::default() };
         let mut targets: Vec<_> = view.replicas.iter().collect();

@@ -1,6 +1,5 @@
-//! Kills masters on the cluster in KUBECONFIG, at every point of [`Point::without_code`]. In each job, a
-//! script fails in the first start, and a pod ends in the second start. The kills must not change
-//! the job's result.
+//! Kills masters on the cluster in KUBECONFIG, at every point of [`Point::without_code`]. In each job, a script fails
+//! in the first start, and a pod ends in the second start. The kills must not change the job's result.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -106,11 +105,10 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Runs a job. Returns the number of killed masters, at most `wanted`. If the strike is at the first
-    /// passing, fails when no master passes the point.
+    /// Runs a job. Returns the number of killed masters, at most `wanted`. If the strike is at the first passing,
+    /// fails when no master passes the point.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
-        // Only a second master adopts the job. So for these points, the first master is killed after it has accepted
-        // the job.
+        // Only a second master adopts the job. So for these points, the first master is killed after the submit.
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");

@@ -9,7 +9,8 @@ use e2e::{Master, Running, Scene};
 const TOKEN: &str = "canary-of-the-master-7f3a9c";
 /// A wrong token.
 const WRONG: &str = "canary-of-a-stranger-51be20";
-/// A script that prints its environment, and the environment and arguments of its agent. Then it waits for a file.
+/// A script that prints its environment, and the environment and arguments of its agent. Then the script
+/// waits for the file `go`.
 const EXEC_PY: &str = "\
 import os, pathlib, time
 parents = [pathlib.Path(f'/proc/{os.getppid()}/{name}').read_bytes() for name in ('environ', 'cmdline')]

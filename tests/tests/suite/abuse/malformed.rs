@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 
 use crate::abuse::caller::{address, assert_untouched, runtime, send, statuses};
 
-/// Requests of different kinds, before they are broken. They have no effect.
+/// Requests of different kinds, before they are broken. These requests have no effect.
 const VALID: [&str; 10] = [
     "GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     "GET /v1/jobs/absent?after=3&wait=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",

@@ -23,8 +23,8 @@ const UNREAD_DROPPED_WITHIN: Duration = Duration::from_secs(120);
 const UNREAD_REQUESTS: usize = 1_000;
 /// Maximum time until a complete request is answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum number of connections that are being opened at the same time. With more, the kernel's queue of new
-/// connections could be full, and the kernel retries a connection only after seconds.
+/// Maximum number of connections that are being opened at the same time. With more connections, the kernel's queue
+/// of new connections could be full, and the kernel retries a connection only after seconds.
 const CONNECTING: usize = 256;
 /// What slow connections send at first. Except for the last text, these are beginnings of requests.
 const HALVES: [&str; 5] = [

@@ -64,7 +64,7 @@ fn run(block: &str) {
     let mut shell = Command::new("bash");
     for port in PORTS {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
-        // Replace the colon too. Otherwise, the next turn could replace digits of this free port.
+        // Replace the colon too. Otherwise, the next replacement could change digits of this free port.
         script = script.replace(&format!(":{port}"), &format!(":{free}"));
         if port == "7897" {
             shell.env("MUSTER_LISTEN", format!("127.0.0.1:{free}"));

@@ -296,7 +296,8 @@ fn end(job: &JobView) {
     }
 }
 
-/// A thread that repeatedly sends a master requests that need no Kubernetes API. Collects late or failed answers.
+/// A thread that repeatedly sends a master requests that need no Kubernetes API. The thread collects late
+/// or failed answers.
 struct Vigil {
     is_over: Arc<AtomicBool>,
     watching: JoinHandle<Vec<String>>,

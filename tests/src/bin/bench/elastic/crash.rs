@@ -11,8 +11,8 @@ use super::torchrun::{self, Torchrun, Tuning};
 use super::{PEER_CRASHES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// The longest interval at which any version of torchrun checks its scripts by default. Each crash comes at a random
-/// time within this interval.
+/// The longest interval at which any version of torchrun checks its scripts by default. Each crash of
+/// a script of torchrun comes at a random time within this interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Scripts of a launcher. When one script crashes, the launcher restarts all of them.
@@ -101,7 +101,8 @@ fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
     ])
 }
 
-/// The time that a launcher adds to a shell's start of the same scripts. At least 1 µs, because ratios divide by it.
+/// Returns the times that a launcher adds to a shell's start of the same scripts. Each is at least 1 µs, because ratios
+/// divide by it.
 fn added(times: &[Duration], starts: &[Duration]) -> Vec<Duration> {
     let least = Duration::from_micros(1);
     times.iter().zip(starts).map(|(time, start)| time.saturating_sub(*start).max(least)).collect()

@@ -29,9 +29,10 @@ use crate::sample::{Figure, RUNS, Row, median};
 /// Pairs of sizes: a small gang, and a gang four times as large. If the limit of open files is too low for the first
 /// pair, the second pair is measured.
 const SIZES: [[u32; 2]; 2] = [[1000, 4000], [500, 2000]];
-/// Open files of each fake agent: its listener, and both ends of its connections for status, output and calls.
+/// Number of open files of each fake agent: its listener, and both ends of its connections for status, output and
+/// calls.
 const FILES_PER_AGENT: u64 = 7;
-/// Agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
+/// Number of agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
 const AT_ONCE: usize = 64;
 const DEADLINE: Duration = Duration::from_secs(300);
 /// Pause between two looks at the agents.
@@ -94,7 +95,7 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     let members = plan::replicas(&spec).into_iter().zip(agents).collect();
     let client = AgentClient::new();
     let mut times = vec![];
-    // The first iteration only starts the scripts and is not measured.
+    // The first iteration only starts the runs and is not measured.
     for sequence in 1..=u32::try_from(RUNS)? + 1 {
         let generation = Generation { epoch: 1, sequence };
         let rendezvous = Rendezvous::new(&spec, generation, &members);

@@ -18,8 +18,8 @@ use crate::sample::{Figure, Row};
 const LOSERS: usize = WORKERS;
 
 /// Kills two agents `pairs` times, in jobs with 4 to 8 workers: first an agent, then its replacement. The master
-/// replaces the first agent at once, usually before the next start. It creates the second replacement after 1 s, so 7
-/// workers start.
+/// replaces the first agent at once, usually before the next start. It creates the second replacement after 1 s, so the
+/// next start has 7 workers.
 pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut with_7, mut with_8) = (vec![], vec![]);
     for first in (0..pairs).step_by(LOSERS) {
@@ -27,7 +27,8 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
         let _master = site.muster(&["--worker-num", "4:8"]);
         let mut gang = site.gang_of(WORKERS)?;
         for _ in first..pairs.min(first + LOSERS) {
-            // The other workers move up by one rank, and the replacement gets the last rank. So each place gets rank 0.
+            // The other workers move up by one rank, and the replacement gets the last rank. So each worker gets rank
+            // 0 in turn.
             for rank in [0, WORKERS - 1] {
                 let event = kill(parent(gang.pids[rank]).context("the script has no agent")?);
                 gang = site.next_gang()?;

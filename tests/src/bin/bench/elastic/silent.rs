@@ -1,4 +1,5 @@
-//! Measures the time until a job goes on without an agent that has stopped answering. It includes the agent's lease.
+//! Measures the time until a job goes on without an agent that has stopped answering. The time includes the
+//! agent's lease.
 
 use std::time::Duration;
 
