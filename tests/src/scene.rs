@@ -49,8 +49,8 @@ impl Scene {
         &self.path
     }
 
-    /// Returns a command that runs the client with these arguments in the folder. The command's
-    /// environment names no master. The client finds only local masters of this scene.
+    /// Returns a command that runs the client with these arguments in the folder. The command's environment names no
+    /// master. The client finds only local masters of this scene.
     pub fn client(&self, args: &[&str]) -> Command {
         let mut command = Command::new(built("client"));
         command.args(args).current_dir(&self.path).env_remove("MUSTER_MASTER").env_remove("MUSTER_TOKEN");

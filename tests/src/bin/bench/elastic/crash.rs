@@ -11,8 +11,8 @@ use super::torchrun::{self, Torchrun, Tuning};
 use super::{PEER_CRASHES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// The longest interval at which any version of torchrun checks its scripts by default. Each crash of
-/// a script of torchrun comes at a random time within this interval.
+/// The longest interval at which any version of torchrun checks its scripts by default. Each crash of a script of
+/// torchrun comes at a random time within this interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Scripts of a launcher. When one script crashes, the launcher restarts all of them.
