@@ -1,16 +1,16 @@
-"""Stands in for the first prototype's agent, as wire.md describes it, without newer features of Muster's agent.
+"""Imitates the agent of the first prototype. It has none of the newer features of Muster's agent.
 
-It has only the two routes that start a job.
+It has only two routes:
 
 - `POST /config` reads NUM_WORKERS and TF_CONFIG (an object) from the body. It ignores everything else. A later config
-  replaces an earlier one. The answer is 400 if a variable is missing.
-- `GET /run` starts `python exec.py` at each call. It does not know generations or active runs, so two calls start two
-  runs. Without a config, exec.py gets neither variable.
+  replaces an earlier one. If a variable is missing, or TF_CONFIG is not an object, the answer is 400.
+- `GET /run` starts `python exec.py` at each call. It checks neither generations nor active runs, so two calls start two
+  runs. Without a config, the agent sets neither variable for exec.py.
 - The answer to all other requests is 404.
 
-Each start prints the line `prototype: start N`, so that a test can count the starts. When the first exec.py ends, the
-process exits with its exit code, or with 128 plus the signal's number. It handles no signals, so as process 1 of a pod it
-ignores SIGTERM.
+Each start prints the line `prototype: start N`, so that a test can count the starts. As soon as an exec.py ends, the
+agent exits with the exit code of exec.py, or with 128 plus the signal's number. The agent handles no signals, so as
+process 1 of a pod it does not end at SIGTERM.
 """
 
 import json
@@ -31,7 +31,7 @@ class Agent:
         self.starts = 0
 
     def configure(self, body):
-        """Stores the two variables. Returns whether the body has both."""
+        """Stores the two variables if the body is valid. Returns whether it is valid."""
         try:
             config = json.loads(body)
             workers, tf_config = config["NUM_WORKERS"], config["TF_CONFIG"]
@@ -52,13 +52,13 @@ class Agent:
 
 
 def end_with(run):
-    """Waits for a run, and exits with its exit status."""
+    """Waits for a run, and ends this process with its exit status."""
     code = run.wait()
     os._exit(code if code >= 0 else 128 - code)
 
 
 class Routes(BaseHTTPRequestHandler):
-    """The two routes."""
+    """The routes of the agent."""
 
     protocol_version = "HTTP/1.1"
     agent = Agent()
@@ -89,7 +89,7 @@ class Routes(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def log_message(self, format, *args):
-        """Logs nothing, because stdout and stderr belong to exec.py."""
+        """Logs no requests, because stdout and stderr contain the output of exec.py."""
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Stands in for the first prototype's client: submits a job with the request that wire.md describes.
+"""Imitates the client of the first prototype: submits a job by one GET request.
 
     client.py URL STRATEGY N_WORKER N_PS IMG NAME
 
-URL is the master's, such as http://10.1.2.3:31898. It treats only status 200 as success: it prints the body and exits with 0.
+URL is the address of a master, such as http://10.1.2.3:31898. The program accepts only status 200 as success. It then
+prints the body of the answer and exits with 0.
 """
 
 import http.client

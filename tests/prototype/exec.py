@@ -1,4 +1,4 @@
-"""Prints the two variables that the first prototype sets, one per line. The stand-ins start this script."""
+"""Prints the two variables that the first prototype sets, one per line. Tests of the prototype run this script."""
 
 import os
 

@@ -1,11 +1,11 @@
-"""Stands in for the first prototype's master: sends agents the requests that wire.md describes, and no others.
+"""Imitates the master of the first prototype: configures agents and starts them. It sends no other requests.
 
     master.py [--ps N] AGENT...
 
 AGENT is an agent's address; the default port is 7896. The first N agents are parameter servers, the others are workers.
-Without parameter servers the cluster has no `ps`; it never has a chief. The master sends every agent its config. When all
-have answered, it sends every agent the start, without generation, token or query. SET_ID is always 0, as in wire.md. It
-exits with 0 if every answer is 200, and with 1 at the first other answer.
+Without parameter servers the cluster has no `ps`. The cluster never has a chief. The master sends every agent its
+config. When all agents have answered, the master sends them the request to run, without generation, token or query.
+SET_ID is always 0. The master exits with 0 if every answer is 200, and with 1 after the first other answer.
 """
 
 import argparse
@@ -20,20 +20,20 @@ TIMEOUT_SECONDS = 30
 
 
 def split(agent):
-    """Host and port of an agent."""
+    """Returns the host and the port of an agent."""
     host, _, port = agent.partition(":")
     return host, int(port or AGENT_PORT)
 
 
 def own_address(agent):
-    """This machine's address on the route to an agent. Sends nothing."""
+    """Returns this machine's address on the route to an agent. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         way.connect(split(agent))
         return way.getsockname()[0]
 
 
 def configs(servers, workers):
-    """Each agent with its config. The keys are in wire.md's order."""
+    """Yields each agent with its config. The keys are in the prototype's order."""
     addresses = {"worker": workers, "ps": servers}
     cluster = {
         role: [f"{split(agent)[0]}:{TENSORFLOW_PORT}" for agent in agents]

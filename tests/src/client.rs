@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::processes::within;
 
-/// A running program. Dropping this kills it.
+/// A running program. Dropping this kills the program.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -36,9 +36,9 @@ impl Running {
     /// # Panics
     /// If the program cannot be started.
     pub fn of(program: &mut Command) -> Self {
-        let mut child = program.spawn().expect("the program starts");
-        let stdout = Printed::by(child.stdout.take().expect("it was piped"));
-        let stderr = Printed::by(child.stderr.take().expect("it was piped"));
+        let mut child = program.spawn().expect("cannot start the program");
+        let stdout = Printed::by(child.stdout.take().expect("the stream is not piped"));
+        let stderr = Printed::by(child.stderr.take().expect("the stream is not piped"));
         Self { child, stdout, stderr }
     }
 
@@ -50,12 +50,16 @@ impl Running {
     /// Waits until `text` is on stdout at least `count` times.
     ///
     /// # Panics
-    /// With the output, if the deadline passes.
+    /// If the deadline passes, or stdout ends before. The message contains the output.
     pub fn until_printed(&self, count: usize, text: &str) {
         let has_come = || {
             let is_last = self.stdout.has_ended();
             let has_come = self.stdout.text().matches(text).count() >= count;
-            assert!(has_come || !is_last, "ended before {count} times {text:?} on stdout\n{}", self.printed());
+            assert!(
+                has_come || !is_last,
+                "stdout ended before it contained {text:?} {count} times\n{}",
+                self.printed()
+            );
             has_come.then_some(())
         };
         within(&format!("{count} times {text:?} on stdout"), has_come, || self.printed());
@@ -64,7 +68,7 @@ impl Running {
     /// Waits until `text` is on stderr.
     ///
     /// # Panics
-    /// With the output, if the deadline passes.
+    /// If the deadline passes. The message contains the output.
     pub fn until_said(&self, text: &str) {
         let has_come = || self.said(text).then_some(());
         within(&format!("{text:?} on stderr"), has_come, || self.printed());
@@ -90,19 +94,19 @@ impl Running {
     /// # Panics
     /// If the program cannot be killed.
     pub fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
+        self.child.kill().expect("cannot kill the program");
+        self.child.wait().expect("cannot wait for the program");
     }
 
     /// Waits for the program's end.
     ///
     /// # Panics
-    /// With the output, if the deadline passes.
+    /// If the deadline passes. The message contains the output.
     pub fn ended(mut self) -> Finished {
         let child = &mut self.child;
         let status = within(
             "the program ends",
-            || child.try_wait().expect("a child can be waited for"),
+            || child.try_wait().expect("cannot wait for the process"),
             || format!("stdout:\n{}\nstderr:\n{}", self.stdout.text(), self.stderr.text()),
         );
         Finished { status, stdout: self.stdout.whole(), stderr: self.stderr.whole() }
@@ -133,7 +137,7 @@ impl Finished {
     /// Asserts the exit code.
     ///
     /// # Panics
-    /// With the output, if the exit code differs.
+    /// If the exit code differs. The message contains the output.
     #[track_caller]
     pub fn code(self, expected: i32) -> Self {
         assert_eq!(self.status.code(), Some(expected), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
@@ -143,7 +147,7 @@ impl Finished {
     /// Asserts that this signal killed the program.
     ///
     /// # Panics
-    /// With the output, if the program ended in another way.
+    /// If the program ended in another way. The message contains the output.
     #[track_caller]
     pub fn by(self, expected: Signal) -> Self {
         let ended = self.status.signal();
@@ -154,7 +158,7 @@ impl Finished {
     /// Asserts that stderr contains all of `parts`.
     ///
     /// # Panics
-    /// With the output, if a part is missing.
+    /// If a part is missing. The message contains the output.
     #[track_caller]
     pub fn says(self, parts: &[&str]) -> Self {
         for part in parts {
@@ -209,7 +213,7 @@ impl Printed {
 
     /// Waits until the thread has read the whole output, and returns it. The program must have ended.
     fn whole(&mut self) -> String {
-        self.reader.take().map(JoinHandle::join).transpose().expect("the reader does not panic");
+        self.reader.take().map(JoinHandle::join).transpose().expect("the reader has panicked");
         self.text()
     }
 }

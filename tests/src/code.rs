@@ -29,14 +29,14 @@ pub fn send_code(scene: &Scene, master: &str, options: &[&str], files: &[(&str, 
         let answer = scene.curl(&[options, &["-X", "PUT", "--data-binary", &sent, &url]].concat());
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
     };
-    let missing = put("", &serde_json::to_vec(&manifest).expect("a manifest is JSON")).missing;
+    let missing = put("", &serde_json::to_vec(&manifest).expect("cannot serialize the manifest")).missing;
     let contents: BTreeSet<&str> = files.iter().map(|(_, text)| *text).collect();
     let blobs = contents.into_iter().map(|text| (Sha256::of(text.as_bytes()), text));
     let blobs: Vec<u8> = blobs
         .filter(|(blob, _)| missing.contains(blob))
         .flat_map(|(blob, text)| [blob.as_bytes(), text.as_bytes()].concat())
         .collect();
-    assert_eq!(put("/blobs", &blobs).missing, []);
+    assert_eq!(put("/blobs", &blobs).missing, [], "the master lacks blobs after the upload");
     manifest.id()
 }
 
@@ -50,7 +50,7 @@ pub fn submit_with_code(scene: &Scene, master: &str, name: &str, files: &[(&str,
     let mut request =
         json!({ "name": name, "strategy": "AllReduce", "worker_num": 2, "code": code, "script": files[0].0 });
     let fields = request.as_object_mut().expect("an object");
-    let Value::Object(options) = options else { panic!("options are an object") };
+    let Value::Object(options) = options else { panic!("the options are not an object") };
     fields.extend(options);
     let url = format!("{master}/v1/jobs");
     let answer = scene.curl(&["--json", &request.to_string(), &url]);

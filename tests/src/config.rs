@@ -1,7 +1,7 @@
 //! The tests' environment variables. Only this file reads the environment.
 
-/// `MUSTER_TEST_REGISTRY`, such as `localhost:5000`: the registry from which the cluster's nodes pull images. If it is
-/// not set, the nodes must use this machine's Docker.
+/// `MUSTER_TEST_REGISTRY`, such as `localhost:5000`: the registry from which the cluster's nodes pull images. If the
+/// variable is not set, the nodes must use this machine's Docker.
 pub fn registry() -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
     std::env::var("MUSTER_TEST_REGISTRY").ok().filter(|registry| !registry.is_empty())

@@ -10,7 +10,7 @@ use testkit::chaos::STRIKE_VARIABLE;
 
 use crate::programs::built;
 
-/// A running master. Dropping this kills it.
+/// A running master. Dropping this kills the master.
 #[derive(Debug)]
 pub struct Master {
     child: Child,
@@ -40,14 +40,14 @@ impl Master {
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(fs::File::options().create(true).append(true).open(log(dir)).expect("its log"))
+            .stderr(fs::File::options().create(true).append(true).open(log(dir)).expect("cannot open the log"))
             .spawn()
-            .expect("the master starts");
+            .expect("cannot start the master");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("it was piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the master prints its address");
+        let stdout = child.stdout.take().expect("the stream is not piped");
+        BufReader::new(stdout).read_line(&mut line).expect("cannot read the master's stdout");
         if line.is_empty() {
-            return Err(child.wait().expect("it has closed its stdout, so it ends"));
+            return Err(child.wait().expect("cannot wait for the master"));
         }
         let url = line.trim().strip_prefix("listening on ");
         let url = url.unwrap_or_else(|| panic!("the master's first line has no address: {line:?}"));
@@ -64,8 +64,8 @@ impl Master {
     /// # Panics
     /// If the master cannot be killed.
     pub fn kill(&mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
+        self.child.kill().expect("cannot kill the master");
+        self.child.wait().expect("cannot wait for the master");
     }
 
     /// Returns the master's exit status, or `None` while the master runs.
@@ -73,7 +73,7 @@ impl Master {
     /// # Panics
     /// If the process cannot be waited for.
     pub fn end(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("a child can be waited for")
+        self.child.try_wait().expect("cannot wait for the process")
     }
 
     /// Starts a new master at the same address. The old master must have ended.

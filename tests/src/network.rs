@@ -5,10 +5,11 @@ use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The network that all machines share.
+/// The first three numbers of the addresses in the network that all machines share.
 const SHARED: [u8; 3] = [10, 77, 0];
 
-/// Machines that are connected by a switch. Dropping this removes all their namespaces.
+/// Machines that are connected by a switch. Dropping this removes the namespaces of the machines and of the
+/// switch.
 #[derive(Debug)]
 pub struct Network {
     /// Distinguishes the networks of one process.
@@ -83,13 +84,13 @@ impl Network {
         self.name(0)
     }
 
-    /// Returns the name of a namespace. It contains the process id, so other tests use other names.
+    /// Returns the name of a namespace. The name contains the process id, so other tests use other names.
     fn name(&self, number: u8) -> String {
         format!("muster-{}-{}-{number}", std::process::id(), self.number)
     }
 }
 
-/// The address of a machine in the shared network.
+/// Returns the address of a machine in the shared network.
 pub fn address(number: u8) -> Ipv4Addr {
     let [a, b, c] = SHARED;
     Ipv4Addr::new(a, b, c, number)
@@ -102,9 +103,9 @@ fn port(number: u8) -> String {
 /// Runs `ip`.
 ///
 /// # Panics
-/// With the message of `ip`, if `ip` fails.
+/// If `ip` fails. The message contains the stderr of `ip`.
 fn ip(args: &[&str]) {
-    let output = Command::new("ip").args(args).output().expect("ip is installed");
+    let output = Command::new("ip").args(args).output().expect("cannot start ip");
     assert!(output.status.success(), "ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
 }
 

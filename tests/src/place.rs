@@ -229,7 +229,7 @@ impl Stage {
         }
     }
 
-    /// Returns the query parameter that names the image. It is empty if the place is not a cluster.
+    /// Returns the query parameter that names the image, or an empty text if the place is not a cluster.
     pub fn img(&self) -> String {
         match &self.site {
             Site::Cluster(cluster) => format!("&img={}", cluster.image.wrapped()),
@@ -244,8 +244,8 @@ impl Stage {
         variable.and_then(named).into_iter().collect()
     }
 
-    /// Returns the pods that have not ended, or, with a permanent master of processes, the process ids of exec.py.
-    /// Without a permanent master, returns all processes in the folder.
+    /// On a cluster, returns the pods that have not ended. With a permanent master of processes, returns the process
+    /// ids of exec.py. Without a permanent master, returns all processes in the folder.
     pub fn runs(&self) -> Vec<String> {
         match &self.site {
             Site::OwnMaster => self.scene.processes().lines().map(str::to_owned).collect(),
@@ -258,7 +258,7 @@ impl Stage {
     /// pods may end after the client.
     ///
     /// # Panics
-    /// With the pods or processes that still run.
+    /// If a pod or process still runs. The message lists the pods or processes.
     #[track_caller]
     pub fn assert_nothing_runs(&self) {
         match self.site {
@@ -269,7 +269,7 @@ impl Stage {
         }
     }
 
-    /// Kills an agent of this job with `kill -9`.
+    /// Kills an agent with `kill -9`: on a cluster the agent of the job's worker-0, otherwise any agent in the folder.
     ///
     /// # Panics
     /// If no agent runs.
@@ -277,7 +277,10 @@ impl Stage {
         match &self.site {
             Site::OwnMaster | Site::Processes(_) => {
                 let agents = pids(self.scene.path(), "--supervised --listen");
-                signal(*agents.first().unwrap_or_else(|| panic!("{}", self.scene.processes())), Signal::KILL);
+                signal(
+                    *agents.first().unwrap_or_else(|| panic!("no agent runs:\n{}", self.scene.processes())),
+                    Signal::KILL,
+                );
             }
             Site::Cluster(cluster) => cluster.kill_container(&format!("{job}-worker-0")),
         }

@@ -66,10 +66,10 @@ pub fn parent(pid: u32) -> Option<u32> {
 /// # Panics
 /// If the signal cannot be sent.
 pub fn signal(pid: u32, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(pid).expect("process ids are small")).expect("not zero");
+    let pid = Pid::from_raw(i32::try_from(pid).expect("the process id is too large")).expect("the process id is 0");
     match kill_process(pid, signal) {
         Ok(()) | Err(Errno::SRCH) => {}
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("cannot send a signal: {error}"),
     }
 }
 
@@ -85,8 +85,8 @@ pub fn output(child: Child) -> Output {
             signal(pid, Signal::KILL);
         }
     });
-    let output = child.wait_with_output().expect("a child can be waited for");
+    let output = child.wait_with_output().expect("cannot wait for the process");
     drop(ended);
-    guard.join().expect("the guard does not panic");
+    guard.join().expect("the guard has panicked");
     output
 }

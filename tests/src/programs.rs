@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The repository's root.
+/// Returns the repository's root.
 ///
 /// # Panics
 /// If this crate is not in the repository.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is one folder below the root").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate has no parent folder").to_owned()
 }
 
 /// Returns the path of one of Muster's programs. Prefers programs built beside this test over those of `make build`.
@@ -17,7 +17,7 @@ pub fn root() -> PathBuf {
 /// # Panics
 /// If the programs are not built.
 pub fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("a test knows its own program");
+    let test = std::env::current_exe().expect("the path of this program is unknown");
     let is_complete = |dir: &PathBuf| ["client", "master", "agent"].iter().all(|program| dir.join(program).is_file());
     let found = test.ancestors().skip(1).map(Path::to_owned).chain([root().join("dist")]).find(is_complete);
     let dir = found.expect("no programs to test: run `cargo build --workspace` or `make test`");
@@ -31,7 +31,7 @@ pub fn built(name: &str) -> PathBuf {
 /// If the agent is not built.
 pub fn static_agent() -> PathBuf {
     let target = format!("{}-unknown-linux-musl/debug/agent", std::env::consts::ARCH);
-    let test = std::env::current_exe().expect("a test knows its own program");
+    let test = std::env::current_exe().expect("the path of this program is unknown");
     let known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
     let mut found: VecDeque<PathBuf> = known.filter(|path| path.is_file()).collect();
     let chosen = if cfg!(debug_assertions) { found.pop_front() } else { found.pop_back() };
@@ -44,6 +44,6 @@ pub fn static_agent() -> PathBuf {
 /// If there is no Python.
 pub fn python_folder() -> PathBuf {
     let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
-    let program = String::from_utf8(asked.expect("python is on the PATH").stdout).expect("a path");
-    Path::new(program.trim()).parent().expect("python has a folder").to_owned()
+    let program = String::from_utf8(asked.expect("cannot start python").stdout).expect("a path");
+    Path::new(program.trim()).parent().expect("the path of python has no folder").to_owned()
 }

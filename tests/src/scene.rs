@@ -26,7 +26,7 @@ impl Scene {
     /// If the folder cannot be written.
     pub fn new(exec_py: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let path = dir.path().canonicalize().expect("the folder exists");
+        let path = dir.path().canonicalize().expect("the folder does not exist");
         fs::write(path.join("exec.py"), exec_py).expect("write exec.py");
         Self { path, _dir: dir }
     }
@@ -49,8 +49,8 @@ impl Scene {
         &self.path
     }
 
-    /// Returns a command that runs the client with these arguments in the folder. No variable names a master. The
-    /// client finds only local masters of this scene.
+    /// Returns a command that runs the client with these arguments in the folder. The command's environment names no
+    /// master. The client finds only local masters of this scene.
     pub fn client(&self, args: &[&str]) -> Command {
         let mut command = Command::new(built("client"));
         command.args(args).current_dir(&self.path).env_remove("MUSTER_MASTER").env_remove("MUSTER_TOKEN");
@@ -73,7 +73,7 @@ impl Scene {
     /// If curl is not installed.
     pub fn curl(&self, args: &[&str]) -> String {
         let output =
-            Command::new("curl").arg("-s").args(args).current_dir(&self.path).output().expect("curl is installed");
+            Command::new("curl").arg("-s").args(args).current_dir(&self.path).output().expect("cannot start curl");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -99,7 +99,7 @@ impl Scene {
     /// Asserts that no process runs in the folder now.
     ///
     /// # Panics
-    /// With the processes that still run.
+    /// If a process runs. The message lists the processes.
     pub fn assert_empty(&self) {
         assert_eq!(working_in(&self.path), Vec::<String>::new(), "processes are left behind");
     }

@@ -1,5 +1,5 @@
-//! Small scripts that behave like a training in one respect, and print their progress on stdout. Tests and other
-//! replicas connect to the script at its TensorFlow address, with every back end.
+//! Small scripts that behave like a training in one respect, and print their progress on stdout. Some scripts listen at
+//! their TensorFlow address, to which tests and other replicas connect.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -77,16 +77,16 @@ pub fn with_peers(script: &str) -> String {
     format!("{PEERS}\n{script}")
 }
 
-/// Sends a word to a worker at its TensorFlow address, and returns the answer.
+/// Sends a word to the TensorFlow address of the replica with the index `worker` in the view. Returns the answer.
 ///
 /// # Panics
-/// If the worker does not listen before the deadline.
+/// If the replica does not listen before the deadline.
 pub fn tell(job: &JobView, worker: usize, word: &str) -> String {
-    let address = job.replicas[worker].address.as_deref().expect("it has an address");
+    let address = job.replicas[worker].address.as_deref().expect("the replica has no address");
     // The job is running as soon as its agents have started exec.py. A little later, exec.py listens.
     let mut stream = within("exec.py listens", || TcpStream::connect(address).ok(), || format!("{job:#?}"));
-    writeln!(stream, "{word}").expect("exec.py reads");
+    writeln!(stream, "{word}").expect("cannot send to exec.py");
     let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).expect("exec.py answers");
+    BufReader::new(stream).read_line(&mut answer).expect("cannot read the answer of exec.py");
     answer
 }

@@ -1,4 +1,5 @@
-//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests tell it to answer requests with faults.
+//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests tell the proxy to answer requests
+//! with faults.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +25,7 @@ use tokio::sync::watch;
 
 use crate::processes::within;
 
-/// What the proxy does with a request in place of simply forwarding it.
+/// What the proxy does with a request, instead of only forwarding the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Delays the answer by this time.
@@ -95,7 +96,7 @@ impl FaultProxy {
     /// Starts a proxy that forwards everything.
     ///
     /// # Panics
-    /// If there is no kubectl or no cluster.
+    /// If kubectl cannot start a proxy.
     pub fn start() -> Self {
         // kubectl handles TLS and credentials.
         let mut upstream = Command::new("kubectl")
@@ -105,10 +106,10 @@ impl FaultProxy {
             // kubectl logs an error for each broken answer.
             .stderr(Stdio::null())
             .spawn()
-            .expect("kubectl is on the PATH");
+            .expect("cannot start kubectl");
         let mut line = String::new();
-        let stdout = upstream.stdout.take().expect("it was piped");
-        BufReader::new(stdout).read_line(&mut line).expect("kubectl prints its address");
+        let stdout = upstream.stdout.take().expect("the stream is not piped");
+        BufReader::new(stdout).read_line(&mut line).expect("cannot read the stdout of kubectl");
         let address = line.trim().rsplit(' ').next().expect("the last word of the line").to_owned();
         let shared = Arc::new(Shared {
             upstream: address,
@@ -118,14 +119,14 @@ impl FaultProxy {
         });
         let runtime = Runtime::new().expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-        let port = listener.local_addr().expect("it was bound").port();
+        let port = listener.local_addr().expect("the socket has no address").port();
         runtime.spawn(serve(listener, Arc::clone(&shared)));
         Self { shared, kubeconfig: kubeconfig(port), upstream, _runtime: runtime }
     }
 
     /// Returns the value of KUBECONFIG for a master that uses this proxy.
     pub fn kubeconfig(&self) -> &str {
-        self.kubeconfig.path().to_str().expect("temporary files have plain names")
+        self.kubeconfig.path().to_str().expect("the path is not UTF-8")
     }
 
     /// From now on, this fault affects these requests. An earlier fault ends.
@@ -179,7 +180,7 @@ impl Shared {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the fault that affects this request, if any. Counts the request.
+    /// Returns the fault that affects this request, if any. Counts the requests that a fault affects.
     fn strike(&self, request: &Request<Incoming>) -> Option<Fault> {
         let mut trouble = self.lock();
         let (on, fault) = trouble.fault?;
@@ -261,7 +262,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// An error answer of the Kubernetes API.
+/// Returns an error answer like those of the Kubernetes API.
 fn status(code: u16) -> Result<Response<Body>, Error> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

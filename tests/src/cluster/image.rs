@@ -39,7 +39,7 @@ pub struct Image {
 /// When and by whom an image is removed.
 #[derive(Debug, PartialEq, Eq)]
 enum Lifetime {
-    /// The test that built the image removes it at its end.
+    /// The test that built the image removes the image when the test ends.
     Test,
     /// `scripts/test` removes the image after all tests.
     Run,
@@ -59,7 +59,7 @@ impl Image {
         let image = Self { name: format!("{SHARED_LABEL}-{:016x}", hasher.finish()), lifetime: Lifetime::Run };
 
         let lock = File::create(std::env::temp_dir().join(&image.name)).expect("a file to lock");
-        lock.lock().expect("the file can be locked");
+        lock.lock().expect("cannot lock the file");
         if docker(&["image", "inspect", &image.wrapped()]).is_err() {
             let context = context(DOCKERFILE);
             image.build(context.path());
@@ -94,7 +94,7 @@ impl Image {
         image
     }
 
-    /// Builds the master's image from `images/master.Dockerfile`. Also copies libraries into it, because only a
+    /// Builds the master's image from `images/master.Dockerfile`. Also copies libraries into the image, because only a
     /// released master is statically linked, not the master under test.
     ///
     /// # Panics
@@ -108,7 +108,7 @@ impl Image {
         }
         for library in libraries(&built("master")) {
             let copy = context.join("libraries").join(library.strip_prefix("/").expect("an absolute path"));
-            fs::create_dir_all(copy.parent().expect("it is in a folder")).expect("a folder");
+            fs::create_dir_all(copy.parent().expect("the library has no parent folder")).expect("a folder");
             fs::copy(library, copy).expect("copy");
         }
         let dockerfile = fs::read_to_string(root().join("images/master.Dockerfile")).expect("a Dockerfile");
@@ -182,8 +182,8 @@ fn context(dockerfile: &str) -> Scene {
 
 /// Returns the paths of the libraries that a program loads. `ldd` lists them.
 fn libraries(program: &Path) -> Vec<PathBuf> {
-    let ldd = Command::new("ldd").arg(program).output().expect("ldd is on the PATH");
-    let listed = String::from_utf8(ldd.stdout).expect("paths are text");
+    let ldd = Command::new("ldd").arg(program).output().expect("cannot start ldd");
+    let listed = String::from_utf8(ldd.stdout).expect("a path is not UTF-8");
     listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
@@ -216,9 +216,9 @@ impl Drop for Image {
     }
 }
 
-/// Runs docker. Returns its stdout or, if it fails, its stderr.
+/// Runs docker. Returns docker's stdout or, if docker fails, its stderr.
 fn docker(args: &[&str]) -> Result<String, String> {
-    let output = Command::new("docker").args(args).output().expect("docker is on the PATH");
+    let output = Command::new("docker").args(args).output().expect("cannot start docker");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }

@@ -25,7 +25,7 @@ pub const OURS: &str = "app.kubernetes.io/managed-by=muster";
 pub struct Cluster {
     /// The master.
     pub master: Master,
-    /// The namespace. Dropping this deletes it.
+    /// The namespace. Dropping this deletes the namespace.
     pub namespace: Namespace,
     /// The image of the pods.
     pub image: Arc<Image>,
@@ -35,7 +35,7 @@ impl Cluster {
     /// Creates a namespace, and starts a master in the scene's folder. `args` are additional arguments of the master.
     ///
     /// # Panics
-    /// If there is no cluster or no Docker.
+    /// If there is no cluster, or the master does not start.
     pub fn new(scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
         Self::with_variables(scene, image, args, &[])
     }
@@ -43,7 +43,7 @@ impl Cluster {
     /// Like [`Self::new`], but the master reaches the API through this proxy.
     ///
     /// # Panics
-    /// If there is no cluster or no Docker.
+    /// If there is no cluster, or the master does not start.
     pub fn behind(api: &FaultProxy, scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
         Self::with_variables(scene, image, args, &[("KUBECONFIG", api.kubeconfig())])
     }
@@ -51,7 +51,7 @@ impl Cluster {
     /// Like [`Self::new`], but the master has these variables in its environment.
     ///
     /// # Panics
-    /// If there is no cluster or no Docker.
+    /// If there is no cluster, or the master does not start.
     pub fn with_variables(scene: &Scene, image: Arc<Image>, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let namespace = Namespace::new();
         let own = master_args(&namespace, args);
@@ -85,7 +85,7 @@ impl Cluster {
     /// Returns the names of the pods for whose phase `test` returns true.
     pub fn pods(&self, test: impl Fn(&str) -> bool) -> Vec<String> {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))
-            .expect("kubectl prints JSON");
+            .expect("kubectl has not printed JSON");
         let phase = |pod: &&Value| test(pod["status"]["phase"].as_str().unwrap_or_default());
         let chosen = pods["items"].as_array().expect("a list").iter().filter(phase);
         chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
@@ -109,12 +109,13 @@ impl Cluster {
     /// Kills the first container of a pod with SIGKILL.
     ///
     /// # Panics
-    /// If the container does not run.
+    /// If the container does not run, or the node does not use this machine's Docker.
     pub fn kill_container(&self, pod: &str) {
         let id =
             self.namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}"]);
-        let id = id.strip_prefix("docker://").expect("the kubelet uses Docker");
-        let killed = Command::new("docker").args(["kill", "--signal", "KILL", id]).output().expect("docker starts");
+        let id = id.strip_prefix("docker://").expect("the kubelet does not use Docker");
+        let killed =
+            Command::new("docker").args(["kill", "--signal", "KILL", id]).output().expect("cannot start docker");
         assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
     }
 

@@ -30,7 +30,11 @@ impl Namespace {
     pub fn new() -> Self {
         let namespace = Self { name: unique_name() };
         let created = kubectl(&["create", "namespace", &namespace.name], "");
-        assert!(created.status.success(), "is KUBECONFIG set? {}", String::from_utf8_lossy(&created.stderr));
+        assert!(
+            created.status.success(),
+            "cannot create a namespace; is KUBECONFIG set? {}",
+            String::from_utf8_lossy(&created.stderr)
+        );
         let has_account = || {
             let account = kubectl(&["-n", &namespace.name, "get", "serviceaccount", "default"], "");
             account.status.success().then_some(())
@@ -39,7 +43,7 @@ impl Namespace {
         namespace
     }
 
-    /// The namespace's name.
+    /// Returns the namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -109,7 +113,7 @@ fn kubectl(args: &[&str], stdin: &str) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("kubectl is on the PATH");
-    child.stdin.take().expect("it was piped").write_all(stdin.as_bytes()).expect("kubectl reads");
-    child.wait_with_output().expect("a child can be waited for")
+        .expect("cannot start kubectl");
+    child.stdin.take().expect("the stream is not piped").write_all(stdin.as_bytes()).expect("cannot write to kubectl");
+    child.wait_with_output().expect("cannot wait for the process")
 }

@@ -36,7 +36,7 @@ for _ in ALL: server.accept()
     assert_eq!(results, vec![Some(JobResult::Succeeded); jobs]);
 }
 
-pub fn curl_submits_follows_and_deletes(place: Place) {
+pub fn curl_submits_follows_and_deletes_a_job(place: Place) {
     let stage = Stage::hello(place);
     let create = format!("/create?strategy=AllReduce&n_worker=2&name=curl1{}", stage.img());
     let accepted: JobView = serde_json::from_str(&stage.curl(&[], &create)).expect("a view");
@@ -79,7 +79,7 @@ pub fn ctrl_c_does_not_stop_a_job_of_a_permanent_master(place: Place) {
     assert_eq!(stage.status("stays").state, JobState::Running);
 }
 
-pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason(place: Place) {
+pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_sigkill_as_the_reason(place: Place) {
     let stage = Stage::new(place, STUBBORN);
     stage.submit(&["-d", "--task", "shot", "--max-restarts", "0"]).code(0);
     stage.follow("shot").until_printed(2, "ready");
@@ -104,5 +104,5 @@ pub fn a_name_is_free_again_when_its_job_is_deleted(place: Place) {
     assert!(first.uid != second.uid && second.uid != third.view().uid);
     assert_eq!(third.view().result, Some(JobResult::Succeeded));
     let logs = stage.verb(&["logs", "again"]).code(0).stdout;
-    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "not exactly the last job's output: {logs}");
+    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "the logs are not exactly the output of the last job: {logs}");
 }

@@ -16,19 +16,23 @@ pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
     let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "4"]).code(0);
     stage.assert_nothing_runs();
     let configs: Vec<Value> =
-        run.lines("TF_CONFIG ").iter().map(|text| serde_json::from_str(text).expect("TF_CONFIG is JSON")).collect();
+        run.lines("TF_CONFIG ").iter().map(|text| serde_json::from_str(text).expect("TF_CONFIG is not JSON")).collect();
     assert_eq!(configs.len(), 4, "{}", run.stdout);
     let clusters: BTreeSet<String> = configs.iter().map(|config| config["cluster"].to_string()).collect();
     assert_eq!(clusters.len(), 1, "not all workers have the same cluster: {clusters:?}");
     let workers = configs[0]["cluster"]["worker"].as_array().expect("a list of workers");
-    assert_eq!(workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(), 4, "not distinct: {workers:?}");
+    assert_eq!(
+        workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(),
+        4,
+        "the addresses are not distinct: {workers:?}"
+    );
     let indexes: BTreeSet<u64> = configs.iter().filter_map(|config| config["task"]["index"].as_u64()).collect();
     assert_eq!(indexes, BTreeSet::from([0, 1, 2, 3]));
     let closing = run.stderr.lines().last().unwrap_or_default();
     assert!(closing.starts_with("succeeded in "), "the last line does not show the result: {closing}");
 }
 
-pub fn the_first_failure_is_named_and_stops_the_others_at_once(place: Place) {
+pub fn the_first_failure_is_named_and_the_other_replicas_are_stopped(place: Place) {
     let stage = Stage::new(
         place,
         &with_peers(
@@ -54,7 +58,7 @@ pub fn a_run_that_crashes_is_reported_with_its_signal(place: Place) {
         .says(&["worker-0 was killed by signal 11 (SIGSEGV)"]);
 }
 
-pub fn when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds(place: Place) {
+pub fn when_the_chief_succeeds_the_other_replicas_are_stopped_and_the_job_succeeds(place: Place) {
     let stage = Stage::new(
         place,
         &with_peers(
@@ -104,7 +108,7 @@ pub fn variables_and_arguments_reach_exec_py(place: Place) {
     );
 }
 
-pub fn exec_py_sees_its_own_variables_and_none_of_its_agent(place: Place) {
+pub fn exec_py_sees_its_seven_muster_variables_and_no_others(place: Place) {
     let stage =
         Stage::new(place, "import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
     let names = ["FD", "GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"]

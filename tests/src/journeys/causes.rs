@@ -4,7 +4,7 @@
 use crate::place::{Place, Stage};
 use crate::scripts::with_peers;
 
-pub fn why_names_the_replica_that_exited_first_and_the_replicas_that_failed_because_of_it(place: Place) {
+pub fn why_names_the_replica_that_exited_first_and_the_replicas_that_ended_because_of_it(place: Place) {
     let why = why_of(place, "sys.exit(3)");
     assert!(why.starts_with("job broken failed, after 1 restart: worker-1 exited with code 3\n"), "{why}");
     names_worker_1(&why, "worker-1 exited with code 3");

@@ -8,7 +8,7 @@ use crate::place::{Place, Stage};
 use crate::processes::within;
 use crate::scripts::{AWAITS_ITS_END, tell, with_peers};
 
-/// Waits until the job runs with exactly these workers. `indexes` is in the order of the workers' seats.
+/// Waits until the job runs with exactly these workers. `indexes` is in the order of the job's roster.
 ///
 /// # Panics
 /// If the deadline passes.
@@ -22,7 +22,7 @@ pub fn runs_with(stage: &Stage, job: &str, indexes: &[u32]) -> JobView {
 /// Tells the script of each member to end.
 ///
 /// # Panics
-/// If a member does not listen.
+/// If a member does not listen, or sends an answer.
 pub fn end_all(view: &JobView) {
     for (place, replica) in view.replicas.iter().enumerate() {
         if view.roster.contains(&replica.replica) {
@@ -31,7 +31,7 @@ pub fn end_all(view: &JobView) {
     }
 }
 
-pub fn an_elastic_job_shrinks_heals_and_grows(place: Place) {
+pub fn an_elastic_job_shrinks_restarts_grows_and_is_suspended_and_resumed(place: Place) {
     let stage = Stage::new(place, &with_peers(AWAITS_ITS_END));
     stage.submit(&["-d", "--task", "heals", "--worker-num", "1:2", "--backoff", "0s"]).code(0);
     runs_with(&stage, "heals", &[0, 1]);
@@ -40,7 +40,7 @@ pub fn an_elastic_job_shrinks_heals_and_grows(place: Place) {
     assert_eq!(tell(&view, 0, "how are you"), "still here\n");
     stage.kill_agent("heals");
     let look = || Some(stage.status("heals")).filter(|view| view.restarts.counted == 1);
-    within("the restart after the killed agent counts", look, || format!("{:#?}", stage.status("heals")));
+    within("the restart after the killed agent is counted", look, || format!("{:#?}", stage.status("heals")));
     runs_with(&stage, "heals", &[0]);
     stage.verb(&["scale", "heals", "--worker-num", "1:3"]).code(0).says(&["job heals may have 1 to 3 workers"]);
     runs_with(&stage, "heals", &[0, 1, 2]);

@@ -19,12 +19,12 @@ macro_rules! journeys_by_one_command {
         $crate::journeys! {
             $place, #[$attribute],
             four_workers_see_one_cluster_of_four_addresses,
-            the_first_failure_is_named_and_stops_the_others_at_once,
+            the_first_failure_is_named_and_the_other_replicas_are_stopped,
             a_run_that_crashes_is_reported_with_its_signal,
-            when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds,
+            when_the_chief_succeeds_the_other_replicas_are_stopped_and_the_job_succeeds,
             a_daemon_that_a_run_leaves_behind_is_killed,
             variables_and_arguments_reach_exec_py,
-            exec_py_sees_its_own_variables_and_none_of_its_agent,
+            exec_py_sees_its_seven_muster_variables_and_no_others,
             with_json_output_stdout_contains_only_json,
             output_that_is_not_utf8_is_shown_with_replacement_characters,
         }
@@ -38,12 +38,12 @@ macro_rules! journeys_at_a_master {
         $crate::journeys! {
             $place, #[$attribute],
             concurrent_jobs_succeed_and_share_no_address,
-            curl_submits_follows_and_deletes,
+            curl_submits_follows_and_deletes_a_job,
             verbs_show_cancel_and_delete_a_detached_job,
             ctrl_c_does_not_stop_a_job_of_a_permanent_master,
-            killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
+            killing_an_agent_ends_its_run_and_fails_the_job_with_sigkill_as_the_reason,
             a_name_is_free_again_when_its_job_is_deleted,
-            an_elastic_job_shrinks_heals_and_grows,
+            an_elastic_job_shrinks_restarts_grows_and_is_suspended_and_resumed,
         }
     };
 }
@@ -54,7 +54,7 @@ macro_rules! journeys_of_causes {
     ($place:expr, #[$attribute:meta]) => {
         $crate::journeys! {
             $place, #[$attribute],
-            why_names_the_replica_that_exited_first_and_the_replicas_that_failed_because_of_it,
+            why_names_the_replica_that_exited_first_and_the_replicas_that_ended_because_of_it,
             why_names_the_replica_that_crashed,
         }
     };
@@ -66,8 +66,8 @@ macro_rules! journeys_of_trainings {
     ($place:expr, #[$attribute:meta]) => {
         $crate::journeys! {
             $place, #[$attribute],
-            workers_of_an_all_reduce_training_end_with_the_same_weights,
-            a_parameter_server_training_ends_with_its_chief,
+            workers_of_an_all_reduce_training_reduce_the_loss_and_end_with_the_same_weights,
+            a_parameter_server_training_succeeds_with_a_falling_loss,
         }
     };
 }

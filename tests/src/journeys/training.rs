@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::place::{Place, Stage};
 
 /// Uses two workers, not four like `make demo`, because each import of TensorFlow occupies a processor for ten seconds.
-pub fn workers_of_an_all_reduce_training_end_with_the_same_weights(place: Place) {
+pub fn workers_of_an_all_reduce_training_reduce_the_loss_and_end_with_the_same_weights(place: Place) {
     let stage = Stage::of_example(place, "allreduce");
     let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "2", "--", "--steps", "100"]).code(0);
     stage.assert_nothing_runs();
@@ -16,7 +16,7 @@ pub fn workers_of_an_all_reduce_training_end_with_the_same_weights(place: Place)
     assert_falling(&run.lines("step "));
 }
 
-pub fn a_parameter_server_training_ends_with_its_chief(place: Place) {
+pub fn a_parameter_server_training_succeeds_with_a_falling_loss(place: Place) {
     let stage = Stage::of_example(place, "parameter_server");
     let flags = ["--strategy", "ParameterServer", "--ps-num", "1", "--worker-num", "2", "--", "--steps", "200"];
     let run = stage.submit(&flags).code(0);

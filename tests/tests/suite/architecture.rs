@@ -24,7 +24,7 @@ fn collect(dir: &Path, found: &mut Vec<(String, String)>) {
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
             collect(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.strip_prefix(root()).expect("the file is in the repository").display().to_string();
+            let name = path.strip_prefix(root()).expect("the file is not in the repository").display().to_string();
             found.push((name, fs::read_to_string(&path).expect("a readable file")));
         }
     }
@@ -47,9 +47,9 @@ fn links(name: &str, edges: &[&str]) -> Vec<String> {
         .args(edges)
         .current_dir(root())
         .output()
-        .expect("cargo runs");
+        .expect("cannot start cargo");
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
-    let names = String::from_utf8(tree.stdout).expect("names are text");
+    let names = String::from_utf8(tree.stdout).expect("a name is not UTF-8");
     let mut names: Vec<String> =
         names.lines().skip(1).filter_map(|line| Some(line.split(' ').next()?.into())).collect();
     names.sort();
@@ -58,7 +58,7 @@ fn links(name: &str, edges: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_protocol_does_no_io() {
+fn the_protocol_links_only_known_crates_and_does_no_io() {
     assert_eq!(links("protocol", &["--depth", "1"]), ["hex", "humantime", "serde", "serde_json", "sha2", "thiserror"]);
     let io = ["std::fs", "std::io", "std::process", "tokio", "async fn", "SystemTime", "Instant"];
     assert_eq!(lines_with(&sources("protocol/src"), &io), Vec::<String>::new());
@@ -88,7 +88,7 @@ fn only_config_files_read_the_environment() {
 }
 
 #[test]
-fn only_the_clients_output_module_prints() {
+fn in_the_client_only_the_output_module_prints() {
     let others: Vec<_> =
         sources("client/src").into_iter().filter(|(name, _)| !name.starts_with("client/src/output")).collect();
     assert_eq!(lines_with(&others, &["io::stdout", "io::stderr", "anstream::", "println!"]), Vec::<String>::new());
@@ -108,7 +108,7 @@ fn only_the_modules_for_kubernetes_and_docker_use_their_libraries() {
 }
 
 #[test]
-fn every_file_has_a_description_and_at_most_350_lines_before_its_tests() {
+fn every_rust_file_has_a_description_and_every_source_at_most_350_lines_before_its_tests() {
     for (name, text) in CRATES.iter().chain(&["fuzz"]).flat_map(|dir| sources(dir)) {
         assert!(text.starts_with("//! "), "{name} must begin with a description: //!");
         let is_test = name.contains("/tests/") || name.ends_with("_tests.rs");

@@ -1,4 +1,4 @@
-//! Tests that the client refuses bad input before anything starts: exit code 2, and an error that names the input.
+//! Tests that the client refuses bad input with exit code 2, and reports a missing master with exit code 3.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -36,11 +36,11 @@ const REFUSED: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn bad_arguments_are_refused_by_name_and_nothing_starts() {
+fn bad_arguments_are_refused_with_the_expected_error_and_no_script_starts() {
     let scene = Scene::new("open('started', 'w').close()");
     for (args, named) in REFUSED {
         let run = scene.run(args).code(2);
-        assert!(run.stderr.contains(named), "{args:?} must name {named:?}:\n{}", run.stderr);
+        assert!(run.stderr.contains(named), "{args:?}: no {named:?} on stderr:\n{}", run.stderr);
         assert!(run.stderr.contains("error: "), "{args:?}: no error on stderr:\n{}", run.stderr);
         assert_eq!(run.stdout, "", "stdout with {args:?}");
         scene.assert_empty();
@@ -68,7 +68,7 @@ fn the_error_names_a_missing_kubeconfig_or_context() {
 #[test]
 fn the_error_names_a_folder_that_has_no_exec_py() {
     let scene = Scene::new("");
-    fs::remove_file(scene.path().join("exec.py")).expect("the file existed");
+    fs::remove_file(scene.path().join("exec.py")).expect("cannot remove exec.py");
     let run = scene.run(&[]).code(2);
     assert!(run.stderr.contains("no exec.py in") && run.stderr.contains("hint: "), "{}", run.stderr);
 }
@@ -91,7 +91,7 @@ fn the_error_says_that_python_cannot_be_started() {
 }
 
 #[test]
-fn a_missing_master_or_another_server_gives_exit_code_3() {
+fn the_exit_code_is_3_if_no_master_listens_or_the_server_is_no_master() {
     let scene = Scene::new("print('fine')");
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let url = format!("http://{closed}");
@@ -99,16 +99,16 @@ fn a_missing_master_or_another_server_gives_exit_code_3() {
     assert!(run.stderr.contains(&url), "{}", run.stderr);
 
     let other = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("http://{}", other.local_addr().expect("it was bound"));
+    let url = format!("http://{}", other.local_addr().expect("the socket has no address"));
     let answers = thread::spawn(move || {
-        let (caller, _) = other.accept().expect("the client calls");
+        let (caller, _) = other.accept().expect("the client has not connected");
         let mut asked = String::new();
-        BufReader::new(&caller).read_line(&mut asked).expect("the client sends a request");
-        (&caller).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").expect("the client reads the answer");
+        BufReader::new(&caller).read_line(&mut asked).expect("the client has sent no request");
+        (&caller).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").expect("cannot answer the client");
     });
     let run = scene.run(&["--master", &url, "list"]).code(3);
     assert!(run.stderr.contains("not as a Muster master"), "{}", run.stderr);
-    answers.join().expect("the server does not panic");
+    answers.join().expect("the server has panicked");
 }
 
 #[test]

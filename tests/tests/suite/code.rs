@@ -1,4 +1,4 @@
-//! Tests of jobs that bring their code. The pods of their masters are processes.
+//! Tests of jobs that bring their code, and of pushes of new code. The pods are processes.
 
 use std::fs;
 
@@ -170,7 +170,7 @@ fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_win
     // These changes come so fast that some may not be pushed. The last change must run in the end.
     (10..=20).for_each(save);
     runs(20);
-    let next = stage.status("watched").generation.expect("it runs").next();
+    let next = stage.status("watched").generation.expect("the job has no start").next();
     // The client must also watch a new folder.
     fs::create_dir(folder.join("lib")).expect("a folder");
     fs::write(folder.join("lib/own.py"), "NAME = 1\n").expect("a module");
@@ -180,7 +180,12 @@ fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_win
     stage.verb(&["cancel", "watched"]).code(0);
     let watched = watch.ended().code(0).says(&["cancelled after"]);
     let pushes = watched.stderr.matches("job watched runs the new code after").count();
-    assert_eq!(pushes, usize::try_from(view.pushes).expect("few"), "not one line per push: {}", watched.stderr);
+    assert_eq!(
+        pushes,
+        usize::try_from(view.pushes).expect("too many pushes"),
+        "the number of lines about pushes differs from the number of pushes: {}",
+        watched.stderr
+    );
 }
 
 #[test]

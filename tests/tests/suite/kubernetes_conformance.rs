@@ -10,7 +10,7 @@ use protocol::job::JobSpec;
 use testkit::conformance;
 
 async fn reach(namespace: &Namespace) -> Cluster {
-    Cluster::connect(Some(namespace.name().to_owned())).await.expect("KUBECONFIG names a cluster")
+    Cluster::connect(Some(namespace.name().to_owned())).await.expect("KUBECONFIG names no cluster")
 }
 
 #[tokio::test]

@@ -24,12 +24,12 @@ fn assert_sum_of_two_ranks(example: &str, what: &str) {
 
 #[test]
 #[ignore = "needs an image with PyTorch"]
-fn torch_finds_all_ranks() {
+fn torch_sums_over_both_ranks() {
     assert_sum_of_two_ranks("torch", "rank");
 }
 
 #[test]
 #[ignore = "needs an image with JAX"]
-fn jax_finds_all_processes() {
+fn jax_sums_over_both_processes() {
     assert_sum_of_two_ranks("jax", "process");
 }

@@ -121,7 +121,11 @@ fn a_job_and_a_client_that_follows_it_survive_the_deletion_of_the_masters_pod() 
     );
     within("the master serves", || (site.curl("/readyz") == "OK").then_some(()), || site.state());
     let after = site.status("goes-on");
-    assert_eq!((after.state, after.generation), (JobState::Running, before.generation), "not in the same start");
+    assert_eq!(
+        (after.state, after.generation),
+        (JobState::Running, before.generation),
+        "the job is not running in the same start"
+    );
     for worker in 0..2 {
         assert_eq!(tell(&after, worker, "end"), "");
     }
@@ -149,7 +153,7 @@ impl Bare {
         self.scene.run(&[&["--master", &self.place()], args].concat())
     }
 
-    /// Runs the client with another user in its kubeconfig.
+    /// Runs the client with this user in the kubeconfig.
     fn run_as(&self, user: Value, args: &[&str]) -> Finished {
         let mut config = self.namespace.kubeconfig();
         config["users"][0]["user"] = user;
@@ -241,5 +245,5 @@ fn the_prototypes_client_reaches_a_master_without_a_token_at_the_nodes_port() {
     client.args([&site.url, "AllReduce", "2", "0", &image.wrapped(), "seed"]);
     Finished::of(client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
     let ended = || site.curl("/v1/jobs/seed").contains(r#""state":"succeeded""#).then_some(());
-    within("its job succeeds", ended, || site.state());
+    within("the job succeeds", ended, || site.state());
 }

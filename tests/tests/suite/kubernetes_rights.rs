@@ -1,5 +1,5 @@
-//! Checks that the master's rights in manifests/ are sufficient and minimal: with these rights, a series of jobs
-//! succeeds, and the series uses each right.
+//! Checks that the master's rights in manifests/ are sufficient and minimal: with these rights, the master can
+//! run a series of jobs, and the series uses each right.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use e2e::programs::{built, root, static_agent};
 use e2e::{Scene, within};
 use serde_json::{Value, json};
 
-/// Maximum time of a step.
+/// Maximum time that a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// A part of the API's error for a missing right.
 const REFUSED: &str = "forbidden";
@@ -104,8 +104,8 @@ fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String
     until(scene, "the TFJob is deleted", gone)
 }
 
-/// Submits a job that exceeds a quota, a job that succeeds, and a job that fails, so that the master deletes its pods
-/// one by one. Then starts a new master and deletes the jobs.
+/// Submits a job that exceeds a quota, a job that succeeds, and a job that fails, so that the master deletes the
+/// pods of the failed job one by one. Then starts a new master and deletes the jobs.
 fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let master = Master::start(scene, account, &[])?;
     account.namespace.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
@@ -151,7 +151,7 @@ fn until(scene: &Scene, what: &str, test: impl Fn() -> bool) -> Result<(), Strin
             return Ok(());
         }
         if begin.elapsed() > PATIENCE || log_of(scene).contains(REFUSED) {
-            return Err(format!("failed while waiting until {what}"));
+            return Err(format!("timeout or refused request, waiting for: {what}"));
         }
         // No event tells this test when `test` becomes true, so poll.
         thread::sleep(pause_after(look_began.elapsed()));
@@ -235,15 +235,21 @@ impl Master {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(
-                fs::File::options().create(true).append(true).open(scene.path().join("master.log")).expect("its log"),
+                fs::File::options()
+                    .create(true)
+                    .append(true)
+                    .open(scene.path().join("master.log"))
+                    .expect("cannot open the log"),
             )
             .spawn()
-            .expect("the master starts");
+            .expect("cannot start the master");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it was piped")).read_line(&mut line).expect("a line or the end");
+        BufReader::new(child.stdout.take().expect("the stream is not piped"))
+            .read_line(&mut line)
+            .expect("a line or the end");
         let url = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
         let master = Self { child, url };
-        if master.url.is_empty() { Err("the master does not start".to_owned()) } else { Ok(master) }
+        if master.url.is_empty() { Err("the master ended before it served".to_owned()) } else { Ok(master) }
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 e2e::journeys_by_one_command!(Place::OwnMaster, #[cfg(unix)]);
 
 #[test]
-fn ctrl_c_stops_the_job_and_leaves_nothing_behind() {
+fn ctrl_c_stops_the_job_and_leaves_no_process_behind() {
     let scene = Scene::new(STUBBORN);
     let client = Running::of(&mut scene.client(&["--worker-num", "3"]));
     client.until_printed(3, "ready");
@@ -63,14 +63,14 @@ fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_gets_the_whole_line
 fn a_host_with_python3_and_no_python_runs_the_job() {
     let scene = Scene::new("print('ran')");
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output();
-    let python3 = String::from_utf8(found.expect("python3 runs").stdout).expect("a path");
+    let python3 = String::from_utf8(found.expect("cannot start python3").stdout).expect("a path");
     symlink(python3, scene.path().join("python3")).expect("a link");
     let run = Finished::of(scene.client(&["--worker-num", "2"]).env("PATH", scene.path())).code(0);
     assert_eq!(run.lines("ran").len(), 2, "{}", run.stdout);
 }
 
 #[test]
-fn the_exception_that_ended_a_script_is_shown_however_long_its_text_is() {
+fn the_beginning_and_the_end_of_a_long_exception_of_a_script_are_shown() {
     let scene = Scene::new("raise ValueError('Attempt to convert (PerReplica:{\\n' + '[[1. 2. 3.]\\n' * 5000 + '})')");
     let run = scene.run(&["--worker-num", "1"]).code(1);
     run.says(&["ValueError: Attempt to convert (PerReplica:{", "…", "[[1. 2. 3.]", "})"]);
@@ -84,7 +84,7 @@ fn a_script_has_no_terminal_even_if_its_client_has_a_terminal() {
 }
 
 #[test]
-fn killing_the_client_leaves_nothing_behind() {
+fn killing_the_client_leaves_no_process_and_no_temporary_file_behind() {
     let scene = Scene::new(STUBBORN);
     let temporary = scene.path().join("tmp");
     fs::create_dir(&temporary).expect("a folder");
@@ -96,7 +96,7 @@ fn killing_the_client_leaves_nothing_behind() {
 }
 
 #[test]
-fn killing_the_local_master_fails_the_client_and_leaves_nothing_behind() {
+fn killing_the_local_master_fails_the_client_and_leaves_no_process_behind() {
     let scene = Scene::new(STUBBORN);
     let client = Running::of(&mut scene.client(&["--worker-num", "2"]));
     client.until_printed(2, "ready");
@@ -120,7 +120,7 @@ fn after_a_quarter_of_a_gibibyte_without_a_newline_the_last_line_is_still_shown(
 #[test]
 fn a_job_ends_when_the_reader_of_the_clients_stdout_closes_the_pipe() {
     let scene = Scene::new("while True: print('line')");
-    let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("the client starts");
+    let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("cannot start the client");
     drop(client.stdout.take());
     let code = within("the client ends", || client.try_wait().expect("wait"), || scene.processes());
     assert_eq!(code.code(), Some(1));

@@ -1,4 +1,5 @@
-//! Tests of jobs on bare machines, whose agents join the master. Each machine is a loopback address here.
+//! Tests of jobs on bare machines, whose agents join the master. In these tests, each machine is a loopback
+//! address.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -15,7 +16,7 @@ const TRAIN: &str = "import os, sys, time\n\
                      while not os.path.exists('code'): time.sleep(0.05)\n\
                      sys.exit(int(open('code').read()))\n";
 
-/// The text that the agent with the first place prints.
+/// The text that the agent of worker-0 prints.
 const WORKER_0: &str = "joined the job as worker-0";
 
 const JOINED: [&str; 4] = ["--state-dir", "state", "--backend", "joined"];
@@ -39,7 +40,7 @@ fn status(scene: &Scene, master: &Master) -> Option<JobView> {
 /// Waits until the job runs with these workers, in another start than the start of `before`.
 fn until_running(scene: &Scene, master: &Master, workers: &[&str], before: Option<&JobView>) -> JobView {
     let runs = |view: &JobView| {
-        // Sort, because the order of the seats depends on which worker was ready first.
+        // Sort, because the order of the roster depends on which worker was ready first.
         let mut roster: Vec<String> = view.roster.iter().map(ToString::to_string).collect();
         roster.sort();
         let is_new = before.is_none_or(|before| before.generation != view.generation);
@@ -64,7 +65,7 @@ fn a_job_on_machines_survives_a_killed_master_and_goes_on_without_a_dead_machine
     let view = until_running(&scene, &master, &["worker-0", "worker-1"], None);
     assert_eq!((view.generation, view.restarts.total()), (first.generation, 0), "the scripts were restarted");
 
-    // Either agent may have the first place.
+    // Each of the two agents may be the agent of worker-0.
     let is_first = |running: &Running| running.said(WORKER_0);
     let (stays, dies) = if is_first(&one) { (one, two) } else { (two, one) };
     dies.kill();
@@ -93,7 +94,7 @@ fn an_agent_that_was_stopped_for_longer_than_its_lease_joins_again() {
     signal(two.pid(), Signal::CONT);
     let view = until_running(&scene, &master, &["worker-0", "worker-1"], Some(&alone));
     assert_eq!(view.restarts.total(), 0, "the stopped agent caused a recorded restart");
-    // When a user ends one agent, the job goes on without its machine.
+    // When a user ends one agent, the job goes on without the machine of this agent.
     signal(two.pid(), Signal::TERM);
     two.ended();
     until_running(&scene, &master, &["worker-0"], Some(&view));

@@ -1,4 +1,4 @@
-//! Tests of jobs on bare machines, each with its own network. Each machine is a network namespace of this host.
+//! Tests of jobs on bare machines. In these tests, each machine is a network namespace of this host.
 
 use std::fs;
 use std::process::Command;
@@ -21,7 +21,7 @@ struct Site {
     scene: Scene,
     network: Network,
     url: String,
-    /// The job's minimum and maximum of workers. The maximum is the number of machines with agents.
+    /// The job's minimum and maximum number of workers. The maximum is the number of machines with agents.
     range: String,
     master: Running,
 }

@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 use e2e::Finished;
 use e2e::programs::root;
 
-/// A script in place of each program. It prints which of Muster's programs its folder contains, and its arguments.
+/// A script in place of each program. The script prints which programs of Muster are in its folder, and its arguments.
 const STAND_IN: &str = r#"#!/bin/sh
 for program in client master agent; do test -x "$(dirname "$0")/$program" && echo "$program is beside it"; done
 echo "muster $*"
 "#;
 
 #[test]
-fn a_wheel_and_a_tar_install_muster_in_one_folder_with_the_other_programs() {
+fn a_wheel_and_a_tar_install_muster_and_the_agent_in_one_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     for program in ["client", "master", "agent"] {
         let path = folder.path().join(program);

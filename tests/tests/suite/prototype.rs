@@ -49,9 +49,9 @@ impl Agent {
             .current_dir(scene.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(File::create(&log).expect("its log"))
+            .stderr(File::create(&log).expect("cannot open the log"))
             .spawn()
-            .expect("the agent starts");
+            .expect("cannot start the agent");
         let address = within("the agent listens", || address_in(&log), || fs::read_to_string(&log).unwrap_or_default());
         Self { child, address }
     }
@@ -77,7 +77,7 @@ fn value<'a>(printed: &'a str, variable: &str) -> &'a str {
 }
 
 fn tf_config(printed: &str) -> Value {
-    serde_json::from_str(value(printed, "TF_CONFIG")).expect("TF_CONFIG is JSON")
+    serde_json::from_str(value(printed, "TF_CONFIG")).expect("TF_CONFIG is not JSON")
 }
 
 /// Runs three agents with the prototype's master. Returns the output of their runs.
@@ -123,7 +123,7 @@ fn finished(scene: &Scene, master: &Master, job: &str) -> JobView {
 }
 
 #[test]
-fn the_prototypes_client_submits_a_job_that_runs() {
+fn the_prototypes_client_submits_a_job_that_succeeds() {
     let scene = printing();
     let master = scene.master();
     let accepted = submit(&master, ["AllReduce", "2", "0", NO_IMAGE, "digits"]).code(0).view();

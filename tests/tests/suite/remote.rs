@@ -28,7 +28,7 @@ fn a_master_logs_two_info_lines_for_a_job_that_succeeds() {
 }
 
 #[test]
-fn after_kill_9_of_the_master_nothing_runs_and_the_next_master_restarts_the_job() {
+fn after_kill_9_of_the_master_no_agent_runs_and_the_next_master_restarts_the_job() {
     let mut stage = Stage::new(Place::Processes, STUBBORN);
     stage.submit(&["-d", "--task", "lost"]).code(0);
     let follower = stage.follow("lost");
@@ -55,7 +55,7 @@ fn a_client_whose_master_does_not_return_prints_how_to_follow_the_job_later() {
 }
 
 #[test]
-fn variables_that_configure_the_master_do_not_configure_its_agents() {
+fn variables_of_the_agent_that_are_set_for_the_client_or_the_master_do_not_reach_agents() {
     let scene = Scene::new("import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
     let mut command = scene.client(&["--worker-num", "1"]);
     let run =

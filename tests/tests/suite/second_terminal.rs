@@ -10,7 +10,7 @@ use e2e::{Running, Scene, within};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Prints `ready`, and ends when the test writes the file `go`.
+/// Prints `ready`. When the test writes the file `go`, prints `went on` and ends.
 const AWAITS_GO: &str =
     "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')";
 
@@ -21,14 +21,14 @@ fn started(scene: &Scene, job: &str) -> Running {
     client
 }
 
-/// Returns the paths of the files about local masters.
+/// Returns the paths of the files with the addresses of local masters.
 fn files(scene: &Scene) -> Vec<PathBuf> {
     let folder = fs::read_dir(scene.path().join("runtime/muster"));
     folder.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 fn mode(path: &Path) -> u32 {
-    path.metadata().expect("it exists").mode() & 0o777
+    path.metadata().expect("cannot read the mode").mode() & 0o777
 }
 
 /// Returns the address of the only local master that runs.
@@ -110,18 +110,18 @@ fn the_next_command_ignores_and_removes_the_file_of_a_killed_client() {
     let scene = Scene::new(STUBBORN);
     let client = started(&scene, "digits");
     client.kill();
-    assert_eq!(files(&scene).len(), 1, "the killed client has not left its file");
+    assert_eq!(files(&scene).len(), 1, "the number of files after the kill of the client");
     scene.run(&["list"]).code(2).says(&["no master is given"]);
     assert_eq!(files(&scene), Vec::<PathBuf>::new());
     scene.until_empty();
 }
 
 #[test]
-fn a_file_or_folder_that_others_can_read_is_ignored() {
+fn the_file_or_folder_of_a_local_master_is_ignored_if_others_can_read_it() {
     let scene = Scene::new(STUBBORN);
     let _client = started(&scene, "digits");
     for (path, own) in [(files(&scene).remove(0), 0o600), (scene.path().join("runtime/muster"), 0o700)] {
-        let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+        let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("cannot change the mode");
         set(own | 0o044);
         let ignored = format!("ignored {}: it must belong to you, and no other user may read", path.display());
         scene.run(&["list"]).code(2).says(&[&ignored, "no master is given"]);
@@ -141,7 +141,7 @@ fn if_no_folder_for_the_file_of_a_local_master_is_usable_the_job_still_runs() {
 }
 
 #[test]
-fn an_interrupted_client_removes_its_file() {
+fn a_client_that_is_ended_by_sigterm_removes_its_file() {
     let scene = Scene::new(STUBBORN);
     let client = started(&scene, "digits");
     e2e::processes::signal(client.pid(), Signal::TERM);

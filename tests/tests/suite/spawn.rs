@@ -24,7 +24,7 @@ fn a_training_of_tf_spawner_runs_on_this_machine() {
 }
 
 #[test]
-fn a_bad_command_line_of_tf_spawner_is_refused_by_name() {
+fn a_bad_command_line_of_tf_spawner_is_refused_and_the_error_names_the_fault() {
     let scene = Scene::new("");
     let tf_spawner = scene.path().join("tf-spawner");
     symlink(built("client"), &tf_spawner).expect("make a link");

@@ -8,7 +8,7 @@ use e2e::{Place, Scene};
 e2e::journeys_of_trainings!(Place::OwnMaster, #[cfg(unix)]);
 
 #[test]
-fn a_training_starts_and_restarts_warm_and_ends_with_the_same_weights() {
+fn a_training_starts_and_restarts_warm_and_its_workers_end_with_the_same_weights() {
     let scene = Scene::of_example("allreduce");
     let path = scene.path().join("exec.py");
     let example = fs::read_to_string(&path).expect("the example");

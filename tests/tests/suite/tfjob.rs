@@ -25,7 +25,8 @@ fn tfjob(name: &str, types: &[(&str, u32)], container: &str) -> String {
     format!("{HEAD}metadata: {{ name: {name} }}\nspec:\n  tfReplicaSpecs:\n{replicas}")
 }
 
-/// A command for a script of the image. The client runs the script with the same name that is beside the TFJob's file.
+/// A command that runs a script of the image. In place of this script, the client runs the script of the same name that
+/// is beside the file of the TFJob.
 const COMMAND: &str = "command: [python, /var/of-the-image/mnist.py]";
 
 /// Creates a folder in which `project/` contains [`SCRIPT`] as `mnist.py`, and this TFJob.
@@ -56,7 +57,7 @@ fn a_tfjob_runs_on_this_machine_with_the_script_beside_its_file() {
 }
 
 #[test]
-fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_fix() {
+fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_reason_or_the_fix() {
     let variable = "env: [{ name: KEY, valueFrom: { secretKeyRef: { name: keys, key: training } } }]";
     let of_cluster =
         tfjob("mnist", &[("Worker", 1)], COMMAND).replace("env: [{ name: BATCH, value: \"64\" }]", variable);
@@ -102,7 +103,7 @@ fn an_apply_of_a_known_tfjob_prints_what_changes() {
 }
 
 #[test]
-fn all_documents_are_checked_before_the_first_is_sent() {
+fn all_documents_are_checked_before_the_first_is_sent_and_a_good_document_becomes_a_job() {
     let good = tfjob("good", &[("Worker", 2)], COMMAND);
     let scene = scene(&[good.clone(), good.replace("good", "Bad")].join("---\n"));
     let master = scene.master();

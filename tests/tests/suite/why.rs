@@ -1,4 +1,4 @@
-//! Tests of `client why` with real programs. It must name the first replica that failed, and the consequences.
+//! Tests of `client why` with real programs. The verb must name the first replica that failed, and the consequences.
 
 use e2e::scripts::with_peers;
 use e2e::{Place, Stage};

@@ -12,7 +12,8 @@ use master::agent_client::AgentClient;
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
 
-/// Compares the size of the file, the memory, and the time from the start of the process to its first answer.
+/// Compares the memory of both processes, and the time from the start of a process to its first answer. Also measures
+/// the size of the agent's file.
 pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     let (mut agent_starts, mut server_starts) = (vec![], vec![]);
@@ -80,10 +81,11 @@ impl Drop for Server {
     }
 }
 
-/// Resident memory of a process, in bytes.
+/// Returns the resident memory of a process, in bytes.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).with_context(|| format!("no VmRSS in {status}"))?;
     let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kilobytes * 1024)
 }

@@ -1,5 +1,6 @@
 //! Measures the API writes and the time of a launch on the cluster in KUBECONFIG, and the time to wrap an image.
-//! Nothing else may use the cluster meanwhile, because the API server counts the requests of all clients.
+//! During the measurements, nothing else may use the cluster, because the API server counts the requests of all
+//! clients.
 
 use std::fs;
 use std::io::Write;
@@ -15,8 +16,8 @@ use protocol::view::JobView;
 
 use crate::sample::{Figure, RUNS, Row, median};
 
-/// For each launch: the number of replicas, and the API writes of Kubeflow's tf-operator 1.1 for the same number of
-/// replicas. These are writes of jobs, pods, services and bindings. The number is the smallest of several measurements.
+/// For each launch: the number of replicas, and the API writes of Kubeflow's tf-operator 1.1 for as many replicas. The
+/// writes are those of jobs, pods, services and bindings. Their number is the smallest of several measurements.
 const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
 /// The first prototype's time from submit to four running scripts. It includes 18 s of sleep.
 const PROTOTYPE: Duration = Duration::from_millis(24_900);
@@ -24,7 +25,7 @@ const PROTOTYPE: Duration = Duration::from_millis(24_900);
 const BASE: &str = "python:3.11-slim";
 /// Name of the training image.
 const IMAGE: &str = "muster-bench";
-/// Name of the pod image.
+/// Name of the image that `client build` makes from the training image.
 const WRAPPED: &str = "muster-bench_pod";
 
 /// Returns whether the cluster in KUBECONFIG is ready. If not, prints that the rows about a cluster are skipped.
@@ -36,7 +37,7 @@ pub(crate) fn is_there() -> anyhow::Result<bool> {
     Ok(answer.is_ok())
 }
 
-/// Measures launches of an image that contains its script, and the time to wrap the image.
+/// Measures launches of an image that contains the script, and the time to wrap the image.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let namespace = Namespace::new();
     // The script sleeps, so that the writes of the launch are counted before the job's end causes more writes.
@@ -52,13 +53,13 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
             what: format!("API writes of a launch, {count} pods"),
             muster: Figure::Count(writes),
             bare: Some(Figure::Count(of_operator)),
-            bare_is: "Kubeflow's tf-operator 1.1, once",
+            bare_is: "Kubeflow's tf-operator 1.1, measured earlier",
         });
         let bare = (count == 4).then_some(Figure::Time(PROTOTYPE));
         rows.push(Row {
             what: format!("submit until all have started, {count} pods"),
             muster: Figure::Time(took),
-            bare_is: if bare.is_some() { "the first prototype, once" } else { "" },
+            bare_is: if bare.is_some() { "the first prototype, measured earlier" } else { "" },
             bare,
         });
     }
@@ -75,7 +76,7 @@ fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Durat
     let begin = Instant::now();
     let mut view: JobView = serde_json::from_str(&scene.curl(&[&submit]))?;
     while view.times.started.is_none() {
-        ensure!(!view.state.is_finished(), "the job ended before it ran: {:?}", view.result);
+        ensure!(!view.state.is_finished(), "the job ended before all replicas had started: {:?}", view.result);
         let next = format!("{master}/v1/jobs/{}?after={}", view.name, view.seq);
         view = serde_json::from_str(&scene.curl(&[&next]))?;
     }
@@ -95,14 +96,14 @@ pub(crate) struct Writes {
     pub(crate) without_bindings: u64,
 }
 
-/// Asks the API server, which counts the requests of all clients.
+/// Reads these numbers from the API server, which counts the requests of all clients.
 pub(crate) fn writes() -> anyhow::Result<Writes> {
     let metrics = done(kubectl(&["get", "--raw", "/metrics"]).stdout(Stdio::piped()))?;
     let of = |resources: &[&str], subresource: &str| -> u64 {
         let counts = |line: &&str| {
             let is =
                 |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
-            // Kubernetes deletes whole collections when it deletes a namespace, also for other programs' namespaces.
+            // Kubernetes deletes whole collections when it deletes a namespace, also a namespace of another program.
             let is_collection = is("verb", &["DELETE"]) && is("scope", &["namespace"]);
             line.starts_with("apiserver_request_total{")
                 && !is_collection
@@ -119,7 +120,8 @@ pub(crate) fn writes() -> anyhow::Result<Writes> {
     Ok(Writes { with_bindings: without_bindings + of(&["pods"], "binding"), without_bindings })
 }
 
-/// Measures how long it takes to wrap an image, cold and warm, compared with `docker build` of the same two lines.
+/// Measures how long it takes to wrap an image: cold, without a wrapped image, and warm, when the wrapped image exists.
+/// Compares both with `docker build` of a Dockerfile with the same instructions.
 fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
     let agent = programs::built("agent");
     let context = scene.path().join("by-hand");
@@ -141,7 +143,7 @@ fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
         what: what.to_owned(),
         muster: Figure::Time(median(times)),
         bare: Some(Figure::Time(median(bare))),
-        bare_is: "docker build of the same two lines",
+        bare_is: "docker build of the same instructions",
     };
     Ok(vec![row("wrap an image, cold", cold, bare.clone()), row("wrap an image, warm", warm, bare)])
 }

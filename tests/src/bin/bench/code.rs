@@ -1,4 +1,4 @@
-//! Measures launches and pushes of jobs that bring their code. Compares them with the same pods without Muster.
+//! Measures launches and pushes of jobs that bring their code. Compares them with pods without Muster.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -16,11 +16,11 @@ use crate::cluster::{Writes, writes};
 use crate::installed::{BASE, Installed, JOB, last_start, launch, script};
 use crate::sample::{Figure, RUNS, Row};
 
-/// Pods of a launch.
+/// Number of pods of a launch.
 const LAUNCHED: usize = 4;
-/// Pods of a job that gets new code.
+/// Number of pods of the job that gets new code.
 const PUSHED: usize = 8;
-/// Size of the large code.
+/// Size of the large file that a job brings.
 const LARGE_BYTES: usize = 5 * 1024 * 1024;
 
 /// A web server that writes each request's body to a file.
@@ -53,7 +53,7 @@ fn submit(count: &str) -> [&str; 7] {
     ["./bench", "--image", BASE, "--task", JOB, "--worker-num", count]
 }
 
-/// Measures launches in turn: through the node's port, through the API server, and of pods without a master.
+/// Measures in turn: launches through the node's port, launches through the API server, and pods without a master.
 fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
     let (mut direct, mut forwarded, mut bare) = (vec![], vec![], vec![]);
     let count = LAUNCHED.to_string();
@@ -124,7 +124,7 @@ fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<R
     ])
 }
 
-/// The name of the pods of this start.
+/// Returns the first part of the names of the pods that [`rebuild`] creates for this start.
 fn replacement(start: usize) -> String {
     format!("image-{start}")
 }
@@ -148,7 +148,8 @@ fn rebuild(site: &Installed, start: usize) -> anyhow::Result<(Image, Duration)> 
     Ok((image, site.bare_started(&name, start, PUSHED).duration_since(begin)?))
 }
 
-/// Measures, in turn, the time until all agents have code that the master already has, and uploads of the same bytes.
+/// Measures in turn: the time until all agents have code that the master already has, and uploads of the same bytes to
+/// pods without a master.
 fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Row>> {
     let container = json!({ "name": "bare", "image": BASE, "command": ["python", "-c", RECEIVER] });
     site.create_bare("receiver", PUSHED, &json!({ "containers": [container] }));

@@ -1,4 +1,4 @@
-//! The cost of the helper `muster.py` in each step of a training.
+//! Measures the time that the helper `muster.py` takes in each step of a training.
 
 use std::process::Command;
 use std::time::Duration;
@@ -44,7 +44,9 @@ pub(crate) fn calls() -> anyhow::Result<Vec<Row>> {
     ensure!(ran.status.success(), "the calls of muster.py failed: {}", String::from_utf8_lossy(&ran.stderr));
     let printed = String::from_utf8(ran.stdout)?;
     let medians: Option<Vec<u64>> = printed.split_whitespace().map(|number| number.parse().ok()).collect();
-    let [muster, bare] = medians.context("not two numbers")?[..] else { anyhow::bail!("not two numbers: {printed}") };
+    let [muster, bare] = medians.with_context(|| format!("not two numbers: {printed}"))?[..] else {
+        anyhow::bail!("not two numbers: {printed}")
+    };
     let time = |nanoseconds| Figure::Moment(Duration::from_nanos(nanoseconds));
     let what = "muster.py: signal and step together (at most 50 µs)".to_owned();
     Ok(vec![Row { what, muster: time(muster), bare: Some(time(bare)), bare_is: "two calls that do nothing" }])

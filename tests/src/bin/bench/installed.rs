@@ -48,14 +48,14 @@ impl Installed {
         Ok(Self { namespace, _master: master, scene, url, token })
     }
 
-    /// A client that uses the node's port.
+    /// Returns a command of the client, which uses the node's port.
     pub(crate) fn client(&self, args: &[&str]) -> Command {
         let mut client = self.scene.client(&[&["--master", &self.url], args].concat());
         client.env("MUSTER_TOKEN", &self.token);
         client
     }
 
-    /// A client that uses the API server.
+    /// Returns a command of the client, which uses the API server.
     pub(crate) fn client_by_api(&self, args: &[&str]) -> Command {
         self.scene.client(&[&["--master", &place(&self.namespace)], args].concat())
     }
@@ -112,8 +112,8 @@ impl Installed {
     pub(crate) fn spec_like_job(&self, program: &str) -> anyhow::Result<Value> {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))?;
         let mut spec = pods["items"][0]["spec"].clone();
-        spec.as_object_mut().context("the job has a pod")?.remove("nodeName");
-        let container = spec["containers"][0].as_object_mut().context("the pod has a container")?;
+        spec.as_object_mut().context("the job has no pod")?.remove("nodeName");
+        let container = spec["containers"][0].as_object_mut().context("the pod has no container")?;
         container.remove("args");
         container.insert("command".to_owned(), json!(["python", "-c", program]));
         Ok(spec)
@@ -125,8 +125,8 @@ impl Installed {
     }
 }
 
-/// Starts a client that submits a job and follows its output. Returns the client, and the time until the last script of
-/// the job's first start has started.
+/// Starts a client that submits a job and follows its output. Returns the client, and the time until `count`
+/// scripts have started that print the number `start`.
 pub(crate) fn launch(client: &mut Command, start: usize, count: usize) -> anyhow::Result<(Running, Duration)> {
     let begin = SystemTime::now();
     let client = Running::of(client);
@@ -143,7 +143,7 @@ pub(crate) fn script(start: usize) -> String {
     )
 }
 
-/// Waits until `count` scripts have printed this start. Returns the latest time that a script has printed.
+/// Waits until `count` scripts have printed the number `start`. Returns the latest time that a script has printed.
 pub(crate) fn last_start(output: impl Fn() -> String, start: usize, count: usize) -> SystemTime {
     let mark = format!("start {start} ");
     let times = || -> Vec<u64> {

@@ -79,7 +79,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
     tokio::spawn(Arc::clone(&jobs).run());
     let spec = spec("full", LOGS)?;
     jobs.submit(spec.clone()).await?;
-    let handle = jobs.find(&spec.name).context("the job was submitted")?;
+    let handle = jobs.find(&spec.name).context("the registry does not contain the job")?;
     for replica in plan::replicas(&spec) {
         fill(&handle.logs, replica).await?;
     }
@@ -92,7 +92,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
 }
 
 async fn fill(logs: &JobLogs, replica: ReplicaId) -> anyhow::Result<()> {
-    let log = logs.of(replica).context("the replica has a log")?;
+    let log = logs.of(replica).context("the replica has no log")?;
     let piece = Bytes::from("0123456789abcde\n".repeat(PIECE / 16));
     let mut offset = 0;
     while offset < KEPT_BYTES.get() {
@@ -121,7 +121,8 @@ async fn ask(address: &str, path: &str, answer: Answer) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
-/// Measures the memory per finished replica: a master's growth by 10,000 finished replicas, divided by 10,000.
+/// Measures the memory per finished replica: the growth of a master's memory by 10,000 further finished replicas,
+/// divided by 10,000.
 pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     let few = memory_with(FEW_JOBS).await?;
     let many = memory_with(MANY_JOBS).await?;
@@ -140,7 +141,7 @@ async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
     drop(store);
     let mut master = Master::start(dir.path())?;
     let mut last = 0;
-    // The master's memory grows until it has read all records.
+    // The memory grows until the master has read all records.
     for _ in 0..20 {
         let now = resident(master.0.id())?;
         ensure!(master.0.try_wait()?.is_none(), "the master has ended");
@@ -153,7 +154,7 @@ async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
     Ok(last)
 }
 
-/// A running master. Dropping this kills it.
+/// A running master. Dropping this kills the master.
 struct Master(Child);
 
 impl Master {
@@ -167,7 +168,7 @@ impl Master {
             .spawn()
             .context("start the master")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("it was piped")?).read_line(&mut line)?;
+        BufReader::new(child.stdout.take().context("the master's stdout is not piped")?).read_line(&mut line)?;
         Ok(Self(child))
     }
 }

@@ -42,7 +42,7 @@ pub(crate) async fn real() -> anyhow::Result<Vec<Row>> {
         let view = scene.run(&["--worker-num", &REAL_AGENTS.to_string(), "-o", "json"]).code(0).view();
         added.push(launch_time(&view.times)?);
         let starts: Vec<u64> = view.replicas.iter().filter_map(|replica| Some(replica.started_at?.0)).collect();
-        let (first, last) = starts.iter().min().zip(starts.iter().max()).context("every start has its time")?;
+        let (first, last) = starts.iter().min().zip(starts.iter().max()).context("no replica has a start time")?;
         skews.push(Duration::from_millis(last - first));
         let agents = (0..REAL_AGENTS).map(|_| BareAgent::start(scene.path())).collect::<anyhow::Result<Vec<_>>>()?;
         bare.push(bare_loop(&agents.iter().map(|agent| agent.address).collect::<Vec<_>>()).await?);
@@ -87,11 +87,11 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     }
     let added = launch_time(&view.wait_for(|view| view.state == JobState::Running).await?.times)?;
     let starts: Vec<Instant> = agents.iter().flat_map(|agent| agent.history().starts).collect();
-    ensure!(starts.len() == agents.len(), "every agent starts once");
+    ensure!(starts.len() == agents.len(), "{} starts of {} agents", starts.len(), agents.len());
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     view.wait_for(|view| view.state.is_finished()).await?;
     following.abort();
-    let (first, last) = starts.iter().min().zip(starts.iter().max()).context("there are starts")?;
+    let (first, last) = starts.iter().min().zip(starts.iter().max()).context("no agent has started a run")?;
     Ok((added, last.duration_since(*first)))
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn jobs(backend: &FakeBackend, store: &FakeStore, logs: &Path) -> Arc
 
 /// Returns the time from the last agent's first answer until all agents have acknowledged their start.
 fn launch_time(times: &JobTimes) -> anyhow::Result<Duration> {
-    let (joined, started) = times.joined.zip(times.started).context("the job was started")?;
+    let (joined, started) = times.joined.zip(times.started).context("the job has no time `joined` or `started`")?;
     Ok(Duration::from_millis(started.0 - joined.0))
 }
 

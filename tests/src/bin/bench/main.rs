@@ -1,6 +1,6 @@
 //! `make bench`: measures Muster's overhead. Most values are compared with a simple loop that does the same work
 //! without Muster. Muster and the loop run on the same machine, so their ratio is comparable between machines. `make
-//! bench-elastic` measures how fast a gang changes, and also compares Muster with torchrun.
+//! bench-elastic` measures how fast a gang restarts or changes its size, and also compares Muster with torchrun.
 
 mod agents;
 mod cluster;
@@ -23,9 +23,10 @@ use comfy_table::Table;
 use crate::sample::{Row, note};
 
 const USAGE: &str = "bench [programs|push|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
-/// Pushes of each kind in the group `tensorflow`. `make bench-elastic` contains these rows too, with its own number.
+/// Number of pushes for each row of the group `tensorflow`. `make bench-elastic` measures these rows with another
+/// number of pushes, TENSORFLOW_PAIRS.
 const TENSORFLOW_PUSHES: usize = 10;
-/// The groups of rows of `make bench`.
+/// The groups of rows that `make bench` measures if its arguments name no group.
 const GROUPS: [&str; 5] = ["programs", "push", "cluster", "code", "tfjobs"];
 
 #[tokio::main]

@@ -13,9 +13,9 @@ use crate::elastic::site::{CODE, HELLO, JOB, STARTS, Site, patch};
 use crate::elastic::{WORKERS, first_step};
 use crate::sample::{Figure, Row};
 
-/// Pushes of each kind.
+/// Number of pushes by a request, and also of pushes by a client.
 const PUSHES: usize = 30;
-/// Files of the largest folder.
+/// Number of files in the large folder.
 const FILES: usize = 1000;
 
 /// A job that has brought its code. Its scripts note when they start.
@@ -93,7 +93,9 @@ fn files_sent() -> anyhow::Result<u64> {
     fs::write(job.site.scene.path().join(CODE).join("2.py"), "NUMBER = 'two'\n")?;
     let pushed = job.site.scene.run(&["--master", &job.master.url, "push", JOB, CODE]).code(0);
     let said = pushed.stderr.split_once(&format!("code of {FILES} files: sent ")).map(|(_, rest)| rest);
-    let sent = said.and_then(|rest| rest.split(' ').next()).context("the client says what it has sent")?;
+    let sent = said
+        .and_then(|rest| rest.split(' ').next())
+        .with_context(|| format!("no number of sent files: {}", pushed.stderr))?;
     Ok(sent.parse()?)
 }
 
@@ -121,7 +123,7 @@ pub(crate) fn tensorflow(pairs: usize) -> anyhow::Result<Vec<Row>> {
 
 fn to_first_step(example: &str, step: &str, count: usize) -> anyhow::Result<Vec<Duration>> {
     let site = first_step::site(example, step)?;
-    // All workers share this folder for checkpoints. The example without the helper writes none.
+    // All workers share this folder for checkpoints. The example without the helper writes no checkpoints.
     let checkpoints = format!("CHECKPOINTS={}", site.scene.path().join("checkpoints").display());
     let mut job = Job::start(site, first_step::WORKERS, &["--env", &checkpoints, "--env", "STEPS=100000000"])?;
     (0..count).map(|_| job.push()).collect()

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-/// Number of runs of each measurement. The result is the median of the runs.
+/// Number of runs of most measurements. The result is the median of the runs.
 pub(crate) const RUNS: usize = 5;
 
 /// A row of the table. Muster's value is compared with the value `bare`; `bare_is` names what was measured for `bare`.
@@ -95,20 +95,20 @@ fn interval(mut ratios: Vec<f64>) -> String {
         clippy::cast_sign_loss,
         reason = "a small count, and the conversion of a negative number is 0"
     )]
-    // The rank of the true median has a binomial distribution with p = 1/2. This is the normal approximation, rounded
-    // so that the interval becomes wider.
+    // The rank of the true median has a binomial distribution with p = 1/2. `low` is its normal approximation, rounded
+    // down so that the interval becomes wider.
     let low = ((count as f64 - 1.96 * (count as f64).sqrt()) / 2.0).floor() as usize;
     let at = |rank: usize| ratios.get(rank).copied().unwrap_or(f64::NAN);
     format!("{:.2} ({:.2} to {:.2})", at(count / 2), at(low), at(count.saturating_sub(low + 1)))
 }
 
-/// The median of some times.
+/// Returns the median of some times.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Returns the smallest of the times that `percent` % of the times do not exceed.
+/// Returns the shortest of these times for which at least `percent` % of the times are not longer.
 fn quantile(times: &[Duration], percent: usize) -> Duration {
     let mut times = times.to_vec();
     times.sort_unstable();

@@ -1,4 +1,4 @@
-//! Compares the start of processes by a master with a loop that only spawns the processes.
+//! Compares the start of processes by a master with a loop that spawns the processes and waits for each.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -31,8 +31,9 @@ impl BareAgent {
             .spawn()
             .context("start the agent")?;
         let mut line = String::new();
-        BufReader::new(child.stdout.take().context("it was piped")?).read_line(&mut line)?;
-        let address = line.trim().parse().context("the agent prints its address")?;
+        BufReader::new(child.stdout.take().context("the agent's stdout is not piped")?).read_line(&mut line)?;
+        let address =
+            line.trim().parse().with_context(|| format!("the agent printed {line:?} instead of its address"))?;
         Ok(Self { child, address })
     }
 
@@ -58,7 +59,7 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
         let client = Finished::of(scene.client(&args).env("PATH", scene.path()));
         let times = client.code(0).view().times;
         let since_accepted = |time: Option<protocol::ids::UnixMillis>| {
-            let (begin, end) = times.accepted.zip(time).context("every step has its time")?;
+            let (begin, end) = times.accepted.zip(time).context("the job lacks a time")?;
             anyhow::Ok(Duration::from_millis(end.0 - begin.0))
         };
         starts.push(since_accepted(times.started)?);

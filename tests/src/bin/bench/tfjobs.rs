@@ -11,13 +11,13 @@ use crate::cluster::writes;
 use crate::installed::{BASE, Installed, JOB, last_start, script};
 use crate::sample::{Figure, Row, median};
 
-/// Runs for each number of workers.
+/// Number of runs for each number of workers.
 const RUNS: usize = 3;
 
-/// For each launch: the number of workers, the API writes of Kubeflow's tf-operator 1.1 with bindings, and its time
-/// until all pods run. The number of writes is the smallest of several measurements.
+/// For each launch: the number of workers, and two values of Kubeflow's tf-operator 1.1. They are its API writes with
+/// bindings (the smallest of several measurements), and its time until all pods run (`None` if not measured).
 const LAUNCHES: [(usize, u64, Option<Duration>); 2] = [(4, 27, None), (16, 83, Some(Duration::from_millis(7800)))];
-const OPERATOR: &str = "Kubeflow's tf-operator 1.1, once";
+const OPERATOR: &str = "Kubeflow's tf-operator 1.1, measured earlier";
 
 /// Returns all rows about TFJobs.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {

@@ -9,7 +9,8 @@ use protocol::ids::{Generation, JobName};
 use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView, ReplicaView};
 
-/// Maximum time for each step of a job. It exceeds the master's time limits for the end of a run and of its pod.
+/// Maximum time that this program waits for a change of a job. It exceeds the master's time limits for the end of a
+/// run and of its pod.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A master's API. curl runs in the scene's folder.
@@ -57,7 +58,7 @@ impl Api<'_> {
             let is_new = view.generation > after;
             view.state == JobState::Running && is_new && view.replicas.iter().all(|replica| replica.pid.is_some())
         };
-        self.until(job, "all run in a new start", |view| view.state.is_finished() || runs(view))
+        self.until(job, "all replicas run in a new start", |view| view.state.is_finished() || runs(view))
     }
 
     /// Waits until the start in `before` or a later start has failed, or until the job has finished. Returns the view.

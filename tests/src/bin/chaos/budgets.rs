@@ -30,14 +30,14 @@ pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
             if own >= jobs {
                 return;
             }
-            let name = format!("spent-{own:05}").parse().expect("it is a name");
+            let name = format!("spent-{own:05}").parse().expect("the name is invalid");
             if let Some(of_job) = complaints.take(job(api, &name, random)) {
                 kills.fetch_add(of_job, Ordering::SeqCst);
             }
         }
     });
     say(&format!(
-        "{jobs} jobs killed {} times in total, each once more than its budget: all failed, none restarted; {:.0} s",
+        "{jobs} jobs, {} kills in total, in each job one more than its budget of restarts; {:.0} s",
         kills.into_inner(),
         begin.elapsed().as_secs_f64(),
     ));

@@ -1,5 +1,5 @@
-//! Kills containers and deletes pods on the cluster in KUBECONFIG. Every job must succeed. Its counted restarts must
-//! equal the kills, without the deleted pods.
+//! Kills containers and deletes pods on the cluster in KUBECONFIG. Every job must succeed. The number of its
+//! counted restarts must equal the number of kills. Deleted pods must not be counted.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,7 +20,7 @@ use crate::{lanes, output, say};
 
 /// Number of concurrent jobs, of two workers each.
 const LANES: usize = 4;
-/// Maximum kills of a job.
+/// Maximum kills and deletions in one job.
 const QUOTA: usize = 5;
 
 /// A script that runs for 4 s, long enough for a kill.
@@ -59,7 +59,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
             let hand: Vec<Way> = {
-                let mut deck = deck.lock().expect("no thread panics");
+                let mut deck = deck.lock().expect("another thread has panicked");
                 let from = deck.len().saturating_sub(QUOTA);
                 deck.drain(from..).collect()
             };
@@ -67,31 +67,32 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 return;
             }
             let own = {
-                let mut number = number.lock().expect("no thread panics");
+                let mut number = number.lock().expect("another thread has panicked");
                 *number += 1;
                 *number
             };
-            let name = format!("shot-{own:04}").parse().expect("it is a name");
+            let name = format!("shot-{own:04}").parse().expect("the name is invalid");
             let Some(shots) = complaints.take(site.job(&name, hand, random)) else { continue };
             for (way, has_hit) in shots {
-                *counts.lock().expect("no thread panics").entry((way, has_hit)).or_default() += 1;
+                *counts.lock().expect("another thread has panicked").entry((way, has_hit)).or_default() += 1;
                 if !has_hit {
-                    deck.lock().expect("no thread panics").push(way);
+                    deck.lock().expect("another thread has panicked").push(way);
                 }
             }
         }
     });
-    let count =
-        |way: Way, has_hit: bool| counts.lock().expect("no thread panics").get(&(way, has_hit)).copied().unwrap_or(0);
+    let count = |way: Way, has_hit: bool| {
+        counts.lock().expect("another thread has panicked").get(&(way, has_hit)).copied().unwrap_or(0)
+    };
     let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
     say(&format!(
-        "{} container kills ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
+        "{} kills in containers ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
          late; {:.0} s",
         count(Way::Container, true) + count(Way::Script, true),
         count(Way::Container, true),
         count(Way::Script, true),
         count(Way::Deletion, true),
-        number.into_inner().expect("no thread panics"),
+        number.into_inner().expect("another thread has panicked"),
         begin.elapsed().as_secs_f64(),
     ));
     let left = cluster.objects();
@@ -170,8 +171,8 @@ impl Site<'_> {
 /// A request for a job that runs this script in the shared image.
 pub(crate) fn request(image: &Image, name: &JobName, script: &str, max_restarts: u32) -> JobRequest {
     JobRequest {
-        image: Some(image.wrapped().parse().expect("it is an image")),
-        env: BTreeMap::from([("EXEC_PY".parse().expect("it is a name"), script.to_owned())]),
+        image: Some(image.wrapped().parse().expect("the image name is invalid")),
+        env: BTreeMap::from([("EXEC_PY".parse().expect("the name is invalid"), script.to_owned())]),
         run_policy: RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() },
         ..JobRequest::new(name.clone(), Strategy::AllReduce)
     }
@@ -179,6 +180,6 @@ pub(crate) fn request(image: &Image, name: &JobName, script: &str, max_restarts:
 
 /// Runs docker and returns its stdout. Ignores docker's exit status, because the container or process may have ended.
 fn docker(args: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("docker").args(args).output().context("docker is on the path")?;
+    let output = Command::new("docker").args(args).output().context("docker did not start")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -78,8 +78,8 @@ impl Watch {
             .stdout(Stdio::piped())
             .stderr(File::create(log)?)
             .spawn()
-            .context("kubectl is on the PATH")?;
-        let stdout = kubectl.stdout.take().context("it was piped")?;
+            .context("kubectl did not start")?;
+        let stdout = kubectl.stdout.take().context("the stdout of kubectl is not piped")?;
         let (sender, events) = mpsc::channel();
         // This thread ends with kubectl, or when the receiver is dropped.
         thread::spawn(move || {
@@ -97,7 +97,7 @@ impl Watch {
             let left = PATIENCE.saturating_sub(begin.elapsed());
             let event = self.events.recv_timeout(left).with_context(|| {
                 let complaint = fs::read_to_string(&self.log).unwrap_or_default();
-                format!("{} versions; not deleted: {there:?}; kubectl: {complaint}", shown.len())
+                format!("after {} versions, these uids are not deleted: {there:?}; kubectl: {complaint}", shown.len())
             })?;
             let uid = event["object"]["metadata"]["uid"].to_string();
             if event["type"] == "DELETED" {

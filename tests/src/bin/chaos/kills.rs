@@ -1,5 +1,5 @@
-//! Kills random workers, but fewer than the jobs' budgets of restarts allow. Every job must do all its work, and its
-//! counted restarts must equal the kills.
+//! Kills random workers, but fewer than the jobs' budgets of restarts allow. Every job must do all its work. Its
+//! number of counted restarts must match the kills.
 
 use std::ops::AddAssign;
 use std::sync::Mutex;
@@ -29,9 +29,9 @@ const BUDGET: u32 = 1000;
 /// The kind of jobs to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Jobs {
-    /// With a fixed number of workers.
+    /// Jobs with a fixed number of workers.
     Fixed,
-    /// With a minimum number of workers below the maximum.
+    /// Jobs whose minimum number of workers is below the maximum.
     Elastic,
 }
 
@@ -41,7 +41,7 @@ struct Tally {
     jobs: u32,
     of_runs: u32,
     of_agents: u32,
-    /// Kills right after another kill in the same job.
+    /// Second kills in the same start, right after the first.
     second: u32,
     /// Kills that came too late, because the process had done its work. The campaign makes another kill for each.
     late: u32,
@@ -65,19 +65,20 @@ pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> 
                 return;
             }
             let name = format!("shot-{:05}", number.fetch_add(1, Ordering::SeqCst));
-            let Some(tally) = complaints.take(job(api, &name.parse().expect("it is a name"), (quota, jobs), random))
+            let Some(tally) =
+                complaints.take(job(api, &name.parse().expect("the name is invalid"), (quota, jobs), random))
             else {
                 continue;
             };
             left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
-            *total.lock().expect("no thread panics") += tally;
+            *total.lock().expect("another thread has panicked") += tally;
         }
     });
     let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } =
-        *total.lock().expect("no thread panics");
+        *total.lock().expect("another thread has panicked");
     say(&format!(
-        "{} kill -9 in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
-         {restarts} restarts counted; {second} came right after another; {late} more came too late; {:.0} s",
+        "{} kills in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents; {starts} starts failed, \
+         {restarts} restarts were counted; {second} kills came right after another; {late} more came too late; {:.0} s",
         of_runs + of_agents,
         begin.elapsed().as_secs_f64(),
     ));
@@ -135,7 +136,7 @@ struct Volley {
 }
 
 impl Volley {
-    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica at once.
+    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, then kills a second replica.
     fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let mut volley = Self { hit: vec![], tally: Tally::default() };
         let mut targets: Vec<_> = view.replicas.iter().collect();

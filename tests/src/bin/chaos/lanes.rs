@@ -34,17 +34,18 @@ pub(crate) struct Complaints(Mutex<Vec<String>>);
 impl Complaints {
     /// Returns the value, or adds the error to the complaints.
     pub(crate) fn take<T>(&self, result: anyhow::Result<T>) -> Option<T> {
-        let complaint = |error: anyhow::Error| self.0.lock().expect("no thread panics").push(format!("{error:#}"));
+        let complaint =
+            |error: anyhow::Error| self.0.lock().expect("another thread has panicked").push(format!("{error:#}"));
         result.map_err(complaint).ok()
     }
 
     /// Whether the campaign should stop because of too many complaints.
     pub(crate) fn are_too_many(&self) -> bool {
-        self.0.lock().expect("no thread panics").len() >= SHOWN
+        self.0.lock().expect("another thread has panicked").len() >= SHOWN
     }
 
     fn judged(self) -> anyhow::Result<()> {
-        let complaints = self.0.into_inner().expect("no thread panics");
+        let complaints = self.0.into_inner().expect("another thread has panicked");
         complaints.iter().take(SHOWN).for_each(|complaint| say(&format!("VIOLATION {complaint}")));
         if !complaints.is_empty() {
             bail!("{} violations", complaints.len());

@@ -1,5 +1,5 @@
 //! `make chaos`: campaigns that make the real programs fail. Each campaign receives a count and prints its results. If
-//! a campaign finds violations, it prints them and fails.
+//! a campaign finds violations, the campaign prints the violations and fails.
 
 mod api;
 mod budgets;

@@ -29,7 +29,7 @@ pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
     let of_last = done.iter().filter(|generation| **generation == last).count();
     ensure!(
         of_last == end.replicas.len(),
-        "{}: only {of_last} replicas of the last start {last} were done:\n{logs}",
+        "{}: only {of_last} replicas of the last start {last} printed `done`:\n{logs}",
         end.name
     );
     Ok(())

@@ -1,5 +1,5 @@
 //! Runs many jobs one after another on one master. The resources of the master must not grow with the number of jobs,
-//! except for a limited amount of memory.
+//! except for a limited amount of memory, and for tasks of jobs that are not deleted.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -107,7 +107,7 @@ fn judge(samples: &[Sample], afterwards: Afterwards, seconds: f64) -> anyhow::Re
             of(last) / unit
         ));
     };
-    say(&format!("{} jobs in a row, {afterwards:?}, after a fifth of them, {seconds:.0} s:", samples.len()));
+    say(&format!("the last {} jobs in a row, without the first fifth, {afterwards:?}, {seconds:.0} s:", samples.len()));
     line("resident KiB", |sample| sample.resident, 1024);
     line("descriptors", |sample| sample.descriptors, 1);
     line("threads", |sample| sample.threads, 1);

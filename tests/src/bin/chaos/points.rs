@@ -1,5 +1,5 @@
-//! Kills masters on the cluster in KUBECONFIG, at every point at which a master changes something. In each job, a
-//! script fails in the first start, and a pod ends in the second start. The job's result must not show the kills.
+//! Kills masters on the cluster in KUBECONFIG, at every point of [`Point::without_code`]. In each job, a script fails
+//! in the first start, and a pod ends in the second start. The kills must not change the job's result.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -19,13 +19,13 @@ use crate::{lanes, output, say};
 
 /// Number of concurrent jobs, each with its own masters.
 const LANES: usize = 4;
-/// Maximum time until a job's next step.
+/// Maximum time until an answer is accepted, and also until the job has finished.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of the signal of `kill -9`.
 const SIGKILL: i32 = 9;
 /// A master is killed when it passes its point for the Nth time. N is random, from 1 to this number.
 const PASSINGS: u32 = 3;
-/// Kills a master just after it has accepted a job.
+/// Kills a master just after the master has accepted a job.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
@@ -69,7 +69,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let begin = Instant::now();
     let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
-            let Some(point) = points.lock().expect("no thread panics").pop() else { return };
+            let Some(point) = points.lock().expect("another thread has panicked").pop() else { return };
             let (mut left, mut passing) = (kills, random.u32(1..=PASSINGS));
             while left > 0 {
                 let strike = Strike { point, fault: Fault::Kill, passing };
@@ -84,7 +84,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         }
     });
     say(&format!(
-        "{} masters killed in {} jobs, which all ended as expected, at {} points; {:.0} s",
+        "{} masters killed in {} jobs that ended as expected, at {} points; {:.0} s",
         made.into_inner(),
         jobs.into_inner(),
         Point::without_code().count(),
@@ -105,9 +105,10 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Runs a job. Returns the number of killed masters, at most `wanted`. Fails if no master passes the point.
+    /// Runs a job. Returns the number of killed masters, at most `wanted`. If the strike is at the first passing,
+    /// fails when no master passes the point.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
-        // Only the second master adopts the job. So the first master is killed just after it has accepted the job.
+        // Only a second master adopts the job. So for these points, the first master is killed after the submit.
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");
@@ -121,7 +122,7 @@ impl Trial<'_> {
         // The master may have been killed after its last answer. In this case, `ask` starts the next master.
         trial.ask(&[], JOB, |status, _| status == "404")?;
         within("no object is left behind", || trial.remains().is_empty().then_some(()), || trial.remains().join(" "));
-        ensure!(trial.made > 0 || strike.passing > 1, "no master passes this point");
+        ensure!(trial.made > 0 || strike.passing > 1, "no master passed this point");
         Ok(trial.made)
     }
 
@@ -131,7 +132,7 @@ impl Trial<'_> {
 
     /// Submits the job, waits for its end, and deletes it.
     fn job(&mut self) -> anyhow::Result<()> {
-        let name = "struck".parse().expect("it is a name");
+        let name = "struck".parse().expect("the name is invalid");
         let body = serde_json::to_string(&request(&self.cluster.image, &name, EXEC_PY, 2))?;
         let submit = ["-H", "content-type: application/json", "-d", &body];
         self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;
@@ -184,7 +185,7 @@ impl Trial<'_> {
     fn replace(&mut self) -> anyhow::Result<()> {
         let mut end = within("a master that does not answer has ended", || self.cluster.master.end(), String::new);
         loop {
-            ensure!(self.armed.is_some() && end.signal() == Some(SIGKILL), "ended without a strike: {end}");
+            ensure!(self.armed.is_some() && end.signal() == Some(SIGKILL), "the master ended without a strike: {end}");
             self.made += u32::from(self.armed == Some(self.strike));
             self.armed = (self.made < self.wanted).then_some(self.strike);
             let strike = self.armed.map(|strike| strike.to_string());

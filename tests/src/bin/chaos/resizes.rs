@@ -24,11 +24,11 @@ use crate::say;
 use crate::shots::send;
 use crate::work::request;
 
-/// Steps of the training for each change.
+/// Number of training steps for each change.
 const STEPS_EACH: u32 = 10;
-/// Samples of an epoch.
+/// Number of samples in an epoch.
 const SAMPLES: usize = 1500;
-/// Samples of a step.
+/// Number of samples in a step.
 const BATCH: usize = 96;
 /// Limits of the number of workers.
 const WORKERS: std::ops::RangeInclusive<u32> = 1..=4;
@@ -66,8 +66,9 @@ pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
     let difference = resized.difference(&alone);
     ensure!(difference <= TOLERANCE, "the weights differ by {difference:e}");
     say(&format!(
-        "{count} changes of a gang of 1 to 4 workers ({} by deleting a pod) in {steps} steps of TensorFlow, {:.1} s each; the job had {} starts: \
-         0 steps lost or repeated, every sample once in each of {} epochs, the same weights as without changes ({difference:.1e})",
+        "{count} changes of a gang of 1 to 4 workers ({} by deleting a pod), {:.1} s for each change, in {steps} steps \
+         of TensorFlow and {} starts: 0 steps lost or repeated, every sample once in each of {} epochs, the same \
+         weights as without changes ({difference:.1e})",
         resizes.deleted,
         each.as_secs_f64(),
         end.generation.map_or(0, |last| last.sequence),
@@ -89,7 +90,7 @@ fn alone(scene: &Scene, path: &str, steps: u32) -> anyhow::Result<Outcome> {
         .env("PATH", path)
         .env("PYTHONPATH", root().join("agent/python"))
         .output()?;
-    ensure!(ran.status.success(), "exec.py without Muster: {}", String::from_utf8_lossy(&ran.stderr));
+    ensure!(ran.status.success(), "exec.py without Muster failed: {}", String::from_utf8_lossy(&ran.stderr));
     Outcome::of(&folder, steps)
 }
 
@@ -103,7 +104,7 @@ struct Resizes<'a> {
 }
 
 impl Resizes<'_> {
-    /// Runs the job to its end, with this number of changes. Returns its last view.
+    /// Runs the job to its end, with this number of changes. Returns the job's last view.
     fn run(&mut self, count: u32) -> anyhow::Result<JobView> {
         fs::create_dir(self.folder())?;
         self.allow(0)?;
@@ -151,8 +152,9 @@ impl Resizes<'_> {
     /// Ends a pod by SIGTERM to its agent, like a cluster that deletes a pod.
     fn delete_a_pod(&mut self, view: &JobView) -> anyhow::Result<()> {
         let member = view.roster[self.random.usize(..view.roster.len())];
-        let replica = view.replicas.iter().find(|replica| replica.replica == member).context("members are listed")?;
-        let agent = parent(pid_of(replica)?).context("it has an agent")?;
+        let replica =
+            view.replicas.iter().find(|replica| replica.replica == member).context("the member is not a replica")?;
+        let agent = parent(pid_of(replica)?).context("the script has no agent")?;
         ensure!(send(Signal::TERM, agent, self.name.as_str()), "{member} ended before its pod was deleted");
         self.deleted += 1;
         Ok(())
@@ -171,7 +173,8 @@ impl Resizes<'_> {
         let what = format!("{workers} workers run");
         let view = self.api.until(&self.name, &what, |view| view.state.is_finished() || is_it(view))?;
         ensure!(is_it(&view), "the job ended early: {view:?}\n{}", self.api.logs(&self.name));
-        let journal = self.folder().join(format!("{}.0.journal", view.generation.context("it runs")?));
+        let journal =
+            self.folder().join(format!("{}.0.journal", view.generation.context("the running job has no generation")?));
         within("the script trains", || journal.exists().then_some(()), || self.api.logs(&self.name));
         Ok(view)
     }
@@ -198,7 +201,7 @@ impl Outcome {
                 }
             }
         }
-        ensure!(made_by.keys().copied().eq(1..=steps), "not exactly steps 1 to {steps}: {:?}", made_by.keys());
+        ensure!(made_by.keys().copied().eq(1..=steps), "the steps are not exactly 1 to {steps}: {:?}", made_by.keys());
         let mut epoch = BTreeSet::new();
         for (step, own) in &samples {
             for index in own {
@@ -212,7 +215,7 @@ impl Outcome {
         Ok(Self { samples, weights })
     }
 
-    /// The largest difference of a weight.
+    /// Returns the largest difference between a weight and the same weight of `other`.
     fn difference(&self, other: &Self) -> f64 {
         let pairs = self.weights.iter().zip(&other.weights);
         pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f64::max)

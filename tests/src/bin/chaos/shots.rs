@@ -4,12 +4,12 @@ use std::fs;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Kills a process of this job. Returns false if the process has already ended.
+/// Kills a process of this job. Returns false if no process of the job has this id, for example after its end.
 pub(crate) fn shoot(pid: u32, job: &str) -> bool {
     send(Signal::KILL, pid, job)
 }
 
-/// Sends a signal to a process of this job. Returns false if the process has already ended.
+/// Sends a signal to a process of this job. Returns false if no process of the job has this id.
 pub(crate) fn send(signal: Signal, pid: u32, job: &str) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     // The pidfd refers to the same process for the check and for the signal, even if another process gets its id.

@@ -1,7 +1,8 @@
 """Softmax regression on digits, for the campaign `resizes`. exec.py FOLDER STEPS
 
-It trains up to the step in the file FOLDER/limit, and then waits: all ranks repeat the all-reduce without samples. Each rank writes
-the samples of each step to a journal of its start.
+The script ends after STEPS steps. It trains only up to the step in the file FOLDER/limit. While the script waits for a
+higher limit, all ranks repeat the all-reduce without samples. In each start, each rank writes the samples of its steps
+to a journal.
 """
 
 import json
@@ -49,7 +50,7 @@ def save():
     tf.TensorSpec([None, 64]), tf.TensorSpec([None], tf.int64), tf.TensorSpec([None]), tf.TensorSpec([3])
 ])
 def summed(x, y, shares, numbers):
-    """The sums over all ranks: of these numbers, and of the gradient."""
+    """Returns the sums over all ranks: first of `numbers`, then of the gradient."""
 
     def local(x, y, shares, numbers):
         with tf.GradientTape() as tape:
@@ -65,7 +66,7 @@ with open(folder / f"{job.generation or 'alone'}.{job.rank}.journal", "a", buffe
     while step < steps:
         is_training = step < limit
         indexes, shares = sampler.take() if is_training else nothing
-        # All ranks must see the same limit, so the first one tells it to the others.
+        # All ranks must use the same limit. So only the chief reads it, and the sum passes it to the other ranks.
         newest = int((folder / "limit").read_text()) if job.is_chief else 0
         numbers = summed(pixels[indexes], labels[indexes], shares, (*job.signal(), newest)).numpy()
         leave, split, limit, gradient = *numbers[:3], numbers[3:]

@@ -1,5 +1,4 @@
-//! The script of jobs whose processes are killed. From the files that it writes, this module checks whether all work
-//! was done, and no run overlapped another.
+//! The script of jobs whose processes are killed, and checks of the files that the script writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,7 +19,7 @@ pub(crate) const STEPS_WITHOUT_END: u64 = 1_000_000;
 
 /// A script that does its steps, starting at its checkpoint. It writes its start and its cluster to `journal`. Each run
 /// locks a file until its process ends. The script prints a violation if a run of another start, or another run of the
-/// same replica and start, still has its lock.
+/// same replica and start, still holds its lock.
 const EXEC_PY: &str = r#"
 import fcntl, glob, json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -78,7 +77,7 @@ pub(crate) fn request(name: &JobName, steps: u64, workers: u32, max_restarts: u3
     JobRequest {
         worker_num: Some(workers),
         args: vec![name.to_string()],
-        env: BTreeMap::from([("STEPS".parse().expect("it is a name"), steps.to_string())]),
+        env: BTreeMap::from([("STEPS".parse().expect("the name is invalid"), steps.to_string())]),
         run_policy: RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() },
         ..JobRequest::new(name.clone(), Strategy::AllReduce)
     }

@@ -6,7 +6,7 @@ use e2e::Scene;
 
 use crate::abuse::caller::{address, assert_untouched, runtime, send, statuses};
 
-/// Headers that show that a browser sends the request, or that the request is for another host.
+/// Headers that show that a browser sends the request, or that the request is for another host or for no host.
 const MARKS: [&str; 25] = [
     "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n",
     "Host: 127.0.0.1\r\nOrigin: null\r\n",
@@ -37,8 +37,8 @@ const MARKS: [&str; 25] = [
 
 const JOB: &str = r#"{"name":"forged","strategy":"AllReduce"}"#;
 
-/// Returns requests that would have an effect if they did not have this mark. A web page can choose some content types,
-/// so the list contains a POST with each of three content types.
+/// Returns requests with this mark. Without the mark, the first of these requests would create a job. A web page can
+/// choose some content types, so the list contains a POST with each of three content types.
 fn requests(mark: &str) -> Vec<String> {
     let mark = &format!("{mark}Connection: close\r\n");
     let query = "/create?strategy=AllReduce&n_worker=1&name=forged";

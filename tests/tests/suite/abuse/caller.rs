@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns a runtime for concurrent callers.
 pub(crate) fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("cannot start threads")
 }
 
 pub(crate) fn address(master: &Master) -> SocketAddr {
@@ -23,11 +23,13 @@ pub(crate) fn address(master: &Master) -> SocketAddr {
 
 /// Sends bytes on a new connection. Returns everything that the master sends until it closes the connection.
 pub(crate) async fn send(to: SocketAddr, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(to).await.expect("the master listens");
+    let mut stream = TcpStream::connect(to).await.expect("cannot connect to the master");
     let mut answer = vec![];
     // The master may refuse the request and close the connection before it has read everything.
     let _ = stream.write_all(bytes).await;
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the master answers or closes");
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("the master has neither answered nor closed the connection");
     answer
 }
 

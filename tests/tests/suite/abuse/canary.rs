@@ -9,7 +9,8 @@ use e2e::{Master, Running, Scene};
 const TOKEN: &str = "canary-of-the-master-7f3a9c";
 /// A wrong token.
 const WRONG: &str = "canary-of-a-stranger-51be20";
-/// A script that prints its environment, and the environment and arguments of its agent. Then it waits for a file.
+/// A script that prints its environment, and the environment and arguments of its agent. Then the script
+/// waits for the file `go`.
 const EXEC_PY: &str = "\
 import os, pathlib, time
 parents = [pathlib.Path(f'/proc/{os.getppid()}/{name}').read_bytes() for name in ('environ', 'cmdline')]
@@ -59,7 +60,7 @@ impl Seen {
 }
 
 /// Requests each path with the token, with a wrong token, and without a token. Adds all answers to `seen`, and returns
-/// the answer with the job's view. curl reads the tokens from files, because this test also searches curl's arguments.
+/// the answer with the job's view. curl reads the tokens from files, so that no process has a token in its arguments.
 fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
     for (file, token) in [("right", TOKEN), ("wrong", WRONG)] {
         fs::write(scene.path().join(file), format!("Authorization: Bearer {token}\n")).expect("write");
@@ -94,7 +95,11 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
 
     let mut seen = Seen(vec![]);
     let processes = seen.add_processes(scene.path());
-    assert!(processes >= 6, "not a master, a client, two agents and two scripts: {}", scene.processes());
+    assert!(
+        processes >= 6,
+        "fewer processes than a master, a client, two agents and two scripts: {}",
+        scene.processes()
+    );
     let job = answers(&scene, &master, &mut seen);
     assert!(job.contains("\"running\""), "{job}");
     fs::write(scene.path().join("go"), "").expect("write");
@@ -106,9 +111,9 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
     seen.add("the master's log", master.log());
     seen.add_folder(&scene.path().join("state"));
 
-    assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "the file of records is not in the search");
+    assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "the file of records was not searched");
     let has_hash = |(_, bytes): &(String, Vec<u8>)| String::from_utf8_lossy(bytes).contains("TOKEN_SHA256");
-    assert!(seen.0.iter().any(has_hash), "no environment with the token's hash is in the search");
+    assert!(seen.0.iter().any(has_hash), "no environment with the token's hash was searched");
     // The test does not know the agents' tokens, so it searches for the word before a token.
     seen.assert_without(&[TOKEN, WRONG, "bearer "]);
     println!("{} places searched, no token found", seen.0.len());

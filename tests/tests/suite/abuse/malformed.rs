@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 
 use crate::abuse::caller::{address, assert_untouched, runtime, send, statuses};
 
-/// Requests of different kinds, before they are broken. They have no effect.
+/// Requests of different kinds, before they are broken. These requests have no effect.
 const VALID: [&str; 10] = [
     "GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     "GET /v1/jobs/absent?after=3&wait=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -54,7 +54,7 @@ const PIECES: [&[u8]; 26] = [
 /// The last request of each connection. After its answer, the master closes the connection. If the master takes this
 /// text for a part of a broken request, the connection stays open until a timeout.
 const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
-/// Number of concurrent connections. They are many, because some stay open until a timeout.
+/// Number of concurrent connections. This number is large because some connections stay open until a timeout.
 const AT_ONCE: usize = 300;
 
 /// Generates random requests.
@@ -108,7 +108,7 @@ fn abuse(wanted: usize) -> String {
         });
         let mut answers = futures_util::stream::iter(answers).buffer_unordered(AT_ONCE);
         while counts.values().sum::<usize>() < wanted {
-            let (bytes, answer) = answers.next().await.expect("the stream is endless");
+            let (bytes, answer) = answers.next().await.expect("the stream has ended");
             connections += 1;
             for status in statuses(&answer) {
                 let shown = [bytes.as_slice(), &answer].map(String::from_utf8_lossy);
@@ -117,7 +117,10 @@ fn abuse(wanted: usize) -> String {
             }
         }
     });
-    assert!([200, 400].iter().all(|status| counts.contains_key(status)), "no 200 or no 400: {counts:?}");
+    assert!(
+        [200, 400].iter().all(|status| counts.contains_key(status)),
+        "no answer with status 200, or none with 400: {counts:?}"
+    );
     assert_untouched(&scene, &master);
     let answers = counts.values().sum::<usize>();
     format!("{answers} answers on {connections} connections: 0 5xx, 0 panics; by status: {counts:?}")

@@ -23,8 +23,8 @@ const UNREAD_DROPPED_WITHIN: Duration = Duration::from_secs(120);
 const UNREAD_REQUESTS: usize = 1_000;
 /// Maximum time until a complete request is answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum number of connections that are being opened at the same time. With more, the kernel's queue of new
-/// connections could be full, and the kernel retries a connection only after seconds.
+/// Maximum number of connections that are being opened at the same time. With more connections, the kernel's queue
+/// of new connections could be full, and the kernel retries a connection only after seconds.
 const CONNECTING: usize = 256;
 /// What slow connections send at first. Except for the last text, these are beginnings of requests.
 const HALVES: [&str; 5] = [
@@ -38,19 +38,20 @@ const HALVES: [&str; 5] = [
 /// Raises the limit of descriptors to the maximum, for this process and the master that it starts. Returns the limit.
 fn take_all_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("up to the maximum");
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+        .expect("cannot raise the limit");
     limit.maximum.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
 }
 
 /// Opens a slow connection, and returns the time until the master drops it. The connections have 50 different source
 /// addresses, because the number of ports of an address is limited.
 async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Duration {
-    let turn = connecting.acquire().await.expect("the semaphore is never closed");
+    let turn = connecting.acquire().await.expect("the semaphore is closed");
     let socket = TcpSocket::new_v4().expect("a descriptor");
-    let last = u8::try_from(2 + index % 50).expect("small");
+    let last = u8::try_from(2 + index % 50).expect("the address has a number above 255");
     socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 0)).expect("an address of this machine");
     let begin = Instant::now();
-    let stream = socket.connect(to).await.expect("the master listens");
+    let stream = socket.connect(to).await.expect("cannot connect to the master");
     drop(turn);
     let (mut reader, mut writer) = stream.into_split();
     let _ = writer.write_all(HALVES[index % HALVES.len()].as_bytes()).await;
@@ -81,7 +82,7 @@ async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Durat
     while !*end.borrow_and_update() {
         tick.tick().await;
         let begin = Instant::now();
-        let answer = timeout(ANSWERED_WITHIN, ask(to)).await.expect("a complete request is answered in time");
+        let answer = timeout(ANSWERED_WITHIN, ask(to)).await.expect("a complete request was not answered in time");
         assert_eq!(statuses(&answer), [200], "{}", String::from_utf8_lossy(&answer));
         times.push(begin.elapsed());
     }
@@ -90,11 +91,11 @@ async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Durat
 }
 
 async fn ask(to: SocketAddr) -> Vec<u8> {
-    let mut stream = TcpStream::connect(to).await.expect("the master listens");
+    let mut stream = TcpStream::connect(to).await.expect("cannot connect to the master");
     let request = b"GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
-    stream.write_all(request).await.expect("the master reads");
+    stream.write_all(request).await.expect("cannot send to the master");
     let mut answer = vec![];
-    stream.read_to_end(&mut answer).await.expect("the master answers");
+    stream.read_to_end(&mut answer).await.expect("cannot read the master's answer");
     answer
 }
 
@@ -116,14 +117,14 @@ fn abuse(count: usize) -> String {
             (0..count).map(|index| slow(to, index, Arc::clone(&connecting))).collect();
         let mut dropped = vec![];
         while let Some(time) = slow_ones.join_next().await {
-            dropped.push(time.expect("dropped in time"));
+            dropped.push(time.expect("the connection was not dropped in time"));
         }
         end.send_replace(true);
-        (legitimate.await.expect("all were answered"), dropped)
+        (legitimate.await.expect("a complete request was not answered"), dropped)
     });
     assert_eq!(dropped.len(), count);
     assert_untouched(&scene, &master);
-    let longest = dropped.iter().max().expect("some");
+    let longest = dropped.iter().max().expect("no connection was dropped");
     let milliseconds = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
     let metrics = scene.curl(&[&format!("{}/metrics", master.url)]);
     let counted: Vec<&str> = metrics.lines().filter(|line| line.starts_with("muster_http_connections")).collect();
@@ -140,7 +141,7 @@ fn abuse(count: usize) -> String {
 }
 
 #[test]
-fn slow_connections_are_dropped_and_do_not_delay_others() {
+fn slow_connections_are_dropped_while_other_callers_are_answered() {
     println!("{}", abuse(500));
 }
 
@@ -151,16 +152,16 @@ fn a_caller_that_does_not_read_its_answers_is_dropped() {
     let master = scene.master();
     let begin = Instant::now();
     runtime().block_on(async {
-        let mut stream = TcpStream::connect(address(&master)).await.expect("the master listens");
+        let mut stream = TcpStream::connect(address(&master)).await.expect("cannot connect to the master");
         let asked = "GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(UNREAD_REQUESTS);
-        stream.write_all(asked.as_bytes()).await.expect("the master reads");
+        stream.write_all(asked.as_bytes()).await.expect("cannot send to the master");
         let mut tick = interval(Duration::from_secs(1));
         let refused = async {
             while stream.write_all(b"G").await.is_ok() {
                 tick.tick().await;
             }
         };
-        timeout(UNREAD_DROPPED_WITHIN, refused).await.expect("dropped in time");
+        timeout(UNREAD_DROPPED_WITHIN, refused).await.expect("the connection was not dropped in time");
     });
     println!("dropped after {:.1} s", begin.elapsed().as_secs_f64());
     assert_untouched(&scene, &master);
@@ -168,6 +169,6 @@ fn a_caller_that_does_not_read_its_answers_is_dropped() {
 
 #[test]
 #[ignore = "opens the full number of connections: --ignored"]
-fn ten_thousand_slow_connections_are_dropped_and_do_not_delay_others() {
+fn ten_thousand_slow_connections_are_dropped_while_other_callers_are_answered() {
     println!("{}", abuse(10_000));
 }

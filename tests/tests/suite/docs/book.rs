@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::docs::links::targets;
 use crate::docs::{pages, text};
 
-/// Maximum lines of README. Newcomers do not read a longer one.
+/// Maximum lines of README. Newcomers do not read a longer README.
 const MOST_LINES: usize = 150;
 
 #[test]

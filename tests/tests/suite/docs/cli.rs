@@ -54,7 +54,7 @@ fn the_cli_page_contains_the_current_help_of_the_programs() {
 }
 
 #[test]
-fn the_cli_page_has_every_verb() {
+fn the_verbs_found_in_the_clients_help_include_ten_known_verbs() {
     let help = help("client", &[]);
     let verbs = verbs(&help);
     for verb in ["list", "status", "why", "logs", "wait", "cancel", "delete", "build", "env", "completions"] {

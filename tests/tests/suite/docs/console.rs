@@ -1,4 +1,5 @@
-//! Runs the console blocks of README and the book, and compares the commands' output with the output in the blocks.
+//! Runs the blocks of Markdown files that begin with "console test", and compares the commands' output with the output
+//! in the blocks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -63,14 +64,14 @@ fn run(block: &str) {
     let mut shell = Command::new("bash");
     for port in PORTS {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
-        // Replace the colon too. Otherwise, the next turn could replace digits of this free port.
+        // Replace the colon too. Otherwise, the next replacement could change digits of this free port.
         script = script.replace(&format!(":{port}"), &format!(":{free}"));
         if port == "7897" {
             shell.env("MUSTER_LISTEN", format!("127.0.0.1:{free}"));
         }
     }
     let programs = built("client");
-    let programs = programs.parent().expect("a program is in a folder").display();
+    let programs = programs.parent().expect("the program has no parent folder").display();
     script = format!("PATH={programs}:$PATH\n{script}");
     let output = shell
         .args(["-c", &script])
@@ -83,7 +84,7 @@ fn run(block: &str) {
         .stderr(Stdio::piped())
         .spawn()
         .map(processes::output)
-        .expect("bash starts");
+        .expect("cannot start bash");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}\nprinted:\n{stdout}\n{stderr}");

@@ -38,7 +38,7 @@ fn no_line_of_prose_for_users_is_too_long() {
 }
 
 #[test]
-fn tables_and_code_may_be_long() {
+fn a_long_line_is_a_fault_except_in_tables_and_code() {
     let long = "x".repeat(LONGEST + 1);
     let text = format!("{long}\n| {long} |\n```text\n{long}\n```\n    {long}\n- {long}\n{}\n", &long[1..]);
     assert_eq!(too_long(&text), [1, 7]);

@@ -44,7 +44,7 @@ fn fault(page: &Path, target: &str) -> Option<String> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let leads_to = match path {
         "" => root().join(page),
-        path => root().join(page).parent().expect("a page is in a folder").join(path),
+        path => root().join(page).parent().expect("the page has no parent folder").join(path),
     };
     let Ok(file) = fs::canonicalize(&leads_to) else { return Some("the file does not exist".into()) };
     let book = fs::canonicalize(root().join("docs")).expect("docs");
@@ -69,7 +69,7 @@ fn every_relative_link_leads_to_an_existing_file_and_heading() {
 }
 
 #[test]
-fn the_check_finds_dead_links_but_ignores_links_in_code() {
+fn the_check_finds_dead_links_and_links_out_of_the_book_but_ignores_links_in_code() {
     let text = "[a](getting-started.md#install), [b](none.md)\n```text\n[code](none)\n```\n`[code](none)` [c](#none) [`d`](../README.md)";
     let page = Path::new("docs/SUMMARY.md");
     let faulty: Vec<String> = targets(text).into_iter().filter(|target| fault(page, target).is_some()).collect();

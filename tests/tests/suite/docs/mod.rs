@@ -18,7 +18,7 @@ fn pages() -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = top.collect();
     ["docs", "examples"].iter().for_each(|dir| collect(&root().join(dir), &mut found));
     found.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
-    found.iter().map(|path| path.strip_prefix(root()).expect("the file is in the repository").to_owned()).collect()
+    found.iter().map(|path| path.strip_prefix(root()).expect("the file is not in the repository").to_owned()).collect()
 }
 
 /// Adds all files in a folder and its subfolders.
@@ -36,7 +36,7 @@ fn text(page: &Path) -> String {
         Some(included) => {
             let (file, first) = included.split_once(':').expect("a file and its first line");
             let skipped = first.parse::<usize>().expect("a line's number") - 1;
-            let file = path.parent().expect("a file is in a folder").join(file);
+            let file = path.parent().expect("the file has no parent folder").join(file);
             read(&file).lines().skip(skipped).map(|line| format!("{line}\n")).collect()
         }
         None => format!("{line}\n"),

@@ -29,7 +29,11 @@ const PLACES: &[&str] = &[
     "protocol/src",
     "scripts",
     "testkit/src",
+    "tests",
 ];
+
+/// This file, which contains the phrases.
+const THIS_FILE: &str = "tests/tests/suite/docs/words.rs";
 
 /// The phrases to find, in lower case. The check also finds a phrase that continues on the next line.
 const PHRASES: &[&str] = &[
@@ -76,6 +80,7 @@ fn no_checked_file_uses_a_phrase_that_readers_stumble_over() {
     for place in PLACES.iter().map(|place| root().join(place)) {
         if place.is_dir() { collect(&place, &mut files) } else { files.push(place) }
     }
+    files.retain(|file| *file != root().join(THIS_FILE));
     let found: Vec<String> = files
         .iter()
         .filter_map(|file| Some((file, fs::read_to_string(file).ok()?)))
@@ -83,11 +88,11 @@ fn no_checked_file_uses_a_phrase_that_readers_stumble_over() {
             phrases_in(&text).into_iter().map(move |phrase| format!("{}: {phrase}", file.display()))
         })
         .collect();
-    assert!(found.is_empty(), "say it in plain English:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "replace these phrases by plain English:\n{}", found.join("\n"));
 }
 
 #[test]
-fn a_phrase_is_found_across_lines_and_comments() {
+fn a_phrase_is_found_although_it_continues_on_the_next_line_of_a_comment() {
     assert_eq!(phrases_in("/// It goes again\n    /// and again.\n"), ["again and again"]);
     assert_eq!(phrases_in("Some are made\nup for."), ["made up for"]);
     assert_eq!(phrases_in("/// Why.\npub why: Why,\n"), ["/// why."]);

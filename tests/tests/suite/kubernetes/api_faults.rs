@@ -57,7 +57,7 @@ fn faults_of_the_api_do_not_affect_a_running_job() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_result_during_an_outage_of_the_api_is_recorded_after_it() {
+fn the_result_of_a_job_that_ends_during_an_outage_of_the_api_is_recorded_afterwards() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     let client = Running::of(&mut stage.submitting(&["--task", "meanwhile"]));
@@ -101,7 +101,7 @@ fn a_job_accepted_just_before_an_outage_of_the_api_starts_after_it() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_submit_while_the_api_is_unavailable_or_refuses_gets_503_and_leaves_nothing() {
+fn a_submit_while_the_api_is_unavailable_or_refuses_gets_503_and_leaves_no_objects() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     let vigil = Vigil::over(&stage);
@@ -136,7 +136,7 @@ fn with_a_slow_api_a_submit_gets_503_before_the_client_gives_up() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn if_the_answer_to_its_creation_is_lost_a_record_exists_once_and_its_job_runs_once() {
+fn if_the_answer_to_the_creation_of_a_record_is_lost_the_record_exists_once_and_its_job_runs_once() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "lost-500"), (503, "lost-503")] {
@@ -203,7 +203,7 @@ fn if_answers_are_lost_a_failure_and_a_result_are_recorded_once() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn four_pods_start_through_a_slow_and_overloaded_api() {
+fn four_pods_start_through_an_overloaded_api_and_through_a_slow_api() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     let vigil = Vigil::over(&stage);
@@ -277,7 +277,7 @@ fn post(stage: &Stage, job: &str) -> (u16, String) {
         env: stage.script_variable(),
         ..JobRequest::new(job.parse().expect("a name"), Strategy::AllReduce)
     };
-    let body = serde_json::to_string(&request).expect("a request is JSON");
+    let body = serde_json::to_string(&request).expect("cannot serialize the request");
     let answer = stage.curl(&["-i", "-X", "POST", "--data-binary", &body], "/v1/jobs");
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
     (status.unwrap_or_else(|| panic!("an answer without a status: {answer:?}")), answer)
@@ -296,7 +296,8 @@ fn end(job: &JobView) {
     }
 }
 
-/// A thread that repeatedly sends a master requests that need no Kubernetes API. Collects late or failed answers.
+/// A thread that repeatedly sends a master requests that need no Kubernetes API. The thread collects late
+/// or failed answers.
 struct Vigil {
     is_over: Arc<AtomicBool>,
     watching: JoinHandle<Vec<String>>,
@@ -320,7 +321,7 @@ impl Vigil {
 
     fn assert_no_complaints(self) {
         self.is_over.store(true, Ordering::Relaxed);
-        assert_eq!(self.watching.join().expect("it does not panic"), Vec::<String>::new());
+        assert_eq!(self.watching.join().expect("the thread has panicked"), Vec::<String>::new());
     }
 }
 

@@ -18,7 +18,7 @@ time.sleep(600)
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_unmodified_image_runs_code_with_the_agent_from_another_image() {
+fn an_unmodified_image_runs_code_and_pushed_code_with_the_agent_from_another_image() {
     let context = |dockerfile: &str| {
         let scene = Scene::new("");
         fs::write(scene.path().join("Dockerfile"), dockerfile).expect("write the Dockerfile");

@@ -42,7 +42,7 @@ fn with_allow_host_volumes_a_pod_reads_and_writes_a_folder_of_the_node() {
     let host = format!("host:{dir}:/data");
     let run = stage.submit(&["--worker-num", "1", "--volume", &host, "--volume", "empty:/scratch"]).code(0);
     assert_eq!(run.stdout, "worker-0 │ read from the node\n");
-    assert_eq!(fs::read_to_string(format!("{dir}/out")).expect("the pod wrote it"), "from a pod");
+    assert_eq!(fs::read_to_string(format!("{dir}/out")).expect("the pod has not written the file"), "from a pod");
 }
 
 #[test]
@@ -68,12 +68,12 @@ fn a_read_only_volume_cannot_be_written() {
         .code(1);
     assert_eq!(run.lines("read "), ["from the node"]);
     run.says(&["worker-0 exited with code 1", "Read-only file system: '/data/out'"]);
-    assert!(!fs::exists(format!("{dir}/out")).expect("the folder can be read"));
+    assert!(!fs::exists(format!("{dir}/out")).expect("cannot read the folder"));
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_checkpoint_on_a_claim_outlives_the_pod_that_wrote_it() {
+fn a_checkpoint_on_a_claim_outlives_its_pod_which_has_the_given_priority() {
     let stage = Stage::new(
         Place::Cluster,
         "import os, time\n\
@@ -95,7 +95,7 @@ fn a_checkpoint_on_a_claim_outlives_the_pod_that_wrote_it() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_pod_keeps_the_user_folder_and_variables_of_its_image_but_not_a_binary_entrypoint() {
+fn a_pod_keeps_its_images_user_and_folder_and_variables_but_not_a_binary_entrypoint() {
     let image = Image::of_dockerfile(
         "FROM python:3.11-slim\nWORKDIR /srv/code\nCOPY exec.py hello.py ./\nENV FLAVOUR=vanilla\nUSER 1234\n\
          ENTRYPOINT [\"/bin/false\"]\nCMD [\"never\"]\n",
@@ -139,7 +139,7 @@ fn an_image_that_runs_as_root_needs_allow_root_and_its_pod_gets_no_privileges() 
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn if_the_client_has_not_checked_an_image_of_root_the_job_fails_with_the_kubelets_reason() {
+fn if_no_client_has_checked_an_image_that_runs_as_root_the_job_fails_with_the_kubelets_reason() {
     let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n");
     let stage = Stage::in_image(&image, "");
     let create = format!("/create?strategy=AllReduce&n_worker=1&name=root{}", stage.img());
@@ -175,7 +175,7 @@ fn the_pods_have_the_resources_and_scheduling_options_of_the_flags() {
     assert_eq!(container("resources.limits.cpu"), "1");
     assert_eq!(container("resources.limits.memory"), "100Mi");
     assert_eq!(container("imagePullPolicy"), "Never");
-    assert_eq!(container("volumeMounts"), "", "there is a mount, such as the service account's token");
+    assert_eq!(container("volumeMounts"), "", "the container has a mount, such as the service account's token");
     assert_eq!(shown(".spec.nodeSelector.kubernetes\\.io/os"), "linux");
     assert_eq!(shown(".spec.tolerations[0].key"), "spot");
     assert_eq!(shown(".spec.serviceAccountName"), "default");
@@ -187,12 +187,12 @@ fn the_pods_have_the_resources_and_scheduling_options_of_the_flags() {
 /// Arguments of a master that allows volumes from the node's folders.
 const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
 
-/// Creates a folder on the cluster's only node, this machine. All users can write to it, because the pod has another
-/// user.
+/// Creates a folder on the cluster's only node, this machine. All users can write to the folder, because the pod has
+/// another user than this test.
 fn folder_of_node(stage: &Stage) -> String {
     let dir = stage.scene().path().join("data");
     fs::create_dir(&dir).expect("a folder");
-    fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("this test owns the folder");
+    fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("cannot change the mode of the folder");
     fs::write(dir.join("in"), "from the node").expect("write");
     dir.display().to_string()
 }

@@ -71,7 +71,7 @@ fn a_run_that_exceeds_its_memory_limit_fails_with_that_reason() {
     assert_eq!(run.stdout, "worker-0 │ begun\n");
     run.says(&["worker-0 was killed because it needed more memory than its limit of 64 MiB"]);
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { exit, .. } }) = stage.finished("oom").result else {
-        panic!("the job did not fail by the end of exec.py")
+        panic!("the failure is not an exit of exec.py")
     };
     assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: Some(64 << 20) });
 }
@@ -89,7 +89,7 @@ fn a_pod_that_is_deleted_by_hand_is_replaced_and_the_reason_is_shown() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_replaced_pod_waits_for_a_missing_secret_and_shows_the_reason() {
+fn a_replacement_pod_waits_for_a_missing_secret_and_shows_the_reason() {
     let stage = Stage::new(Place::Cluster, SAVES);
     let kubectl = |args: &[&str]| stage.cluster().namespace.kubectl(args);
     kubectl(&["create", "secret", "generic", "rotated"]);

@@ -20,7 +20,7 @@ fn assert_forgotten(stage: &Stage, job: &str) {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_nothing() {
+fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_no_pods() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "struck"]));
     client.until_printed(2, "ready");
@@ -76,7 +76,7 @@ fn a_job_that_was_cancelled_leaves_its_record_and_pods_that_have_ended() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_is_deleted_while_it_runs_leaves_nothing() {
+fn a_job_that_is_deleted_while_it_runs_leaves_no_objects() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     stage.submit(&["-d", "--task", "gone"]).code(0);
     stage.follow("gone").until_printed(2, "ready");
@@ -85,7 +85,7 @@ fn a_job_that_is_deleted_while_it_runs_leaves_nothing() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn kubectl_shows_the_job_role_and_index_of_a_pod() {
+fn kubectl_shows_the_job_and_the_role_and_the_index_of_a_pod_and_no_service() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--task", "labels", "--strategy", "ParameterServer", "--worker-num", "1", "--ps-num", "0"]).code(2);
     stage.submit(&["--task", "labels", "--worker-num", "1"]).code(0);

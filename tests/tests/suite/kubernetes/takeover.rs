@@ -8,7 +8,7 @@ use protocol::view::{JobState, JobView};
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn scripts_continue_without_a_master_and_a_following_client_sees_the_end() {
+fn scripts_continue_without_a_master_and_a_client_that_follows_the_job_sees_its_end() {
     let mut stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
     let client = Running::of(&mut stage.submitting(&["--task", "goes-on"]));
     client.until_printed(2, "begun");

@@ -45,7 +45,7 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
     let chief = stage.verb(&["logs", "hello", "--replica", "chief-0"]).code(0).stdout;
     assert_eq!(chief, "chief 0 {'chief': 1, 'worker': 2, 'ps': 1} --batch=64\n");
     let object = stage.verb(&["get", "hello", "-o", "json"]).code(0).stdout;
-    let object: Value = serde_json::from_str(&object).expect("the client prints JSON");
+    let object: Value = serde_json::from_str(&object).expect("the client has not printed JSON");
     let conditions = object["status"]["conditions"].as_array().expect("conditions");
     let types: Vec<&str> = conditions.iter().filter_map(|condition| condition["type"].as_str()).collect();
     assert_eq!(types, ["Created", "Running", "Succeeded"], "{object:#}");

@@ -1,6 +1,6 @@
-//! Tests of the TFJobs in `master/tests/tfjob`, the corpus, in a cluster. `make tfjobs` submits all files. The master
-//! must refuse some of them, and run the others. The files that it must run get another image and script, because the
-//! images that they name do not exist.
+//! Tests of the TFJobs in `master/tests/tfjob`, the corpus, in a cluster. `make tfjobs` submits all files that are
+//! for a cluster. The master must refuse some files, and run the others. The files that the master must run get
+//! another image and script, because their images do not exist.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -93,7 +93,8 @@ impl File {
     }
 }
 
-/// Gives a container an image that exists, and a command of this image. Removes its resources.
+/// Gives a container an image that exists, and a command of this image. Removes the container's resources. A container
+/// `tensorflow` without a command gets no command.
 fn run_here(container: &mut Value, image: &str) {
     let command = match container["name"].as_str() {
         Some("tensorflow") => json!(["python", "-c", SCRIPT]),
@@ -154,13 +155,13 @@ fn user(spec: &JobSpec) -> u64 {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn the_corpus_of_tfjobs_becomes_pods_or_is_refused() {
+fn each_tfjob_of_the_corpus_becomes_the_expected_job_or_is_refused() {
     let image = Image::shared().wrapped();
     let stage = Stage::with_master(Place::Cluster, "", &["--state-dir", "state", "--agent-image", &image]);
     let namespace = &stage.cluster().namespace;
     namespace.kubectl(&["create", "serviceaccount", "trainer"]);
     namespace.kubectl(&["create", "secret", "generic", "keys", "--from-literal=training=secret"]);
-    // This may fail: the class belongs to the whole cluster, and an earlier run may have created it.
+    // This may fail, because an earlier run may have created the priority class, which belongs to the whole cluster.
     namespace.try_kubectl(&["create", "priorityclass", "high", "--value=1"]);
     let post = |body: &str| {
         let answer = stage.curl(&["-H", "content-type: application/json", "-d", body], "/v1/tfjobs");
@@ -192,7 +193,8 @@ fn the_corpus_of_tfjobs_becomes_pods_or_is_refused() {
     println!("{} files ran, {} were refused", accepted.len(), refused.len());
 }
 
-/// Waits for the end of a file's job, and compares each replica with the golden job.
+/// Waits for the end of a file's job, and compares each replica with the golden job. If the golden job is suspended,
+/// only waits until the file's job is suspended.
 fn check(stage: &Stage, file: &File) {
     let mut golden = file.golden["spec"].clone();
     golden["name"] = file.name.as_str().into();

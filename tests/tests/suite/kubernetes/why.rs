@@ -1,4 +1,4 @@
-//! Tests of `client why` after failures that only a cluster causes.
+//! Tests of `client why` in a cluster.
 
 use e2e::cluster::Image;
 use e2e::scripts::{STUBBORN, with_peers};

@@ -11,8 +11,8 @@ use super::torchrun::{self, Torchrun, Tuning};
 use super::{PEER_CRASHES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// The longest interval at which any version of torchrun checks its scripts by default. Each crash comes at a random
-/// time within this interval.
+/// The longest interval at which any version of torchrun checks its scripts by default. Each crash of a script of
+/// torchrun comes at a random time within this interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Scripts of a launcher. When one script crashes, the launcher restarts all of them.
@@ -23,7 +23,8 @@ struct Crashing {
     gang: Gang,
 }
 
-/// Crashes a script of each launcher in turn. The times of a turn are a pair.
+/// Measures `pairs` pairs: the restart by Muster after a crash, and the start by a shell. For the first pairs, also
+/// crashes a script of each torchrun.
 pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut shell = Site::new(HELLO)?;
     let workers = WORKERS.to_string();
@@ -83,7 +84,7 @@ impl Crashing {
     }
 }
 
-/// Starts torchrun with both tunings. Returns nothing if torchrun is not installed.
+/// Starts one torchrun with each tuning. Returns an empty list if torchrun is not installed.
 fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
     let version = match torchrun::version() {
         Ok(version) => version,
@@ -100,7 +101,8 @@ fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
     ])
 }
 
-/// The time that a launcher adds to a shell's start of the same scripts. At least 1 µs, because ratios divide by it.
+/// Returns the times that a launcher adds to a shell's start of the same scripts. Each is at least 1 µs, because ratios
+/// divide by it.
 fn added(times: &[Duration], starts: &[Duration]) -> Vec<Duration> {
     let least = Duration::from_micros(1);
     times.iter().zip(starts).map(|(time, start)| time.saturating_sub(*start).max(least)).collect()

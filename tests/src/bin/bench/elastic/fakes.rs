@@ -1,5 +1,5 @@
-//! Measures a gang of fake agents, which answer but run no script. After a crash: the time to restart, compared with a
-//! loop that sends the same bytes. After an eviction: the writes of the record.
+//! Measures gangs of fake agents, which answer but run no script: the time to restart after a crash, compared with a
+//! loop that sends the same bytes, and the number of writes of the record after an eviction.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,9 +29,10 @@ use crate::sample::{Figure, RUNS, Row, median};
 /// Pairs of sizes: a small gang, and a gang four times as large. If the limit of open files is too low for the first
 /// pair, the second pair is measured.
 const SIZES: [[u32; 2]; 2] = [[1000, 4000], [500, 2000]];
-/// Open files of each fake agent: its listener, and both ends of its connections for status, output and calls.
+/// Number of open files of each fake agent: its listener, and both ends of its connections for status, output and
+/// calls.
 const FILES_PER_AGENT: u64 = 7;
-/// Agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
+/// Number of agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
 const AT_ONCE: usize = 64;
 const DEADLINE: Duration = Duration::from_secs(300);
 /// Pause between two looks at the agents.
@@ -77,7 +78,7 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
         gang.is_followed(&agents).await?;
         let before = gang.job.view.borrow().generation;
         let event = Instant::now();
-        agents.last().context("there are agents")?.exit(ExitOutcome::Code(1));
+        agents.last().context("the gang has no agents")?.exit(ExitOutcome::Code(1));
         gang.until(|view| view.state == JobState::Running && view.generation > before).await?;
         agents.iter().for_each(FakeAgent::forget);
         times.push(last_start(&agents)?.duration_since(event));
@@ -94,7 +95,7 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     let members = plan::replicas(&spec).into_iter().zip(agents).collect();
     let client = AgentClient::new();
     let mut times = vec![];
-    // The first iteration only starts the scripts and is not measured.
+    // The first iteration only starts the runs and is not measured.
     for sequence in 1..=u32::try_from(RUNS)? + 1 {
         let generation = Generation { epoch: 1, sequence };
         let rendezvous = Rendezvous::new(&spec, generation, &members);
@@ -119,7 +120,8 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     Ok(times.split_off(1))
 }
 
-/// Polls each agent for the next change of its status, like a master while the gang runs.
+/// Polls each agent for the next change of its status, like a master while the gang runs. Returns when all agents have
+/// received the poll.
 async fn reports(
     client: &AgentClient,
     backend: &FakeBackend,
@@ -161,7 +163,7 @@ pub(crate) async fn writes() -> anyhow::Result<Vec<Row>> {
     Ok(vec![Row { what: "record writes, worker evicted and replaced".to_owned(), muster, bare: None, bare_is: "" }])
 }
 
-/// A running job of fake agents, with its master.
+/// A job whose agents are fake, and its master.
 struct FakeGang {
     backend: FakeBackend,
     store: FakeStore,
@@ -220,7 +222,7 @@ impl FakeGang {
 fn last_start(agents: &[FakeAgent]) -> anyhow::Result<Instant> {
     let starts: Vec<Instant> = agents.iter().filter_map(|agent| agent.history().starts.last().copied()).collect();
     ensure!(starts.len() == agents.len(), "{} of {} agents have started a run", starts.len(), agents.len());
-    starts.into_iter().max().context("there are agents")
+    starts.into_iter().max().context("the gang has no agents")
 }
 
 /// A job that restarts without a pause.

@@ -32,14 +32,15 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     }])
 }
 
-/// Returns a site with an example. Its script notes its first step, which is complete after the line `step`.
+/// Returns a site with an example. The script of the example notes its first step, which is complete after the line
+/// `step`.
 pub(crate) fn site(example: &str, step: &str) -> anyhow::Result<Site> {
     let scene = Scene::of_example(example);
     let exec_py = scene.path().join("exec.py");
     let script = fs::read_to_string(&exec_py)?;
     ensure!(script.contains(step), "examples/{example}/exec.py has no line {step:?}");
     let indent = &step[..step.len() - step.trim_start().len()];
-    // Python runs a module only at its first import, so the script notes only its first step.
+    // Python runs a module only at the first import, so the script notes only its first step.
     fs::write(&exec_py, script.replace(step, &format!("{step}{indent}import starts\n")))?;
     Site::of(scene)
 }

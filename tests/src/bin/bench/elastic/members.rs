@@ -13,11 +13,13 @@ use super::torchrun::{self, Torchruns, Tuning};
 use super::{PEER_LOSSES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// Places of one job whose agents are killed, each twice. The pause before a third replacement would be longer.
+/// Number of workers of one job that lose their agent, each twice. The pause before a third replacement would be
+/// longer.
 const LOSERS: usize = WORKERS;
 
-/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The first agent is replaced at once, usually before the
-/// next start. If its replacement is killed too, the next replacement comes after 1 s, and 7 workers start.
+/// Kills two agents `pairs` times, in jobs with 4 to 8 workers: first an agent, then its replacement. The master
+/// replaces the first agent at once, usually before the next start. It creates the second replacement after 1 s, so the
+/// next start has 7 workers.
 pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut with_7, mut with_8) = (vec![], vec![]);
     for first in (0..pairs).step_by(LOSERS) {
@@ -25,9 +27,10 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
         let _master = site.muster(&["--worker-num", "4:8"]);
         let mut gang = site.gang_of(WORKERS)?;
         for _ in first..pairs.min(first + LOSERS) {
-            // The other workers move up by one rank, and the replacement gets the last rank. So each place gets rank 0.
+            // The other workers move up by one rank, and the replacement gets the last rank. So each worker gets rank
+            // 0 in turn.
             for rank in [0, WORKERS - 1] {
-                let event = kill(parent(gang.pids[rank]).context("the script has an agent")?);
+                let event = kill(parent(gang.pids[rank]).context("the script has no agent")?);
                 gang = site.next_gang()?;
                 let times = if gang.world == WORKERS { &mut with_8 } else { &mut with_7 };
                 times.push(gang.since(event)?);
@@ -61,7 +64,7 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Kills torchruns, each with its script. The other torchruns notice only failures of their own scripts. In a training,
-/// these scripts would end because a connection breaks. Here, the benchmark kills one of these scripts instead.
+/// the other scripts would fail because a connection breaks. The benchmark kills one of the other scripts instead.
 fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let mut torchruns = Torchruns::start(&site, tuning)?;
@@ -69,10 +72,10 @@ fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     for _ in 0..pairs.min(PEER_LOSSES) {
         let gang = site.gang_of(WORKERS)?;
         let newest = torchruns.newest();
-        let own = gang.pids.iter().find(|pid| parent(**pid) == newest).context("the newest torchrun has a script")?;
+        let own = gang.pids.iter().find(|pid| parent(**pid) == newest).context("the newest torchrun has no script")?;
         let event = kill(*own);
         torchruns.kill_newest();
-        let other = gang.pids.iter().find(|pid| *pid != own).context("there are others")?;
+        let other = gang.pids.iter().find(|pid| *pid != own).context("the gang has no other script")?;
         signal(*other, Signal::KILL);
         times.push(site.gang_of(WORKERS - 1)?.since(event)?);
         torchruns.add(&site)?;

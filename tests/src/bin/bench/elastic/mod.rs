@@ -1,5 +1,5 @@
-//! `make bench-elastic`: measures how fast a gang changes. Compares this with a shell that starts the same scripts,
-//! with torchrun, and with simple loops.
+//! `make bench-elastic`: measures how fast a gang restarts or changes its size. Compares this with a shell that
+//! starts the same scripts, with torchrun, and with simple loops.
 
 mod crash;
 mod fakes;
@@ -14,12 +14,13 @@ use crate::sample::{Row, note};
 
 /// Workers of a gang of hello scripts.
 pub(crate) const WORKERS: usize = 8;
-/// Maximum crashes of each peer, a launcher that Muster is compared with. A peer can take seconds after each crash.
+/// Maximum crashes of each peer (a launcher that Muster is compared with). A peer can take seconds after each crash.
 const PEER_CRASHES: usize = 20;
-/// Maximum number of agents of each peer that are killed. A peer can take a minute after each.
+/// Maximum number of agents of each peer that are killed. A peer can take a minute after each kill.
 const PEER_LOSSES: usize = 3;
 
-/// Returns all rows, with `pairs` measurements of processes and `tensorflow_pairs` measurements of TensorFlow.
+/// Returns all rows. `pairs` sets the number of measurements of hello scripts, and `tensorflow_pairs` that of
+/// measurements of TensorFlow.
 pub(crate) async fn compare(pairs: usize, tensorflow_pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut rows = vec![];
     for measure in [crash::compare, members::lost, members::scaled, silent::stopped] {

@@ -1,4 +1,5 @@
-//! Measures the time until a job goes on without an agent that has stopped answering. It includes the agent's lease.
+//! Measures the time until a job goes on without an agent that has stopped answering. The time includes the
+//! agent's lease.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::WORKERS;
 use super::site::{HELLO, JOB, Launcher, Site, strike};
 use crate::sample::{Figure, Row};
 
-/// Maximum number of agents that are stopped. Each measurement takes seconds.
+/// Maximum number of agents that are stopped by SIGSTOP. Each measurement takes seconds.
 const SILENCES: usize = 10;
 /// Number of agents of one job that are stopped. With so few, the master replaces each agent without a pause.
 const SILENCES_OF_A_JOB: usize = 4;
@@ -36,7 +37,7 @@ fn processes(count: usize) -> anyhow::Result<Vec<Duration>> {
         let _master = site.muster(&[&ELASTIC[..], &["--on-unreachable", "replace", "--lease", "1s"]].concat());
         let mut gang = site.gang_of(WORKERS)?;
         for _ in first..count.min(first + SILENCES_OF_A_JOB) {
-            let event = strike(parent(gang.pids[0]).context("the script has an agent")?, Signal::STOP);
+            let event = strike(parent(gang.pids[0]).context("the script has no agent")?, Signal::STOP);
             gang = site.next_gang()?;
             times.push(gang.since(event)?);
             if gang.world < WORKERS {
@@ -47,7 +48,7 @@ fn processes(count: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Each agent has its own loopback address, so the master takes it for a machine.
+/// Starts agents that join. Each agent has its own loopback address, so the master takes each agent for a machine.
 fn machines(count: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let master = Master::start(site.scene.path(), &["--state-dir", "state", "--backend", "joined"], &[]);

@@ -97,7 +97,7 @@ impl Site {
         Ok(self)
     }
 
-    /// A command that runs in the folder. All such commands find the same Python.
+    /// Returns a command that runs in the folder. Each of these commands finds the same Python.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.scene.path()).env("PATH", path()).env("TMPDIR", self.scene.path());
@@ -144,7 +144,7 @@ impl Site {
         gang.since(begin)
     }
 
-    /// Starts a master, which submits a job with these flags. The master must be dropped before the site.
+    /// Starts a master, and submits a job with these flags. The master must be dropped before the site.
     pub(crate) fn muster(&self, flags: &[&str]) -> Master {
         let master = self.scene.master_with(&[("PATH", &path())]);
         let always =
@@ -157,11 +157,11 @@ impl Site {
 impl Gang {
     /// Time from an event to the start of the last script.
     pub(crate) fn since(&self, event: SystemTime) -> anyhow::Result<Duration> {
-        self.started.duration_since(event).context("the gang starts after the event")
+        self.started.duration_since(event).context("the gang started before the event")
     }
 }
 
-/// Changes the job of a site by a request. This is faster than a client, whose process must start first.
+/// Sends a request that changes the job of a site. This is faster than a client, whose process must start first.
 pub(crate) fn patch(master: &str, change: &Value) -> anyhow::Result<()> {
     let (address, body) = (master.trim_start_matches("http://"), change.to_string());
     let mut stream = TcpStream::connect(address)?;

@@ -92,8 +92,7 @@ fn command(site: &Site, tuning: Tuning, port: u16, is_host: &str) -> Command {
     };
     let mut command = site.command("torchrun");
     command.args(["--rdzv_backend", "c10d", "--rdzv_id", "bench", "--max_restarts", "100000"]);
-    // No script has local rank 9, so no output is redirected. Without these flags the result would be the same, but
-    // torch 1.13 fails with Python 3.11.
+    // No script has local rank 9, so these flags redirect no output. Without them, torch 1.13 fails with Python 3.11.
     command.args(["--redirects", "9:1", "--tee", "9:1"]);
     command.args(["--rdzv_endpoint", &format!("127.0.0.1:{port}"), "--rdzv_conf", &format!("{is_host}{tuned}")]);
     if tuning == Tuning::Fast {
