@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A master's place. An omitted part comes from the kubeconfig.
+/// A master's place. The kubeconfig replaces an omitted part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KubePlace {
     /// The context of the kubeconfig. If `None`, its current context.
@@ -17,7 +17,7 @@ pub(crate) enum BadPlace {
     /// `kube:/NAMESPACE`.
     #[error("the context is empty")]
     EmptyContext,
-    /// Not a name of a namespace (RFC 1123 label).
+    /// The text is not the name of a namespace (RFC 1123 label).
     #[error("\"{0}\" is not the name of a namespace: use 1 to 63 characters of a-z, 0-9 and '-'")]
     Namespace(String),
 }
@@ -42,7 +42,7 @@ impl KubePlace {
         Ok(Self { context, namespace: Some(namespace_name(namespace)?) })
     }
 
-    /// The name of the namespace; empty if it is `None`.
+    /// The name of the namespace; empty if the place has no namespace.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_the_prefix_is_not_a_place_and_a_bad_name_is_refused() {
+    fn a_text_that_is_not_kube_and_does_not_begin_with_kube_colon_is_no_place_and_a_bad_name_is_refused() {
         for text in ["", "http://kube:1", "kubernetes", "local"] {
             assert_eq!(KubePlace::of_master(text), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! The rights that the client needs in a namespace: to reach, install and uninstall a master.
+//! The rights that the client needs to reach, check, install and uninstall a master.
 
 use std::fmt;
 
@@ -58,11 +58,12 @@ pub(super) const CREATE_FORWARD: Right = right("create", "", "pods/portforward")
 /// The rights of everyone who uses `--master kube`.
 pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FORWARD];
 
-/// The kinds of the manifests.
+/// The API group and the plural of each kind in the manifests, without [`OF_CLUSTER`].
 const KINDS: [(&str, &str); 5] =
     [("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "deployments"), ("", "services")];
 
-/// The kind that only `client install --tfjobs` creates. It belongs to the whole cluster.
+/// The kind of the object that defines TFJobs for the whole cluster. Only `client install --tfjobs` creates this
+/// object.
 const OF_CLUSTER: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 
 /// The rights that `client install --tfjobs` needs besides [`to_install`].

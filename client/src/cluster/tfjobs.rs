@@ -22,8 +22,8 @@ pub(super) async fn followed(cluster: &Cluster) -> Result<BTreeSet<String>, Clus
     namespaces(cluster, (rights::LIST_ROLES, &manifests::resource(role)), &named).await
 }
 
-/// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master in the cluster runs TFJobs: then
-/// another program, such as Kubeflow, runs them.
+/// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master in the cluster runs TFJobs:
+/// another program, such as Kubeflow, may run them.
 pub(super) async fn left_alone(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
     let followed = followed(cluster).await?;
     if followed.is_empty() {

@@ -1,4 +1,5 @@
-//! `delete`: stops a job, deletes its record, and returns when its pods are gone. `--replace` does this, then submits.
+//! `delete`: stops a job, deletes its record and output, and returns when its pods are gone. `--replace` first does the
+//! same.
 
 use std::time::{Duration, Instant};
 
