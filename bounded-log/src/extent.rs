@@ -94,7 +94,7 @@ impl Extent {
     }
 
     /// Moves the end to `offset`. The bytes between the old end and `offset` become a gap. `offset` must not be before
-    /// the end.
+    /// the end. If there are then more than [`GAPS_MAX`] gaps, drops the first gap and all bytes before it.
     pub(crate) fn skip_to(&mut self, offset: u64) {
         let gap = Gap { offset: self.end, length: offset - self.end };
         self.end = offset;

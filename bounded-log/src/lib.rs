@@ -108,9 +108,9 @@ impl BoundedLog {
         Ok(Self { file, extent: Extent::empty(capacity.get()), kind: Kind::Anonymous })
     }
 
-    /// Opens the log in the file `path`. If the file does not exist, creates it with `capacity`. An existing log keeps
-    /// its own capacity, and continues where it ended, even after a crash of its writer. Only one writer at a time may
-    /// have the file open.
+    /// Opens the log in the file `path`. If the file does not exist or is empty, begins a log with `capacity`. An
+    /// existing log keeps its own capacity, and continues where it ended, even after a crash of its writer. Only one
+    /// writer at a time may have the file open.
     ///
     /// # Errors
     /// [`OpenError::Io`], and [`OpenError::Corrupt`] for a file that is not a valid log.

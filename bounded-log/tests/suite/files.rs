@@ -207,7 +207,7 @@ fn with_limited_files_only_an_anonymous_log_drops_its_oldest_bytes() {
 }
 
 #[test]
-fn reserved_space_is_allocated_before_bytes_are_written() {
+fn reserved_space_is_allocated_at_once_except_in_a_file_system_in_memory() {
     let folder = folder();
     let log = BoundedLog::open(&folder.path, NonZeroU64::new(1 << 20).unwrap()).unwrap();
     match log.reserve(1 << 30) {

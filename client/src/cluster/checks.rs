@@ -1,4 +1,4 @@
-//! The checks of `client doctor`: computes verdicts and hints from the observations. Pure.
+//! Computes the verdicts and hints of `client doctor` from observations. Pure.
 
 use std::collections::BTreeSet;
 
@@ -192,7 +192,7 @@ fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
         Ok(version) if version == own => passed("port-forward", format!("the master answers, version {version}")),
         Ok(version) => {
             let detail = format!("the master has version {version}, this client has {own}");
-            warned("port-forward", detail, "client install brings the master to this version")
+            warned("port-forward", detail, "client install brings the master to the version of this client")
         }
         Err((detail, hint)) => Check {
             name: "port-forward".to_owned(),
@@ -246,7 +246,7 @@ fn architectures(nodes: &[Node]) -> Check {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Enforces {
     Yes,
-    /// Only with an option of the cluster.
+    /// The network enforces them only if an option of the cluster is set.
     Optionally,
     No,
 }
@@ -300,9 +300,11 @@ fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
 pub(super) fn docker(answer: Result<(), String>) -> Check {
     match answer {
         Ok(()) => passed("Docker", "answers"),
-        Err(error) => {
-            warned("Docker", error, "start Docker, or set DOCKER_HOST; the client needs it to add the agent to images")
-        }
+        Err(error) => warned(
+            "Docker",
+            error,
+            "start Docker, or set DOCKER_HOST; the client needs Docker to add the agent to images",
+        ),
     }
 }
 

@@ -39,7 +39,7 @@ fn a_healthy_installation_has_neither_failures_nor_warnings() {
 }
 
 #[test]
-fn a_check_without_its_right_is_a_warning_and_a_missing_master_is_a_failure() {
+fn a_check_whose_right_the_user_lacks_is_a_warning_and_a_missing_master_is_a_failure() {
     let lacking = || ClusterError::Forbidden { rights: vec![], context: "c".to_owned(), namespace: "n".to_owned() };
     let no_master = || ClusterError::NoMaster(KubePlace::default());
     let observed = Observed {

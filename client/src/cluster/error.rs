@@ -196,7 +196,7 @@ impl ClusterError {
             Self::NotReady { place, .. } => format!("client doctor --master {place} checks the installation"),
             Self::BadSecret { place, .. } => {
                 let delete = format!("kubectl delete secret muster -n {}", place.namespace());
-                format!("to create it again: {delete}; client install --master {place}")
+                format!("to create the Secret again: {delete}; client install --master {place}")
             }
             Self::Kubeflow => "run TFJobs with client apply -f FILE, which needs no --tfjobs".to_owned(),
             Self::Foreign { .. } => "choose another namespace with -n, or delete these objects".to_owned(),

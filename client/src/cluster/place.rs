@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A master's place. The kubeconfig replaces an omitted part.
+/// A master's place. An omitted part is read from the kubeconfig.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KubePlace {
     /// The context of the kubeconfig. If `None`, its current context.
@@ -14,7 +14,7 @@ pub(crate) struct KubePlace {
 /// Why a text is not a [`KubePlace`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadPlace {
-    /// `kube:/NAMESPACE`.
+    /// The text contains no context before the slash: `kube:/NAMESPACE`.
     #[error("the context is empty")]
     EmptyContext,
     /// The text is not the name of a namespace (RFC 1123 label).
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_not_kube_and_does_not_begin_with_kube_colon_is_no_place_and_a_bad_name_is_refused() {
+    fn addresses_and_other_words_are_not_places_and_bad_contexts_and_namespaces_are_refused() {
         for text in ["", "http://kube:1", "kubernetes", "local"] {
             assert_eq!(KubePlace::of_master(text), None, "{text}");
         }

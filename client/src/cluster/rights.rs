@@ -53,7 +53,8 @@ pub(super) const LIST_DAEMONSETS: Right = right("list", "apps", "daemonsets");
 const NETWORKING: &str = "networking.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Needed in addition to [`FORWARD`] since Kubernetes 1.35 (`AuthorizePodWebsocketUpgradeCreatePermission`).
+/// Since Kubernetes 1.35, a port-forward needs this right in addition to [`FORWARD`]
+/// (`AuthorizePodWebsocketUpgradeCreatePermission`).
 pub(super) const CREATE_FORWARD: Right = right("create", "", "pods/portforward");
 /// The rights of everyone who uses `--master kube`.
 pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FORWARD];
@@ -99,7 +100,7 @@ pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
 /// Which of these rights the user lacks, in the given order.
 ///
 /// # Errors
-/// Fails if the cluster does not answer.
+/// Fails if a call fails.
 pub(super) async fn missing(
     cluster: &Cluster,
     rights: impl IntoIterator<Item = Right>,

@@ -9,7 +9,7 @@ use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use super::rights::{self, Right};
 use super::{Cluster, ClusterError, manifests};
 
-/// The namespaces with TFJobs. The cluster must have the kind.
+/// The namespaces with TFJobs. The cluster must have the kind TFJob.
 pub(super) async fn places(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(TFJOB_GROUP, "v1", TFJOB_KIND));
     namespaces(cluster, (rights::LIST_TFJOBS, &kind), &ListParams::default()).await

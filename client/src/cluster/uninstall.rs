@@ -154,7 +154,7 @@ where
     cluster.call(right, cluster.api::<K>().delete_collection(&params, &labels)).await.map(drop)
 }
 
-/// Waits until nothing runs in pods with these labels.
+/// Waits until all pods with these labels have ended.
 async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<(), ClusterError> {
     let mut changes = rollout::pod_changes(cluster, labels);
     let mut left = 0;

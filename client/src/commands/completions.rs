@@ -52,7 +52,7 @@ mod tests {
         let script = script(Shell::Zsh);
         assert!(script.contains("\n\":: :_client_commands\" \\\n"), "{script}");
         assert!(script.contains("case $line[1] in"), "{script}");
-        let (of_the_client, _) = script.split_once(":_client_commands").expect("the script lists the verbs");
+        let (of_the_client, _) = script.split_once(":_client_commands").expect("the script does not list the verbs");
         assert!(!of_the_client.contains("\n':"), "an argument comes before the verb in\n{of_the_client}");
     }
 

@@ -1,4 +1,4 @@
-//! `push`: gives a job new code while it runs. All its scripts start again with the new code, in the same pods.
+//! `push`: gives a job new code while the job runs. All its scripts start again with the new code, in the same pods.
 //! `watch.rs` pushes again after each change.
 
 use std::mem;

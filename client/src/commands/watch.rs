@@ -79,7 +79,7 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
             return Ok(job);
         }
         told = job.generation;
-        notes.say(&format!("job {} is halted: {}; the next change starts it again", job.name, push::why(&job)));
+        notes.say(&format!("job {} is halted: {}; the next change starts the job again", job.name, push::why(&job)));
     }
 }
 

@@ -249,7 +249,7 @@ impl Notes {
         }
     }
 
-    /// On a terminal, shows how many replicas have joined. If the job is not starting, shows nothing.
+    /// On a terminal, shows how many replicas have joined. If no start is under way, shows nothing.
     pub(crate) fn show_progress(&self, view: &JobView) {
         if self.terminal {
             self.progress.show(view);
