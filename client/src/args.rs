@@ -1,5 +1,5 @@
-//! The command line: flags and verbs. If a flag has a unit or a default, the flag's help names them. `request.rs`
-//! checks whether the values of several flags fit together. `config.rs` chooses the master.
+//! The command line: flags and verbs. The help of a flag names the flag's unit and default, if there are any.
+//! `request.rs` checks whether the values of several flags fit together. `config.rs` chooses the master.
 
 mod cluster;
 mod code;
@@ -74,10 +74,11 @@ pub(crate) struct Cli {
 /// How to reach the master. All commands take these flags.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
-    /// Address of the master, http://HOST:PORT or https://HOST:PORT. `kube` or kube:[CONTEXT/]NAMESPACE reaches the
-    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts a master for the new
-    /// job only, and the replicas run as processes on this machine. In commands on existing jobs, `local` is the only
-    /// local master that runs at present [default: $MUSTER_MASTER, else local]
+    /// Address of the master, http://HOST:PORT or https://HOST:PORT. kube:[CONTEXT/]NAMESPACE reaches the master in
+    /// that namespace through the Kubernetes API, with the kubeconfig. `kube` uses the namespace of the current
+    /// context. `local` starts a master for the new job only, and the replicas run as processes on this machine. In
+    /// commands on existing jobs, `local` is the only local master that runs at present [default: $MUSTER_MASTER, else
+    /// local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]
@@ -226,7 +227,7 @@ pub(crate) enum Verb {
     /// Remove the master of a namespace, with all its jobs and their records
     #[command(after_help = "Examples:\n  client uninstall --dry-run\n  client uninstall -y -n team")]
     Uninstall(UninstallArgs),
-    /// Check the cluster, your rights, the master and the connection to it; the exit code is 1 if a check fails
+    /// Check the cluster, your rights, the master and the way to the master; the exit code is 1 if a check fails
     #[command(after_help = "Examples:\n  client doctor\n  client doctor --master kube:kind-dev/team -o json")]
     Doctor(DoctorArgs),
     /// Print a shell completion script

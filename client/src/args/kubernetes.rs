@@ -23,7 +23,7 @@ pub(crate) struct ImageArgs {
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
     /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name the image by digest
-    /// [default: none, the nodes use this Docker engine]
+    /// [default: none; the nodes then use the images of the client's Docker engine]
     #[arg(long, value_name = "REGISTRY", conflicts_with = "load")]
     pub(crate) push: Option<Registry>,
     /// Tool that loads the image into a local cluster: minikube, kind or k3d. $MUSTER_LOAD_CLUSTER names the cluster
@@ -86,7 +86,7 @@ pub(crate) struct PodArgs {
     /// PriorityClass of each pod [default: the cluster's]
     #[arg(long, value_name = "NAME")]
     pub(crate) priority_class: Option<ObjectName>,
-    /// ServiceAccount of each pod; its token is not mounted [default: the namespace's]
+    /// ServiceAccount of each pod. Pods do not get the account's token [default: the namespace's]
     #[arg(long, value_name = "NAME")]
     pub(crate) service_account: Option<ObjectName>,
     /// When nodes pull the image: IfNotPresent, Always or Never [default: IfNotPresent]

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_has_a_type_a_known_kind_and_the_label_of_muster() {
+    fn every_object_of_an_installation_without_tfjobs_has_a_type_a_known_kind_and_the_label_of_muster() {
         let shown: Vec<String> = all().iter().map(shown).collect();
         let kinds = ["serviceaccount", "role", "rolebinding", "deployment", "service"];
         assert_eq!(shown, kinds.map(|kind| format!("{kind}/muster")));

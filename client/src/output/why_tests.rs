@@ -120,7 +120,7 @@ last lines of worker-1:
 }
 
 #[test]
-fn after_a_start_timeout_the_first_missing_replica_is_named_with_the_reason() {
+fn after_a_start_timeout_the_missing_replica_is_named_with_the_reason() {
     let failure = Failure::StartTimeout {
         missing: vec!["worker-1".parse().unwrap()],
         after_seconds: 60,
