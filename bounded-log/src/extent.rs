@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use crate::Gap;
 
-/// Maximum number of gaps that a log remembers. It limits the length of the header. If bytes are lost after each 64 KiB
-/// of output, the log still keeps 15 MiB.
+/// Maximum number of gaps that a log remembers, so that the header fits before the data. If bytes are lost after each
+/// 64 KiB of output, the log still keeps 15 MiB.
 pub(crate) const GAPS_MAX: usize = 250;
 
 /// The kept part of a stream: `start..end` without the gaps.
@@ -15,7 +15,7 @@ pub(crate) const GAPS_MAX: usize = 250;
 /// all bytes that were ever stored. The byte at position `p` is at the place `p % capacity` of the file's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Maximum number of bytes in the file's data.
+    /// Maximum length of the file's data in bytes.
     pub(crate) capacity: u64,
     /// Offset of the oldest kept byte; `end` if none is kept.
     pub(crate) start: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Extent {
     pub(crate) end: u64,
     /// Number of lost bytes before `start`: the total length of the gaps that the log does not remember.
     pub(crate) forgotten: u64,
-    /// The gaps in order. There are kept bytes before each gap. The last gap may reach to `end`.
+    /// The gaps, oldest first. There are kept bytes directly before each gap. The last gap may reach to `end`.
     pub(crate) gaps: VecDeque<Gap>,
 }
 
@@ -43,7 +43,7 @@ impl Extent {
         self.position(offset) % self.capacity
     }
 
-    /// How many bytes were ever stored before `offset`.
+    /// Number of bytes with a smaller offset that were ever stored, even if the log has dropped them.
     fn position(&self, offset: u64) -> u64 {
         let skipped: u64 = self.gaps.iter().take_while(|gap| gap.offset < offset).map(|gap| gap.length).sum();
         offset - self.forgotten - skipped
@@ -72,7 +72,8 @@ impl Extent {
         starts.zip(ends).collect::<Vec<_>>().into_iter().filter(|(from, to)| from < to)
     }
 
-    /// Drops the oldest bytes until there is room for `bytes` more. If `bytes` exceeds the capacity, drops all bytes.
+    /// Drops the oldest bytes until there is room for `bytes` more bytes. If `bytes` exceeds the capacity, drops all
+    /// bytes.
     pub(crate) fn make_room(&mut self, bytes: u64) {
         let mut surplus = self.kept().saturating_sub(self.capacity.saturating_sub(bytes));
         while surplus > 0 {
@@ -93,7 +94,7 @@ impl Extent {
     }
 
     /// Moves the end to `offset`. The bytes between the old end and `offset` become a gap. `offset` must not be before
-    /// the end.
+    /// the end. If there are then more than [`GAPS_MAX`] gaps, drops the first gap and all bytes before it.
     pub(crate) fn skip_to(&mut self, offset: u64) {
         let gap = Gap { offset: self.end, length: offset - self.end };
         self.end = offset;

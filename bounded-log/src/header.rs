@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use crate::Gap;
 use crate::extent::{Extent, GAPS_MAX};
 
-/// Where the stream's bytes begin in the file. The longest header ends before this place.
+/// Where the stream's bytes begin in the file. The longest header fits before this place.
 pub(crate) const DATA_BEGIN: u64 = 4096;
 
-/// How many numbers come before the first gap.
+/// How many numbers of the header come before the first gap.
 const FIXED: usize = 6;
 
-/// Bytes of a number.
+/// Length of a number in bytes.
 const NUMBER_BYTES: usize = 8;
 
 /// Length of a header without gaps.
@@ -20,7 +20,8 @@ pub(crate) const LEAST_BYTES: usize = FIXED * NUMBER_BYTES;
 /// The first eight bytes of the file. The eighth byte is the version of the format.
 const MAGIC: u64 = u64::from_le_bytes(*b"MUSTLOG\x02");
 
-/// Maximum of offsets and lengths, so that their sums do not overflow. No stream becomes that long.
+/// Maximum capacity and maximum end offset in a header, so that sums of numbers do not overflow. No stream becomes that
+/// long.
 const NUMBER_MAX: u64 = u64::MAX / 4;
 
 const _: () = assert!(LEAST_BYTES + GAPS_MAX * 2 * NUMBER_BYTES <= DATA_BEGIN as usize);

@@ -1,9 +1,9 @@
 //! A file that keeps the newest bytes of an endless stream.
 //!
-//! Each byte of the stream has an absolute offset. The first byte that was ever appended has offset 0. The log keeps
-//! the newest `capacity` bytes and drops older bytes. Bytes that were lost before they reached the log leave a [`Gap`],
-//! and the kept bytes before the gap stay. The file never grows beyond its header and the capacity, and the log never
-//! moves a byte in the file.
+//! Each byte of the stream has an absolute offset. The first byte of the stream has offset 0. The log keeps the newest
+//! bytes, at most `capacity`, and drops older bytes. If bytes are lost before they reach the log, the log notes a
+//! [`Gap`] and keeps the bytes before the gap. The file never grows beyond its header and the capacity, and the log
+//! never moves a byte in the file.
 //!
 //! All functions block until the file system has answered. An async caller chooses the thread that calls them.
 
@@ -23,7 +23,7 @@ use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 /// The type of a file system in memory (statfs(2), TMPFS_MAGIC).
 const TMPFS: i64 = 0x0102_1994;
 
-/// Minimum capacity of a log that shrinks because its file system is full.
+/// Minimum capacity of a log that shrinks because its file cannot grow.
 const LEAST_SHRUNK_BYTES: u64 = 64 * 1024;
 
 /// Maximum number of bytes that [`BoundedLog::tail_step`] reads.
@@ -56,7 +56,7 @@ impl Gap {
 /// How far a search for the last lines has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// The lines begin at this offset.
+    /// The last lines begin at this offset.
     Begins(u64),
     /// The search must continue.
     Before {
@@ -89,7 +89,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// The file is not a log, or is a damaged log.
-    #[error("the log \"{path}\" is damaged: {reason}; remove it to begin a new one")]
+    #[error("the log \"{path}\" is damaged: {reason}; remove the file to begin a new log")]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -108,9 +108,9 @@ impl BoundedLog {
         Ok(Self { file, extent: Extent::empty(capacity.get()), kind: Kind::Anonymous })
     }
 
-    /// Opens the log in the file `path`. If the file does not exist, creates it with `capacity`. An existing log keeps
-    /// its own capacity, and continues where it ended, even after a crash of its writer. Only one writer at a time may
-    /// have the file open.
+    /// Opens the log in the file `path`. If the file does not exist or is empty, begins a log with `capacity`. An
+    /// existing log keeps its own capacity, and continues where it ended, even after a crash of its writer. Only one
+    /// writer at a time may have the file open.
     ///
     /// # Errors
     /// [`OpenError::Io`], and [`OpenError::Corrupt`] for a file that is not a valid log.
@@ -158,7 +158,8 @@ impl BoundedLog {
     /// fills up later. In a file system in memory, does nothing: reserved space would take memory from programs.
     ///
     /// # Errors
-    /// The file system's error, if it has too little space or cannot reserve space. The log works anyway.
+    /// The file system's error, if the file system has too little space or cannot reserve space. The log works without
+    /// the reservation.
     pub fn reserve(&self, bytes: u64) -> io::Result<()> {
         if fstatfs(&self.file)?.f_type as i64 == TMPFS {
             return Ok(());
@@ -166,9 +167,9 @@ impl BoundedLog {
         Ok(fallocate(&self.file, FallocateFlags::KEEP_SIZE, DATA_BEGIN, bytes.min(self.extent.capacity))?)
     }
 
-    /// Appends `bytes` to the end. If the disk is full, an anonymous log sets its capacity to the number of bytes that
-    /// it has stored, if this number is at least 64 KiB. From then on, new bytes replace the oldest. A named log does
-    /// not shrink, because later processes need its capacity. After an error, the caller can try again later.
+    /// Appends `bytes` to the end. If the disk is full, an anonymous log that has stored at least 64 KiB sets its
+    /// capacity to the number of stored bytes. From then on, new bytes replace the oldest bytes. A named log does not
+    /// shrink, because later processes need its capacity. After an error, the caller can try again later.
     ///
     /// # Errors
     /// The file system's error. Then the log has none of `bytes`, and may have dropped its oldest bytes.
@@ -189,8 +190,8 @@ impl BoundedLog {
         let mut room = self.extent.clone();
         room.make_room(length);
         if room != self.extent {
-            // Remove the oldest bytes from the header before they are overwritten. Otherwise, after a crash between the
-            // two writes, the log would present newer bytes as its oldest.
+            // Remove the oldest bytes from the header before they are overwritten. Otherwise, if the program crashes
+            // after the bytes are overwritten, the log would present newer bytes as its oldest bytes.
             self.write_header(&room)?;
             self.extent = room;
         }
@@ -203,8 +204,8 @@ impl BoundedLog {
         Ok(())
     }
 
-    /// Appends `bytes`, whose first byte is at `offset` in the stream. Skips bytes before the log's end, because they
-    /// are already in the log. If `offset` is after the end, leaves a gap.
+    /// Appends `bytes`, whose first byte is at `offset` in the stream. Omits the bytes before the log's end, because
+    /// the log has already received them. If `offset` is after the end, leaves a gap.
     ///
     /// # Errors
     /// The file system's error, as for [`BoundedLog::append`].
@@ -233,9 +234,9 @@ impl BoundedLog {
     /// Fills `buffer` with the bytes from the first kept byte at or after `offset` up to the next gap or the end.
     /// Returns the offset of the first byte read, and the number of bytes.
     ///
-    /// If the returned offset is after `offset`, the bytes between these offsets were dropped or lost. This is also
-    /// true if the number of bytes is 0. If the buffer is not full, there may be a gap: the next call continues after
-    /// the gap.
+    /// If the returned offset is after `offset`, the bytes between these offsets were dropped or lost, even if the
+    /// number of bytes is 0. If the buffer is not full, a gap may follow. To read the bytes after the gap, call again
+    /// with the offset after the last byte read.
     ///
     /// # Errors
     /// The file system's error.
@@ -253,8 +254,8 @@ impl BoundedLog {
         Ok((from, wanted))
     }
 
-    /// The offset where the last `lines` lines begin. If fewer lines are kept, [`BoundedLog::start`]. A last line
-    /// without a newline counts as a line. A part of a line before or after a gap also counts as a line.
+    /// The offset where the last `lines` lines begin. If fewer lines are kept, returns [`BoundedLog::start`]. A last
+    /// line without a newline counts as a line. A part of a line before or after a gap also counts as a line.
     ///
     /// # Errors
     /// The file system's error.
@@ -269,8 +270,8 @@ impl BoundedLog {
     }
 
     /// One step of [`BoundedLog::tail_offset`]. A step searches 64 KiB at most. The first step begins at the log's end.
-    /// Each later step begins at the offset that the previous step returned. Between two steps, the log may grow and
-    /// drop bytes.
+    /// Each later step gets the offset and the number of lines that the previous step returned. Between two steps, the
+    /// log may grow and drop bytes.
     ///
     /// # Errors
     /// The file system's error.
@@ -300,8 +301,8 @@ impl BoundedLog {
         Ok(Tail::Before { offset: block_start, lines: left })
     }
 
-    /// Writes `bytes` to the data, from `place` on. At the end of the data, continues at its beginning. `bytes`
-    /// must not be longer than the capacity.
+    /// Writes `bytes` to the file's data, from `place` on. At the end of the data, continues at the beginning of the
+    /// data. `bytes` must not be longer than the capacity.
     fn write_data(&self, bytes: &[u8], place: u64) -> io::Result<()> {
         let before_wrap = (self.extent.capacity - place).min(bytes.len() as u64) as usize;
         let (first, second) = bytes.split_at(before_wrap);

@@ -1,5 +1,5 @@
-//! The command line: flags and verbs. The help of each flag names its unit and default. `request.rs` checks whether
-//! the values of several flags fit together. `config.rs` chooses the master.
+//! The command line: flags and verbs. The help of a flag names the flag's unit and default, if there are any.
+//! `request.rs` checks whether the values of several flags fit together. `config.rs` chooses the master.
 
 mod cluster;
 mod code;
@@ -38,13 +38,13 @@ use crate::usage::{self, UsageError};
 const EXAMPLES: &str = "\
 Examples:
   client --worker-num 4                   run ./exec.py with 4 workers on this machine
-  client --worker-num 2:8                 run it with 2 to 8 workers, which may come and go
+  client --worker-num 2:8                 run ./exec.py with 2 to 8 workers, which may come and go
   client --env BATCH=64 -- --epochs 3     give exec.py BATCH=64 and the arguments --epochs 3
   client --strategy ps --task digits --master http://127.0.0.1:7897
   client --image digits --memory 2Gi --master http://192.168.49.2:31898
   client train.py --image tensorflow/tensorflow:2.21.0 --master http://192.168.49.2:31898
-  client --task digits --replace          run a job again: delete the old one first
-  client logs digits -f                   follow a submitted job again
+  client --task digits --replace          delete the old job digits, then submit it again
+  client logs digits -f                   follow the submitted job digits
 
 Exit codes:
   0  the job succeeded; for a verb: done
@@ -56,7 +56,7 @@ Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 
 /// Runs a script as one distributed TensorFlow job.
 ///
-/// Without a verb, submits SCRIPT, or ./exec.py, as a job and follows it to its end.
+/// Without a verb, submits SCRIPT, or ./exec.py, as a job and follows the job to its end.
 #[derive(Debug, Parser)]
 #[command(name = "client", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -74,10 +74,11 @@ pub(crate) struct Cli {
 /// How to reach the master. All commands take these flags.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
-    /// Address of the master, http://HOST:PORT or https://HOST:PORT. `kube` or kube:[CONTEXT/]NAMESPACE reaches the
-    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts a master for the new
-    /// job only, and the replicas run as processes on this machine. For existing jobs, `local` is the local master that
-    /// runs [default: $MUSTER_MASTER, else local]
+    /// Address of the master, http://HOST:PORT or https://HOST:PORT. kube:[CONTEXT/]NAMESPACE reaches the master in
+    /// that namespace through the Kubernetes API, with the kubeconfig. `kube` uses the namespace of the current
+    /// context. `local` starts a master for the new job only, and the replicas run as processes on this machine. In
+    /// commands on existing jobs, `local` is the only local master that runs at present [default: $MUSTER_MASTER, else
+    /// local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]
@@ -98,7 +99,8 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
     pub(crate) worker_num: Option<WorkerNum>,
     /// Workers with resources of their own, such as cpu=6,memory=8Gi:2 for two workers. Repeatable; the workers of the
-    /// first flag have the lowest indexes. Without --worker-num, the job has only these workers. Only with Kubernetes
+    /// first flag have the lowest indexes. If --worker-num is given too, it must be the sum of all N. Only with
+    /// Kubernetes
     #[arg(long, value_name = "RESOURCES:N")]
     pub(crate) worker: Vec<WorkerGroup>,
     /// Number of parameter servers [default: 1 with ParameterServer, else 0]
@@ -225,7 +227,7 @@ pub(crate) enum Verb {
     /// Remove the master of a namespace, with all its jobs and their records
     #[command(after_help = "Examples:\n  client uninstall --dry-run\n  client uninstall -y -n team")]
     Uninstall(UninstallArgs),
-    /// Check the cluster, your rights, the master and the connection to it; the exit code is 1 if a check fails
+    /// Check the cluster, your rights, the master and the way to the master; the exit code is 1 if a check fails
     #[command(after_help = "Examples:\n  client doctor\n  client doctor --master kube:kind-dev/team -o json")]
     Doctor(DoctorArgs),
     /// Print a shell completion script
@@ -253,7 +255,7 @@ impl FromStr for EnvArg {
     }
 }
 
-/// A command line without mistakes.
+/// The meaning of a command line without mistakes.
 #[derive(Debug)]
 pub(crate) enum Parsed {
     /// The text of `--help` or `--version`, with styles.
@@ -271,7 +273,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),
         Err(report) => {
             let verb = verb_of(&arguments);
-            // clap takes a misspelled verb for SCRIPT, and reports a later word.
+            // clap reads a misspelled verb as SCRIPT, and its error then names a later word.
             let script = arguments.get(1).filter(|word| verb.is_none() && !word.as_encoded_bytes().starts_with(b"-"));
             CodeArgs { script: script.cloned(), code: None }.check()?;
             return Err(cannot(report, verb.as_deref()));

@@ -128,7 +128,7 @@ proptest! {
             match step {
                 Step::Append(bytes) => log.append(bytes).unwrap(),
                 Step::Skip(n) => log.skip_to(log.end() + n).unwrap(),
-                Step::Reopen => unreachable!("filtered"),
+                Step::Reopen => unreachable!("the filter drops this step"),
             }
             model.apply(step, capacity as usize);
             check(&log, &model)?;

@@ -29,7 +29,7 @@ fn refusal(content: &[u8]) -> String {
     fs::write(&folder.path, content).unwrap();
     match BoundedLog::open(&folder.path, CAPACITY) {
         Err(OpenError::Corrupt { reason, .. }) => reason.to_owned(),
-        other => panic!("expected a refusal, got {other:?}"),
+        other => panic!("not refused as damaged: {other:?}"),
     }
 }
 
@@ -165,7 +165,7 @@ fn run_with_limited_files(test: &str) {
     assert!(status.unwrap().success());
 }
 
-/// Whether a file is in a file system in memory. There, a log reserves no space.
+/// Whether a file is in a file system in memory. A log reserves no space there.
 fn is_in_memory(path: &Path) -> bool {
     let stat = Command::new("stat").args(["--file-system", "--format", "%T"]).arg(path).output().unwrap();
     stat.stdout == b"tmpfs\n"
@@ -177,13 +177,13 @@ fn limit_files(bytes: u64) {
 }
 
 #[test]
-fn a_log_that_cannot_grow_keeps_the_newest_bytes_in_the_room_that_it_has() {
-    run_with_limited_files("files::in_a_process_with_limited_files_a_log_keeps_the_newest_bytes");
+fn when_files_cannot_grow_a_named_log_stays_unchanged_and_an_anonymous_log_drops_its_oldest_bytes() {
+    run_with_limited_files("files::with_limited_files_only_an_anonymous_log_drops_its_oldest_bytes");
 }
 
 #[test]
-#[ignore = "run by a_log_that_cannot_grow_keeps_the_newest_bytes_in_the_room_that_it_has"]
-fn in_a_process_with_limited_files_a_log_keeps_the_newest_bytes() {
+#[ignore = "run by when_files_cannot_grow_a_named_log_stays_unchanged_and_an_anonymous_log_drops_its_oldest_bytes"]
+fn with_limited_files_only_an_anonymous_log_drops_its_oldest_bytes() {
     let folder = folder();
     limit_files(4096 + 100_000);
     let mut named = BoundedLog::open(&folder.path, NonZeroU64::new(1 << 20).unwrap()).unwrap();
@@ -192,7 +192,7 @@ fn in_a_process_with_limited_files_a_log_keeps_the_newest_bytes() {
     assert_eq!(
         (error.kind(), named.start(), named.end()),
         (ErrorKind::FileTooLarge, 0, 99_000),
-        "the log is unchanged, so its owner can try again"
+        "the failed append has changed the log, or failed with another error"
     );
 
     let mut log = BoundedLog::create_anonymous(&std::env::temp_dir(), NonZeroU64::new(1 << 20).unwrap()).unwrap();
@@ -207,7 +207,7 @@ fn in_a_process_with_limited_files_a_log_keeps_the_newest_bytes() {
 }
 
 #[test]
-fn reserved_space_is_allocated_before_bytes_are_written() {
+fn reserved_space_is_allocated_at_once_except_in_a_file_system_in_memory() {
     let folder = folder();
     let log = BoundedLog::open(&folder.path, NonZeroU64::new(1 << 20).unwrap()).unwrap();
     match log.reserve(1 << 30) {

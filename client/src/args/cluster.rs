@@ -13,7 +13,7 @@ Examples:
   client install --image registry.example.com/team/muster-master:0.1.0
   client install --export > muster.json";
 
-/// The namespace of the master. `--master kube:CONTEXT/NAMESPACE` can also name it.
+/// The namespace of the master. `--master kube:CONTEXT/NAMESPACE` can also name the namespace.
 #[derive(Debug, Args)]
 pub(crate) struct NamespaceArg {
     /// Namespace of the master [default: from --master kube:NAMESPACE, else from the kubeconfig's context]
@@ -35,7 +35,8 @@ pub(crate) struct InstallArgs {
     #[arg(long, value_name = "WAY", hide_possible_values = true)]
     pub(crate) service: Option<Service>,
     /// Run the TFJobs that kubectl apply creates in the namespace, without Kubeflow. With =allow-root, TFJobs with the
-    /// annotation muster/allow-root: "true" may run as root. Later installations without this flag keep its value
+    /// annotation muster/allow-root: "true" may run as root. A later `client install` without this flag keeps the
+    /// setting
     #[arg(long, value_name = "RULE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(hide_possible_values = true)]
     pub(crate) tfjobs: Option<TfJobs>,

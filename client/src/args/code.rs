@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use super::Verb;
 use crate::usage::UsageError;
 
-/// Minimum similarity of a word and a verb, from 0 to 1, at which the hint suggests the verb.
+/// If the similarity of a word and a verb, from 0 to 1, exceeds this number, the hint suggests the verb.
 const SIMILAR: f64 = 0.7;
 
 /// The script, and the folder with the job's code.
@@ -16,10 +16,10 @@ const SIMILAR: f64 = 0.7;
 #[command(next_help_heading = "Submitting a job")]
 pub(crate) struct CodeArgs {
     /// Script to run, such as train.py, or a folder with exec.py, such as ./project or '.'. A word that is not a verb
-    /// must end in .py or contain a slash. The folder with the job's code is the current folder if the script is below
-    /// it, else the folder of the script. A master that is not local gets a copy of the folder's files, except files
-    /// that .musterignore, else .dockerignore, else .gitignore excludes [default: exec.py of the current folder or of
-    /// the image]
+    /// must be '.', end in .py or contain a slash. The folder with the job's code is the current folder if the script
+    /// is below it, else the folder of the script. A master that is not local gets a copy of the folder's files. The
+    /// first of the files .musterignore, .dockerignore and .gitignore that exists names the files to leave out
+    /// [default: exec.py of the current folder or of the image]
     #[arg(value_name = "SCRIPT")]
     pub(crate) script: Option<OsString>,
     /// Folder with the job's code [default: see SCRIPT]
@@ -28,7 +28,7 @@ pub(crate) struct CodeArgs {
 }
 
 impl CodeArgs {
-    /// Refuses a word that is not a script.
+    /// Refuses a word that cannot be SCRIPT. The word may be a misspelled verb.
     pub(super) fn check(&self) -> Result<(), UsageError> {
         let Some(word) = self.script.as_ref().map(|word| word.to_string_lossy()) else { return Ok(()) };
         if word == "." || word.ends_with(".py") || word.contains('/') {

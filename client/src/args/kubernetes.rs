@@ -18,12 +18,12 @@ use super::values::{gpus, seconds, shown};
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
     /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image with the agent in an
-    /// added layer. With SCRIPT or --code, pods run any image that has Python, unmodified [default: built from
-    /// ./Dockerfile]
+    /// added layer. With SCRIPT or --code: any image that has Python, which pods run unmodified [default: built
+    /// from ./Dockerfile]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
     /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name the image by digest
-    /// [default: none, the nodes use this Docker engine]
+    /// [default: none; the nodes then use the images of the client's Docker engine]
     #[arg(long, value_name = "REGISTRY", conflicts_with = "load")]
     pub(crate) push: Option<Registry>,
     /// Tool that loads the image into a local cluster: minikube, kind or k3d. $MUSTER_LOAD_CLUSTER names the cluster
@@ -36,7 +36,7 @@ pub(crate) struct ImageArgs {
 }
 
 impl ImageArgs {
-    /// The first flag that was given, for an error message.
+    /// The first of these flags that the user has given, for an error message.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let Self { image, push, load, agent_binary } = self;
         let flags = [
@@ -48,7 +48,7 @@ impl ImageArgs {
         flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
     }
 
-    /// The first given flag that only applies when the agent is added to the image.
+    /// The first given flag that applies only if the client adds the agent to the image.
     pub(crate) fn given_for_wrapping(&self) -> Option<&'static str> {
         Self { image: None, ..self.clone() }.given()
     }
@@ -67,7 +67,8 @@ pub(crate) struct PodArgs {
     /// GPUs of each pod (nvidia.com/gpu) [default: 0]
     #[arg(long, value_name = "N", value_parser = gpus, allow_negative_numbers = true)]
     pub(crate) gpus: Option<u32>,
-    /// Size of /dev/shm in each pod, for example 2Gi; its files count as memory of the pod [default: the node's, 64Mi]
+    /// Size of /dev/shm in each pod, for example 2Gi; files in /dev/shm count as memory of the pod [default: set by the
+    /// node, usually 64Mi]
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub(crate) shm: Option<MemorySize>,
     /// Volume of each pod: pvc:CLAIM:/path, host:/dir:/path or empty:/path; append :ro for read-only. Repeatable
@@ -85,7 +86,7 @@ pub(crate) struct PodArgs {
     /// PriorityClass of each pod [default: the cluster's]
     #[arg(long, value_name = "NAME")]
     pub(crate) priority_class: Option<ObjectName>,
-    /// ServiceAccount of each pod; its token is not mounted [default: the namespace's]
+    /// ServiceAccount of each pod. Pods do not get the account's token [default: the namespace's]
     #[arg(long, value_name = "NAME")]
     pub(crate) service_account: Option<ObjectName>,
     /// When nodes pull the image: IfNotPresent, Always or Never [default: IfNotPresent]

@@ -43,8 +43,8 @@ pub(super) fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<
                 (None, None) => "SCRIPT".to_owned(),
             };
             Err(UsageError {
-                sentence: format!("{flag} before \"{verb}\" is a flag for submitting a job"),
-                hint: Some(format!("leave it out; client {verb} --help lists the flags of \"{verb}\"")),
+                sentence: format!("{flag} before \"{verb}\" is an argument for submitting a job"),
+                hint: Some(format!("leave out {flag}; client {verb} --help lists the flags of \"{verb}\"")),
             })
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct PolicyArgs {
     /// Maximum time until all replicas have started. After this time, the job fails [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) start_timeout: Option<u32>,
-    /// After the start timeout, release all pods and try again later instead of failing. Two jobs that each hold half
+    /// After the start timeout, delete all pods and try again later instead of failing. Two jobs that each occupy half
     /// of a cluster then do not block each other
     #[arg(long)]
     pub(crate) requeue: bool,
@@ -47,16 +47,16 @@ pub(crate) struct PolicyArgs {
     /// [default: chief if the job has a chief; else all with AllReduce, worker-0 with ParameterServer]
     #[arg(long, value_name = "WHO")]
     pub(crate) success_policy: Option<SuccessPolicy>,
-    /// Minimum time from a start of an elastic job to a restart that adds new workers. If all workers are ready, the
-    /// job restarts at once [default: 30s if exec.py reports its steps with muster.py; else 5m]
+    /// Minimum time from a start of an elastic job to a restart that adds new workers. If the maximum number of workers
+    /// is ready, the job restarts at once [default: 30s if exec.py reports its steps with muster.py; else 5m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) grow_interval: Option<u32>,
     /// Action of an elastic job when the master cannot reach a replica whose exec.py may still run: `wait` for the
     /// cluster to remove the pod, or `replace` the pod after the lease [default: wait; replace on machines that join]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unreachable: Option<OnUnreachable>,
-    /// With --on-unreachable replace: time without an answer after which a replica is lost. Its agent kills exec.py
-    /// after three times this time without a request from the master [default: 5s]
+    /// With --on-unreachable replace: time without an answer from an agent after which its replica is lost. The agent
+    /// kills exec.py after three times this time without a request from the master [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true, requires = "on_unreachable")]
     pub(crate) lease: Option<u32>,
     /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then

@@ -9,7 +9,7 @@ use protocol::image::ImageRef;
 use super::values::count;
 use crate::cluster::namespace_name;
 
-/// The program's name under which `spawn` is the only verb.
+/// If the program has this name, it always runs the verb `spawn`.
 pub(super) const TF_SPAWNER: &str = "tf-spawner";
 
 pub(super) const EXAMPLES: &str = "\
@@ -21,7 +21,7 @@ Examples:
 /// Arguments of `spawn`.
 #[derive(Debug, Args)]
 pub(crate) struct SpawnArgs {
-    /// The script to run; in pods it is also /script/training-script.py. With -d, the tag of the training to delete
+    /// Script to run. Pods also find the script at /script/training-script.py. With -d, tag of the training to delete
     #[arg(value_name = "SCRIPT|TAG")]
     pub(crate) script: Option<String>,
     /// Number of workers

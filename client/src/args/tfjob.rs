@@ -37,7 +37,7 @@ pub(crate) struct ApplyArgs {
     /// Allow a variable that can make programs run other code, such as LD_PRELOAD. Repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_env: Vec<EnvName>,
-    /// Maximum restarts after failures, instead of backoffLimit
+    /// Maximum restarts after failures, instead of the TFJob's backoffLimit
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
     /// Folder with the scripts. Pods get the files of this folder, so the image need not contain scripts; `client push`

@@ -70,7 +70,8 @@ pub(crate) struct WaitArgs {
 pub(crate) struct ScaleArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
-    /// Minimum and maximum number of workers. N alone is the maximum; a minimum above N becomes N
+    /// Minimum and maximum number of workers. N alone sets the maximum; if the job's minimum is above N, the minimum
+    /// becomes N too
     #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
     pub(crate) worker_num: WorkerNum,
 }

@@ -1,4 +1,4 @@
-//! The checks of `client doctor`: computes verdicts and hints from the observations. Pure.
+//! Computes the verdicts and hints of `client doctor` from observations. Pure.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::ClusterError;
 use super::rights::{self, Right};
 use super::rollout::Rollout;
 
-/// The oldest Kubernetes with which Muster is tested: 1.20.
+/// The minor version of the oldest Kubernetes with which Muster is tested: 1.20.
 const OLDEST_MINOR: u32 = 20;
 
 /// The outcome of one check.
@@ -34,7 +34,7 @@ pub(crate) struct Check {
 pub(crate) enum Verdict {
     /// The check passed.
     Ok,
-    /// Jobs can run. Something is not protected, not known or not available.
+    /// Something is not protected, not known or not available at present. Jobs may still run.
     Warn,
     /// Jobs cannot run.
     Fail,
@@ -47,9 +47,9 @@ pub(super) struct Observed {
     pub(super) pod_security: Result<Option<String>, ClusterError>,
     /// The quotas of the namespace.
     pub(super) quotas: Result<Vec<ResourceQuota>, ClusterError>,
-    /// Whether the Secret has all keys.
+    /// Whether the Secret `muster` has all keys.
     pub(super) secret: Result<(), ClusterError>,
-    /// The Deployment.
+    /// The installed master, or why it could not be observed.
     pub(super) master: Result<Master, ClusterError>,
     /// The version of the master that answers through the port-forward, or an error and its hint.
     pub(super) answer: Result<String, (String, Option<String>)>,
@@ -76,7 +76,7 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
     vec![
         known("Pod Security", standard, |standard| pod_security(standard.as_deref())),
         known("quota", quotas, |quotas| quota(quotas)),
-        secret.as_ref().map_or_else(|error| failed("Secret", error), |()| passed("Secret", "muster has its keys")),
+        secret.as_ref().map_or_else(|error| failed("Secret", error), |()| passed("Secret", "muster has all keys")),
         master.as_ref().map_or_else(|error| failed("rollout", error), |master| rollout(&master.rollout)),
         forward(answer),
         known("image", nodes, |nodes| image(master.as_ref().map_or("", |master| &master.image), nodes.len())),
@@ -100,7 +100,7 @@ fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Che
     Check { name: name.to_owned(), verdict: Verdict::Warn, detail: detail.into(), hint: Some(hint.into()) }
 }
 
-/// A check that needs a right which users of jobs need not have. Without the observation, the verdict is a warning.
+/// A check that needs a right which users of jobs need not have. If the observation failed, the verdict is a warning.
 fn known<T>(name: &str, found: &Result<T, ClusterError>, judge: impl FnOnce(&T) -> Check) -> Check {
     match found {
         Ok(found) => judge(found),
@@ -110,7 +110,7 @@ fn known<T>(name: &str, found: &Result<T, ClusterError>, judge: impl FnOnce(&T) 
     }
 }
 
-/// Whether this version of Kubernetes is tested.
+/// Checks that this version of Kubernetes is not older than the oldest tested version.
 pub(super) fn version(major: &str, minor: &str, shown: &str) -> Check {
     // Some providers write the minor version as `27+`.
     let digits: String = minor.chars().take_while(char::is_ascii_digit).collect();
@@ -122,7 +122,7 @@ pub(super) fn version(major: &str, minor: &str, shown: &str) -> Check {
     passed("Kubernetes", shown)
 }
 
-/// Whether the user has a right that `--master kube` needs.
+/// Checks that the user has this right, which `--master kube` needs.
 pub(super) fn right(right: Right, is_missing: bool) -> Check {
     let name = format!("right to {right}");
     if !is_missing {
@@ -131,7 +131,7 @@ pub(super) fn right(right: Right, is_missing: bool) -> Check {
     let hint =
         "ask the cluster's administrator for this right; the guide \"Install on a cluster\" has a Role for users";
     let (verdict, detail) = if right == rights::CREATE_FORWARD {
-        (Verdict::Warn, "missing; Kubernetes needs it since 1.35")
+        (Verdict::Warn, "missing; port-forwards need this right since Kubernetes 1.35")
     } else {
         (Verdict::Fail, "missing")
     };
@@ -181,7 +181,8 @@ fn rollout(rollout: &Rollout) -> Check {
         Rollout::Waits(state) => (Verdict::Warn, state),
         Rollout::NoImage(reason) | Rollout::Stuck(reason) => (Verdict::Fail, reason),
     };
-    let hint = "kubectl describe pods -l app.kubernetes.io/component=master shows more; client install repairs it";
+    let hint =
+        "kubectl describe pods -l app.kubernetes.io/component=master shows more; client install repairs the master";
     Check { name: "rollout".to_owned(), verdict, detail: detail.clone(), hint: Some(hint.to_owned()) }
 }
 
@@ -191,7 +192,7 @@ fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
         Ok(version) if version == own => passed("port-forward", format!("the master answers, version {version}")),
         Ok(version) => {
             let detail = format!("the master has version {version}, this client has {own}");
-            warned("port-forward", detail, "client install brings the master to this version")
+            warned("port-forward", detail, "client install brings the master to the version of this client")
         }
         Err((detail, hint)) => Check {
             name: "port-forward".to_owned(),
@@ -210,7 +211,7 @@ fn image(image: &str, nodes: usize) -> Check {
         ("", _) => Check {
             name: "image".to_owned(),
             verdict: Verdict::Warn,
-            detail: "not checked: there is no master".to_owned(),
+            detail: "not checked: the image of the master is not known".to_owned(),
             hint: None,
         },
         (_, nodes) if nodes > 1 && !has_registry => {
@@ -245,13 +246,13 @@ fn architectures(nodes: &[Node]) -> Check {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Enforces {
     Yes,
-    /// Only with an option of the cluster.
+    /// The network enforces them only if an option of the cluster is set.
     Optionally,
     No,
 }
 
 /// The usual networks, by the prefix of their DaemonSets' names. If a cluster has two networks, the first in this order
-/// decides. For example, Calico may enforce the policies in addition to the Amazon VPC CNI.
+/// decides. For example, Calico may enforce the policies in a cluster whose pods use the Amazon VPC CNI.
 const NETWORKS: [(&str, &str, Enforces); 12] = [
     ("calico-node", "Calico", Enforces::Yes),
     ("canal", "Canal", Enforces::Yes),
@@ -269,12 +270,12 @@ const NETWORKS: [(&str, &str, Enforces); 12] = [
 
 fn network(daemon_sets: &[String], nodes: &[Node]) -> Check {
     const NAME: &str = "network policies";
-    const HINT: &str = "the guide \"Security\" shows how to test whether the network enforces them";
+    const HINT: &str = "the guide \"Security\" shows how to test whether the network enforces network policies";
     let is_there = |start: &str| daemon_sets.iter().any(|name| name.starts_with(start));
     let of_node = |node: &Node| Some(node.status.as_ref()?.node_info.as_ref()?.kubelet_version.contains("+k3s"));
     let found =
         NETWORKS.into_iter().find(|(start, _, _)| is_there(start)).map(|(_, network, enforces)| (network, enforces));
-    // k3s has no DaemonSet for its network and its enforcement.
+    // In k3s, the network and the enforcement of policies need no DaemonSet.
     let found = found.or_else(|| nodes.iter().filter_map(of_node).any(|is| is).then_some(("k3s", Enforces::Yes)));
     match found {
         Some((network, Enforces::Yes)) => passed(NAME, format!("{network} enforces them")),
@@ -288,7 +289,7 @@ fn network(daemon_sets: &[String], nodes: &[Node]) -> Check {
 
 fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
     let Some(first) = left_alone.first() else {
-        return passed("TFJobs", "each namespace with TFJobs has a master for them");
+        return passed("TFJobs", "all TFJobs have a master, or no master of the cluster runs TFJobs");
     };
     let listed = left_alone.iter().cloned().collect::<Vec<_>>().join(", ");
     let hint = format!("client install --tfjobs -n {first}, or create the TFJobs in the namespace of a master");
@@ -299,9 +300,11 @@ fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
 pub(super) fn docker(answer: Result<(), String>) -> Check {
     match answer {
         Ok(()) => passed("Docker", "answers"),
-        Err(error) => {
-            warned("Docker", error, "start Docker, or set DOCKER_HOST; the client needs it to add the agent to images")
-        }
+        Err(error) => warned(
+            "Docker",
+            error,
+            "start Docker, or set DOCKER_HOST; the client needs Docker to add the agent to images",
+        ),
     }
 }
 

@@ -15,7 +15,7 @@ fn node(architecture: &str, kubelet: &str) -> Node {
         "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "linux", "osImage": "",
         "systemUUID": "",
     });
-    serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"nodeInfo": info}})).expect("a node")
+    serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"nodeInfo": info}})).expect("not a Node")
 }
 
 fn healthy() -> Observed {
@@ -39,7 +39,7 @@ fn a_healthy_installation_has_neither_failures_nor_warnings() {
 }
 
 #[test]
-fn a_check_without_the_right_is_a_warning_and_a_missing_master_is_a_failure() {
+fn a_check_whose_right_the_user_lacks_is_a_warning_and_a_missing_master_is_a_failure() {
     let lacking = || ClusterError::Forbidden { rights: vec![], context: "c".to_owned(), namespace: "n".to_owned() };
     let no_master = || ClusterError::NoMaster(KubePlace::default());
     let observed = Observed {
@@ -63,13 +63,13 @@ fn a_check_without_the_right_is_a_warning_and_a_missing_master_is_a_failure() {
 fn tfjobs_in_a_namespace_without_a_master_are_a_warning() {
     let left_alone = Ok(["a".to_owned(), "b".to_owned()].into());
     let checks = of_cluster(&Observed { left_alone, ..healthy() });
-    let check = checks.iter().find(|check| check.name == "TFJobs").expect("the check");
+    let check = checks.iter().find(|check| check.name == "TFJobs").expect("there is no check with the name TFJobs");
     assert_eq!(verdict(check), (Verdict::Warn, "no master runs the TFJobs in a, b"));
     assert!(check.hint.as_deref().is_some_and(|hint| hint.starts_with("client install --tfjobs -n a")), "{check:?}");
 }
 
 #[test]
-fn the_network_is_recognized_by_its_daemon_sets() {
+fn the_network_is_recognized_by_its_daemon_sets_or_as_part_of_k3s() {
     for (names, kubelet, expected) in [
         (&["cilium"][..], "v1.33.0", (Verdict::Ok, "Cilium enforces them")),
         (&["aws-node"], "v1.33.0", (Verdict::Warn, "Amazon VPC CNI enforces them only if enabled")),
@@ -88,7 +88,7 @@ fn the_network_is_recognized_by_its_daemon_sets() {
 }
 
 #[test]
-fn an_image_without_a_registry_and_nodes_that_differ_are_warnings() {
+fn an_image_without_a_registry_on_two_nodes_and_nodes_with_different_architectures_are_warnings() {
     let of = |name, nodes| image(name, nodes).verdict;
     assert_eq!(of("muster-master:1", 1), Verdict::Ok);
     assert_eq!(of("muster-master:1", 2), Verdict::Warn);
@@ -115,7 +115,7 @@ fn a_quota_without_room_is_a_warning() {
 }
 
 fn quota_of(value: serde_json::Value) -> Check {
-    quota(&[serde_json::from_value(value).expect("a quota")])
+    quota(&[serde_json::from_value(value).expect("the JSON is not a ResourceQuota")])
 }
 
 #[test]

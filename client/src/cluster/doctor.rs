@@ -13,16 +13,16 @@ use super::{Cluster, ClusterError, KubePlace, rights, rollout, tfjobs};
 /// The label of a namespace with the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
-/// Observations of other modules.
+/// What other modules have observed.
 #[derive(Debug)]
 pub(crate) struct Surroundings {
     /// The version of the master that answers through the port-forward, or an error and its hint.
     pub(crate) master: Result<String, (String, Option<String>)>,
-    /// Whether Docker answers, or the error.
+    /// The error if Docker does not answer.
     pub(crate) docker: Result<(), String>,
 }
 
-/// Checks everything that a job in this namespace needs.
+/// Makes the checks of `client doctor` for this namespace.
 pub(crate) async fn examine(place: &KubePlace, surroundings: Surroundings) -> Vec<Check> {
     let Surroundings { master, docker } = surroundings;
     let mut done = match Cluster::connect(place).await {
@@ -42,7 +42,7 @@ async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<St
             done.push(checks::version(&version.major, &version.minor, &version.git_version));
             missing
         }
-        // Every other call would fail for the same reason.
+        // The other calls would fail for the same reason.
         (Err(error), _) | (_, Err(error)) => {
             done.push(checks::failed("Kubernetes", &error));
             return done;

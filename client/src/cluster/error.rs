@@ -17,7 +17,7 @@ pub(crate) enum ClusterError {
     /// The kubeconfig has no context with this name.
     #[error("the kubeconfig has no context \"{0}\"")]
     NoContext(String),
-    /// `-n` is not the name of a namespace.
+    /// The context or the name of the namespace is not valid.
     #[error(transparent)]
     Namespace(#[from] BadPlace),
     /// The login is missing, wrong or has expired.
@@ -41,7 +41,7 @@ pub(crate) enum ClusterError {
     /// The API refused a call for another reason.
     #[error("the cluster refused to {right}: {message}")]
     Refused {
-        /// The call.
+        /// The right that the call needs.
         right: Right,
         /// The HTTP status.
         status: u16,
@@ -81,7 +81,7 @@ pub(crate) enum ClusterError {
     /// The Secret `muster` lacks a key, or the key's value is not a valid token.
     #[error("the Secret muster in namespace {} has no valid {key}", place.namespace())]
     BadSecret {
-        /// The place.
+        /// The master's place.
         place: KubePlace,
         /// The key.
         key: &'static str,
@@ -106,7 +106,7 @@ pub(crate) enum ClusterError {
         namespace: String,
     },
     /// Another program has installed the kind TFJob.
-    #[error("the cluster already has TFJobs of another program, such as Kubeflow")]
+    #[error("another program, such as Kubeflow, has already installed the kind TFJob in the cluster")]
     Kubeflow,
     /// The namespace does not exist.
     #[error("there is no namespace {0}")]
@@ -119,10 +119,10 @@ pub(crate) enum ClusterError {
         /// The kubelet's error text.
         reason: String,
     },
-    /// The master's pod cannot start.
+    /// The master's pod cannot be created, or ends after each start.
     #[error("the master does not start: {0}")]
     Stuck(String),
-    /// Waiting took too long.
+    /// The time limit of a wait has passed.
     #[error("{what} after {}: {state}", spelled(*after))]
     Late {
         /// What has not happened, as the beginning of the sentence.
@@ -161,7 +161,8 @@ impl ClusterError {
         }
     }
 
-    /// Whether the user's input or files cause the error, and not the cluster.
+    /// Whether the client ends with the exit code for bad input: something that the command needs is missing or
+    /// invalid, conflicts with the cluster's objects, or needs the user's confirmation.
     pub(crate) fn is_bad_input(&self) -> bool {
         match self {
             Self::NoKubeconfig(_) | Self::NoContext(_) | Self::Namespace(_) | Self::NoNamespace(_) => true,
@@ -180,7 +181,9 @@ impl ClusterError {
         let hint = match self {
             Self::NoKubeconfig(_) => "set KUBECONFIG to your cluster's file, and try: kubectl config view".to_owned(),
             Self::NoContext(_) => "kubectl config get-contexts lists the contexts".to_owned(),
-            Self::Login { .. } | Self::Unreachable { .. } | Self::Silent { .. } => "try: kubectl get pods".to_owned(),
+            Self::Login { .. } | Self::Unreachable { .. } | Self::Silent { .. } => {
+                "to check your access: kubectl get pods".to_owned()
+            }
             Self::Forbidden { rights, namespace, .. } => {
                 let first = rights.first().map(Right::to_string).unwrap_or_default();
                 format!(
@@ -193,7 +196,7 @@ impl ClusterError {
             Self::NotReady { place, .. } => format!("client doctor --master {place} checks the installation"),
             Self::BadSecret { place, .. } => {
                 let delete = format!("kubectl delete secret muster -n {}", place.namespace());
-                format!("to create it again: {delete}; client install --master {place}")
+                format!("to create the Secret again: {delete}; client install --master {place}")
             }
             Self::Kubeflow => "run TFJobs with client apply -f FILE, which needs no --tfjobs".to_owned(),
             Self::Foreign { .. } => "choose another namespace with -n, or delete these objects".to_owned(),
@@ -205,9 +208,9 @@ impl ClusterError {
                 let first = names.first().map(String::as_str).unwrap_or_default();
                 format!("cancel these jobs, for example with client cancel {first}, or add --force to stop all jobs")
             }
-            Self::NoConsent => "add -y".to_owned(),
+            Self::NoConsent => "add -y to uninstall without a question".to_owned(),
             Self::Refused { message, .. } if message.contains("provided port is already allocated") => {
-                "another master of the cluster has this port: leave out --service nodeport and use --master kube"
+                "another master of the cluster uses this port: leave out --service nodeport and use --master kube"
                     .to_owned()
             }
             Self::Namespace(_) | Self::Refused { .. } | Self::Forward { .. } => return None,

@@ -1,6 +1,6 @@
 //! Reaches a master through the Kubernetes API. The requests use a Unix socket of this process. Each connection to the
-//! socket gets its own port-forward to the master's pod. Each connection looks up the pod again, and so finds the new
-//! master after a replacement.
+//! socket gets its own port-forward to the master's pod. The pod is looked up for each connection, so new connections
+//! reach the new master after the old master was replaced.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Maximum bytes of one read.
 const PIECE: usize = 16 * 1024;
 
-/// A socket that leads to the master. Dropping this closes all connections and removes the socket.
+/// A socket that leads to the master. When this value is dropped, all connections are closed and the socket is removed.
 #[derive(Debug)]
 pub(crate) struct Forward {
     socket: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Forward {
     _folder: TempDir,
 }
 
-/// Why the newest connection failed, for the error of the request that used it.
+/// The error of the last failed connection, until another connection succeeds. The failed request reports this error.
 #[derive(Debug, Default)]
 struct Shared {
     trouble: Mutex<Option<Arc<ClusterError>>>,
@@ -63,7 +63,7 @@ impl Forward {
         &self.socket
     }
 
-    /// Why the last attempt to connect failed; `None` if it succeeded.
+    /// The error of the last failed connection; `None` if a later connection has reached the master's pod.
     pub(crate) fn trouble(&self) -> Option<Arc<ClusterError>> {
         self.shared.lock().clone()
     }
@@ -82,7 +82,7 @@ async fn accept(listener: UnixListener, cluster: Cluster, shared: Arc<Shared>) {
             connections.join_next().await;
         }
         while connections.try_join_next().is_some() {}
-        // Only a lack of file descriptors makes `accept` fail. The next request reports this error.
+        // Only a lack of file descriptors makes `accept` fail. The socket is then closed, so the next request fails.
         let Ok((mut stream, _)) = listener.accept().await else { return };
         let (cluster, shared) = (cluster.clone(), Arc::clone(&shared));
         connections.spawn(async move {

@@ -1,4 +1,4 @@
-//! Installs or upgrades the master of a namespace, as `kubectl apply -k manifests/` does, with the Secret.
+//! Installs or upgrades the master of a namespace, as `kubectl apply -k manifests/` does. Also creates the Secret.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use crate::output::Notes;
 pub(crate) enum ServiceChoice {
     /// An existing Service stays as it is.
     Keep,
-    /// There is no Service.
+    /// An existing Service is deleted.
     None,
-    /// There is a Service with a port on every node.
+    /// The Service opens a port on every node.
     NodePort,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum ServiceChoice {
 pub(crate) struct Order {
     /// The master's image. If `None`, the image of this version.
     pub(crate) image: Option<ImageRef>,
-    /// The Service.
+    /// What happens to the Service.
     pub(crate) service: ServiceChoice,
     /// Which TFJobs of the namespace the master runs. If `None`, the present setting stays.
     pub(crate) tfjobs: Option<TfJobs>,
@@ -63,7 +63,7 @@ pub(crate) fn exported(order: &Order) -> Value {
 /// right is missing, changes nothing.
 ///
 /// # Errors
-/// Each variant of [`ClusterError`] that concerns the cluster.
+/// Fails if a check or a call fails, or if the master does not serve in time.
 pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), ClusterError> {
     let of_tfjobs = order.tfjobs.map(|_| rights::to_install_tfjobs()).into_iter().flatten();
     let missing = rights::missing(cluster, rights::to_install().chain(of_tfjobs)).await?;
@@ -106,7 +106,7 @@ async fn check_namespace(cluster: &Cluster) -> Result<(), ClusterError> {
     }
 }
 
-/// Finds the object with the same type and name in the cluster, for each of these objects. `None` if it does not exist.
+/// Returns the cluster's object with the same type and name for each of these objects, or `None` if there is none.
 ///
 /// # Errors
 /// [`ClusterError::Foreign`] names all objects that exist without Muster's label.
@@ -170,7 +170,7 @@ async fn user(cluster: &Cluster) -> Result<PodUser, ClusterError> {
     }
 }
 
-/// The TFJobs that the installation runs; `None` if it has no rights on TFJobs.
+/// Which TFJobs the present installation runs; `None` if it has no rights on TFJobs.
 async fn followed_tfjobs(cluster: &Cluster) -> Result<Option<TfJobs>, ClusterError> {
     if !has_tfjobs(cluster).await? {
         return Ok(None);
@@ -179,7 +179,7 @@ async fn followed_tfjobs(cluster: &Cluster) -> Result<Option<TfJobs>, ClusterErr
     Ok(deployment.as_ref().and_then(manifests::watched_tfjobs).or(Some(TfJobs::True)))
 }
 
-/// Whether the installation has the rights on TFJobs.
+/// Whether the present installation has the rights on TFJobs.
 pub(super) async fn has_tfjobs(cluster: &Cluster) -> Result<bool, ClusterError> {
     Ok(find(cluster, &manifests::tfjob_rights()[0]).await?.is_some_and(|found| is_ours(&found)))
 }

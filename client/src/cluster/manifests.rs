@@ -1,4 +1,5 @@
-//! The objects of an installation, from the files that `kubectl apply -k manifests/` also applies.
+//! The objects of an installation, from the files in `manifests/`. `kubectl apply -k manifests/` applies the same
+//! files, except the file for TFJobs.
 
 use clap::ValueEnum;
 use kube::api::DynamicObject;
@@ -10,7 +11,7 @@ const ACCOUNT: &str = include_str!("../../../manifests/base/account.yaml");
 const MASTER: &str = include_str!("../../../manifests/base/master.yaml");
 const SERVICE: &str = include_str!("../../../manifests/base/service.yaml");
 const TFJOBS: &str = include_str!("../../../manifests/tfjobs.yaml");
-/// The arguments of the master in its Deployment.
+/// The path of the master's arguments in the Deployment (JSON Pointer).
 const MASTER_ARGS: &str = "/spec/template/spec/containers/0/args";
 
 /// Which TFJobs of its namespace a master runs.
@@ -55,7 +56,7 @@ fn flag_of(tfjobs: TfJobs) -> &'static str {
     }
 }
 
-/// If the object is the Deployment, removes the user of its pods, so that the cluster chooses the user.
+/// If the object is the Deployment, removes the user and groups of its pods, so that the cluster chooses them.
 pub(super) fn without_user(object: &mut DynamicObject) {
     let context = object.data.pointer_mut("/spec/template/spec/securityContext").and_then(Value::as_object_mut);
     let ids = ["runAsUser", "runAsGroup", "fsGroup"];
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_object_has_a_type_a_known_kind_and_our_label() {
+    fn every_object_of_an_installation_without_tfjobs_has_a_type_a_known_kind_and_the_label_of_muster() {
         let shown: Vec<String> = all().iter().map(shown).collect();
         let kinds = ["serviceaccount", "role", "rolebinding", "deployment", "service"];
         assert_eq!(shown, kinds.map(|kind| format!("{kind}/muster")));

@@ -36,13 +36,13 @@ pub(crate) use self::uninstall::{Found, find, remove};
 use crate::config::Token;
 use crate::error::root_cause;
 
-/// The name of all objects of the manifests, and of the Secret.
+/// The name of the Secret and of the manifests' objects, except those for TFJobs. Also the value of [`PART_OF`].
 const MUSTER: &str = "muster";
 /// The label of all objects of the manifests.
 const PART_OF: &str = "app.kubernetes.io/part-of";
 /// Selects the master's pods.
 const MASTER_PODS: &str = "app.kubernetes.io/name=muster,app.kubernetes.io/component=master";
-/// The keys of the Secret: the token of users, and the key of the agents' tokens.
+/// The keys of the Secret: the token that users send, and the key from which the master derives the agents' tokens.
 const SECRET_KEYS: [&str; 2] = ["token", "agent-key"];
 /// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,7 +57,7 @@ pub(crate) fn moment(text: &str) -> Option<UnixMillis> {
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
-    /// The place. Its namespace is always set.
+    /// The master's place. Its namespace is always set.
     place: KubePlace,
     /// The name of the context, even if the place names no context.
     context: String,
@@ -69,9 +69,10 @@ impl Cluster {
     /// Reads the kubeconfig, or the service account of the pod in which this program runs. Sends no request yet.
     ///
     /// # Errors
-    /// Fails if neither exists, or if the kubeconfig lacks the context.
+    /// Fails if neither exists, if the kubeconfig lacks the context, or if the configuration has no usable login or
+    /// certificate.
     pub(crate) async fn connect(place: &KubePlace) -> Result<Self, ClusterError> {
-        // An error means that a provider is already installed.
+        // An error means that a provider of cryptography is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (context, config) = configured(place).await?;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
@@ -105,7 +106,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), self.namespace())
     }
 
-    /// Makes one call with a deadline. `right` names the call for an error.
+    /// Makes one call with a deadline. An error names the call by `right`.
     async fn call<T>(
         &self,
         right: Right,
@@ -158,12 +159,12 @@ impl Cluster {
         self.key_of(&secret, "token")
     }
 
-    /// Checks that the Secret has all keys.
+    /// Checks that the Secret has all keys, and that their values are valid tokens.
     fn check_keys(&self, secret: &Secret) -> Result<(), ClusterError> {
         SECRET_KEYS.into_iter().try_for_each(|key| self.key_of(secret, key).map(drop))
     }
 
-    /// The value of a key of the Secret, checked.
+    /// The value of this key of the Secret. Fails if the value is not a valid token.
     fn key_of(&self, secret: &Secret, key: &'static str) -> Result<Token, ClusterError> {
         let value = secret.data.as_ref().and_then(|data| data.get(key));
         let text = value.and_then(|value| std::str::from_utf8(&value.0).ok());
@@ -172,7 +173,7 @@ impl Cluster {
     }
 }
 
-/// The name of the context and its configuration.
+/// The name and the configuration of the context.
 async fn configured(place: &KubePlace) -> Result<(String, Config), ClusterError> {
     let refused = |error| {
         let KubeconfigError::LoadContext(context) = error else { return ClusterError::NoKubeconfig(error) };

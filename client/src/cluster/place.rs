@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A master's place. An omitted part comes from the kubeconfig.
+/// A master's place. An omitted part is read from the kubeconfig.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KubePlace {
     /// The context of the kubeconfig. If `None`, its current context.
@@ -14,10 +14,10 @@ pub(crate) struct KubePlace {
 /// Why a text is not a [`KubePlace`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadPlace {
-    /// `kube:/NAMESPACE`.
+    /// The text contains no context before the slash: `kube:/NAMESPACE`.
     #[error("the context is empty")]
     EmptyContext,
-    /// Not a name of a namespace (RFC 1123 label).
+    /// The text is not the name of a namespace (RFC 1123 label).
     #[error("\"{0}\" is not the name of a namespace: use 1 to 63 characters of a-z, 0-9 and '-'")]
     Namespace(String),
 }
@@ -42,7 +42,7 @@ impl KubePlace {
         Ok(Self { context, namespace: Some(namespace_name(namespace)?) })
     }
 
-    /// The name of the namespace; empty if it is `None`.
+    /// The name of the namespace; empty if the place has no namespace.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_the_prefix_is_not_a_place_and_a_bad_name_is_refused() {
+    fn addresses_and_other_words_are_not_places_and_bad_contexts_and_namespaces_are_refused() {
         for text in ["", "http://kube:1", "kubernetes", "local"] {
             assert_eq!(KubePlace::of_master(text), None, "{text}");
         }

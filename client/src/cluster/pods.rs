@@ -1,9 +1,9 @@
-//! The state of the master's pods. Pure.
+//! The state of pods, computed from their status. Pure.
 
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
 
-/// Reasons of a waiting container whose image is missing (kubelet, `pkg/kubelet/images/types.go`).
+/// Reasons with which a container waits because its image is missing (kubelet, `pkg/kubelet/images/types.go`).
 const IMAGE_REASONS: [&str; 5] =
     ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"];
 
@@ -36,12 +36,12 @@ fn is_kept(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Whether the pod serves.
+/// Whether the pod is ready and not being deleted.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     is_kept(pod) && condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// Whether the pod is being deleted and nothing in it runs. The kubelet removes the pod some seconds later.
+/// Whether the pod is being deleted and none of its containers runs. The kubelet removes the pod some seconds later.
 pub(super) fn has_ended(pod: &Pod) -> bool {
     let runs = |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
     !is_kept(pod) && !containers(pod).any(runs)
@@ -75,7 +75,7 @@ pub(super) fn trouble(pod: &Pod) -> Trouble {
     })
 }
 
-/// A sentence that explains why this pod is not ready.
+/// The name of this pod, and why it is not ready.
 pub(super) fn state(pod: &Pod) -> String {
     let (Trouble::Image(said) | Trouble::Crashes(said) | Trouble::Waits(said)) = trouble(pod);
     format!("pod {}: {said}", pod.name_any())
@@ -103,11 +103,11 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A pod with this status, created in this second.
+    /// A pod with this status. A pod with a larger `second` is newer.
     pub(in crate::cluster) fn pod(name: &str, second: u8, status: &Value) -> Pod {
         let created = format!("2026-01-01T00:00:{second:02}Z");
         let pod = json!({"metadata": {"name": name, "creationTimestamp": created}, "status": status});
-        serde_json::from_value(pod).expect("a pod")
+        serde_json::from_value(pod).expect("the JSON is not a Pod")
     }
 
     pub(in crate::cluster) fn ready() -> Value {
@@ -126,7 +126,7 @@ pub(super) mod tests {
             pod
         };
         let (running, ended) = (state(json!({"running": {}})), state(json!({"terminated": {"exitCode": 0}})));
-        assert!(!has_ended(&running) && !has_ended(&ended), "a pod that is not being deleted has not ended");
+        assert!(!has_ended(&running) && !has_ended(&ended), "has_ended is true for a pod that is not being deleted");
         assert!(!has_ended(&leaving(running)) && has_ended(&leaving(ended)));
     }
 

@@ -1,4 +1,4 @@
-//! The rights that the client needs in a namespace: to reach, install and uninstall a master.
+//! The rights that the client needs to reach, check, install and uninstall a master.
 
 use std::fmt;
 
@@ -53,16 +53,18 @@ pub(super) const LIST_DAEMONSETS: Right = right("list", "apps", "daemonsets");
 const NETWORKING: &str = "networking.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Needed in addition to [`FORWARD`] since Kubernetes 1.35 (`AuthorizePodWebsocketUpgradeCreatePermission`).
+/// Since Kubernetes 1.35, a port-forward needs this right in addition to [`FORWARD`]
+/// (`AuthorizePodWebsocketUpgradeCreatePermission`).
 pub(super) const CREATE_FORWARD: Right = right("create", "", "pods/portforward");
 /// The rights of everyone who uses `--master kube`.
 pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FORWARD];
 
-/// The kinds of the manifests.
+/// The API group and the plural of each kind in the manifests, without [`OF_CLUSTER`].
 const KINDS: [(&str, &str); 5] =
     [("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "deployments"), ("", "services")];
 
-/// The kind that only `client install --tfjobs` creates. It belongs to the whole cluster.
+/// The kind of the object that defines TFJobs for the whole cluster. Only `client install --tfjobs` creates this
+/// object.
 const OF_CLUSTER: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
 
 /// The rights that `client install --tfjobs` needs besides [`to_install`].
@@ -98,7 +100,7 @@ pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
 /// Which of these rights the user lacks, in the given order.
 ///
 /// # Errors
-/// Fails if the cluster does not answer.
+/// Fails if a call fails.
 pub(super) async fn missing(
     cluster: &Cluster,
     rights: impl IntoIterator<Item = Right>,

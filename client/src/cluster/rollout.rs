@@ -12,7 +12,7 @@ use super::pods::{self, Trouble};
 use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, PART_OF, rights};
 use crate::output::Notes;
 
-/// Maximum time of a rollout. It includes the end of the old master, the pull of the image, and the start.
+/// Maximum time of a rollout: the end of the old master, the pull of the image, and the start of the new master.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// How far a rollout is.
@@ -20,11 +20,11 @@ const LIMIT: Duration = Duration::from_secs(300);
 pub(super) enum Rollout {
     /// The newest master serves.
     Done,
-    /// The master may still serve. The text names what is missing.
+    /// The master does not serve yet. The text says why.
     Waits(String),
     /// The node cannot get the image.
     NoImage(String),
-    /// The master does not start.
+    /// The master's pod cannot be created, or ends after each start.
     Stuck(String),
 }
 
@@ -58,8 +58,8 @@ pub(super) async fn look(cluster: &Cluster) -> Result<(Deployment, Vec<Pod>), Cl
     Ok((deployment, cluster.master_pods().await?))
 }
 
-/// A stream with an item for each change of the pods with these labels. The stream begins with at least one item. One
-/// item may stand for several changes.
+/// A stream that yields an item after changes of the pods with these labels. One item may stand for several changes.
+/// The stream begins with at least one item.
 pub(super) fn pod_changes(cluster: &Cluster, labels: &str) -> BoxStream<'static, ()> {
     watcher(cluster.api::<Pod>(), watcher::Config::default().labels(labels)).default_backoff().map(drop).boxed()
 }
@@ -108,13 +108,13 @@ fn container(deployment: &Deployment) -> Option<&Container> {
     deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()
 }
 
-/// Whether the pod was created from this container. A pod of the previous Deployment may still exist.
+/// Whether the pod was created from this container of the Deployment. A pod of the previous Deployment may still exist.
 fn runs(pod: &Pod, wanted: Option<&Container>) -> bool {
     let own = pod.spec.as_ref().and_then(|spec| spec.containers.first());
     own.zip(wanted).is_some_and(|(own, wanted)| own.image == wanted.image && own.args == wanted.args)
 }
 
-/// Deletes pods whose image was missing. The Deployment replaces a deleted pod at once. The kubelet would retry the
+/// Deletes pods whose image is missing. The Deployment replaces a deleted pod at once. The kubelet would retry the
 /// pull only after minutes.
 pub(super) async fn replace_stuck(cluster: &Cluster) -> Result<(), ClusterError> {
     let without_image = |pod: &&Pod| !pods::is_ready(pod) && matches!(pods::trouble(pod), Trouble::Image(_));
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(judge(&deployment(2, &updated()), &[pod("m:2", &status)]), expected);
         let old = judge(&deployment(2, &updated()), &[pod("m:1", &status)]);
         let expected = Rollout::Waits("the old master is shutting down".to_owned());
-        assert_eq!(old, expected, "a pod of the previous image does not count");
+        assert_eq!(old, expected, "judge has used the pod with the previous image");
         let condition = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"});
         let refused = deployment(2, &json!({"observedGeneration": 2, "conditions": [condition]}));
         assert_eq!(judge(&refused, &[]), Rollout::Stuck("exceeded quota".to_owned()));

@@ -9,7 +9,7 @@ use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use super::rights::{self, Right};
 use super::{Cluster, ClusterError, manifests};
 
-/// The namespaces with TFJobs. The cluster must have the kind.
+/// The namespaces with TFJobs. The cluster must have the kind TFJob.
 pub(super) async fn places(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(TFJOB_GROUP, "v1", TFJOB_KIND));
     namespaces(cluster, (rights::LIST_TFJOBS, &kind), &ListParams::default()).await
@@ -22,8 +22,8 @@ pub(super) async fn followed(cluster: &Cluster) -> Result<BTreeSet<String>, Clus
     namespaces(cluster, (rights::LIST_ROLES, &manifests::resource(role)), &named).await
 }
 
-/// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master in the cluster runs TFJobs: then
-/// another program, such as Kubeflow, runs them.
+/// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master in the cluster runs TFJobs:
+/// another program, such as Kubeflow, may run them.
 pub(super) async fn left_alone(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
     let followed = followed(cluster).await?;
     if followed.is_empty() {

@@ -28,14 +28,14 @@ const LIMIT: Duration = Duration::from_secs(180);
 pub(crate) struct Found {
     /// The names of all jobs that have a record.
     pub(crate) jobs: Vec<String>,
-    /// The names of the jobs that have not ended.
+    /// The names of the jobs that have not ended, or whose record cannot be read.
     pub(crate) unfinished: Vec<String>,
     /// The installed objects, as `kind/name`, in the order of their removal.
     pub(crate) objects: Vec<String>,
 }
 
-/// The manifests' objects that may exist, in the order of their removal: the Deployment first, the service account
-/// last.
+/// The objects of the manifests that may exist in a namespace, in the order of their removal: the Deployment first, the
+/// service account last.
 fn installed() -> Vec<DynamicObject> {
     let mut objects = manifests::required(&manifests::default_image());
     objects.extend(manifests::tfjob_rights());
@@ -70,7 +70,7 @@ pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
     Ok(found)
 }
 
-/// The jobs of these records. A job whose record cannot be read counts as unfinished.
+/// The jobs of these records. A job whose record cannot be read is listed as unfinished.
 fn sorted(records: &[ConfigMap]) -> Found {
     let mut found = Found::default();
     for record in records {
@@ -140,7 +140,7 @@ async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, Cluster
     }
 }
 
-/// The Secret, if it has the keys of a master. It may have no label, because `make token` sets none.
+/// The Secret `muster`, if it has the keys of a master. Its label is not checked, because `make token` sets none.
 async fn own_secret(cluster: &Cluster) -> Result<Option<Secret>, ClusterError> {
     let secret = cluster.secret().await?;
     Ok(secret.filter(|secret| cluster.check_keys(secret).is_ok()))
@@ -154,7 +154,7 @@ where
     cluster.call(right, cluster.api::<K>().delete_collection(&params, &labels)).await.map(drop)
 }
 
-/// Waits until nothing runs in pods with these labels.
+/// Waits until all pods with these labels have ended.
 async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<(), ClusterError> {
     let mut changes = rollout::pod_changes(cluster, labels);
     let mut left = 0;
@@ -185,11 +185,11 @@ mod tests {
     fn record(name: &str, text: &str) -> ConfigMap {
         let map =
             json!({"metadata": {"name": format!("muster-{name}"), "labels": {JOB: name}}, "data": {"record": text}});
-        serde_json::from_value(map).expect("a ConfigMap")
+        serde_json::from_value(map).expect("the JSON is not a ConfigMap")
     }
 
     #[test]
-    fn jobs_without_a_result_and_unreadable_records_are_unfinished() {
+    fn jobs_without_a_result_and_jobs_with_an_unreadable_record_are_unfinished() {
         let records = [
             record("done", r#"{"ended": {"result": {}}}"#),
             record("runs", r#"{"ended": null}"#),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_master_is_removed_first_and_its_account_last() {
+    fn of_the_objects_in_the_manifests_the_deployment_is_removed_first_and_the_service_account_last() {
         let shown: Vec<String> = installed().iter().map(manifests::shown).collect();
         let names = [
             "deployment/muster",

@@ -63,7 +63,7 @@ async fn entrypoints(documents: &mut [Document], config: &Config, notes: &Notes)
         Ok(known) => known,
         Err(error) => {
             notes.say(&format!(
-                "could not ask Docker which programs the images run: {error}; add command: to their containers"
+                "could not ask Docker which programs the images run: {error}; add the field `command` to the containers"
             ));
             BTreeMap::new()
         }
@@ -93,9 +93,11 @@ struct Named {
     order: Order,
 }
 
-/// The scripts and the programs of images on this machine.
+/// What this machine adds to each TFJob.
 struct Files {
+    /// The programs that images run.
     entrypoints: BTreeMap<String, Entrypoint>,
+    /// The folder of `--code`.
     code: Option<PathBuf>,
 }
 
@@ -129,7 +131,7 @@ impl Files {
     }
 }
 
-/// Sends the TFJobs. If there are several, checks all of them first.
+/// Sends the TFJobs. If there are several, first asks the master to check all of them.
 async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes)) -> Result<Exit, Error> {
     let (mut data, notes) = to;
     if orders.len() > 1 {
@@ -148,7 +150,7 @@ async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes))
     Ok(Exit::Done)
 }
 
-/// The outcome of a TFJob that was followed. Replaces errors of a submit whose hints name flags that `apply` lacks.
+/// The outcome of a TFJob that was followed. Replaces the errors whose hints name flags that `apply` does not have.
 fn followed(outcome: Result<Exit, Error>, origin: &str) -> Result<Exit, Error> {
     match outcome {
         Err(Error::Master(error)) => Err(of_document(error, origin)),

@@ -20,7 +20,8 @@ use crate::pack::Packed;
 use crate::request;
 use crate::script::Named;
 
-/// Maximum number of uploads. Between two uploads, the master may remove blobs that another client has uploaded.
+/// Maximum number of uploads. During an upload, the master may remove blobs that it had before. The next upload then
+/// sends these blobs.
 const UPLOADS_MAX: usize = 3;
 
 /// Packs the code in the script's folder. Returns the job with the id of the code, and the code.
@@ -49,7 +50,7 @@ pub(super) enum Order {
     Job {
         /// The job.
         spec: Box<JobSpec>,
-        /// The code that it brings.
+        /// The code that the job brings.
         code: Option<Packed>,
     },
     /// A job on machines that join it. Each machine has its own script.
@@ -63,7 +64,7 @@ pub(super) enum Order {
         name: JobName,
         /// The request to the master.
         request: Box<TfJobRequest>,
-        /// The code that it brings.
+        /// The code that the job brings.
         code: Option<Packed>,
     },
 }
@@ -77,7 +78,7 @@ impl Order {
         }
     }
 
-    /// The next step for the user after the master at this address has accepted the job.
+    /// What the user must do after the master at this address has accepted the job, if anything.
     pub(super) fn next_step(&self, master: &MasterUrl) -> Option<String> {
         match self {
             Self::OnMachines { spec } => Some(machines::how_to_join(&spec.name, master)),
@@ -133,8 +134,8 @@ impl Order {
     }
 }
 
-/// The text of a warning about a field. In a job of `client spawn`, the fields of the only group's pod come from
-/// the pod file.
+/// The text of a warning about a field. In a job of `client spawn`, the fields of the pod come from the pod file, so
+/// the text names this file.
 fn told(warning: &Warning, origin: Option<&Origin>) -> String {
     let in_file = warning.path.strip_prefix("groups[0].template.pod.");
     match (in_file, origin) {
@@ -143,7 +144,8 @@ fn told(warning: &Warning, origin: Option<&Origin>) -> String {
     }
 }
 
-/// Sends the code. If blobs are still missing after that, sends them too. Returns a sentence about the upload.
+/// Sends the code. If blobs are missing after an upload, sends them in the next upload. Returns a sentence about all
+/// uploads.
 pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String, MasterError> {
     let begun = Instant::now();
     let mut missing = client.put_manifest(code.id(), code.manifest()).await?;

@@ -11,7 +11,7 @@ use crate::request::RequestError;
 
 pub(super) async fn run(args: ImageArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
-    // The master is needed only for its agent, if this machine has none.
+    // If this machine has no agent, the image gets the agent of the master.
     let master = running_master(config).await?;
     let order = ImageOrder::new(args, &config.image, &folder, master)?;
     let image = image::prepare(&order, notes).await?;

@@ -20,6 +20,6 @@ pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) ->
         Err(error) => return Err(error.into()),
     }
     client.cancel(name).await?;
-    notes.say(&format!("job {name} is being cancelled; client wait {name} returns when it has stopped"));
+    notes.say(&format!("job {name} is being cancelled; client wait {name} returns when the job has stopped"));
     Ok(Exit::Done)
 }

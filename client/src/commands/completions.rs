@@ -52,7 +52,7 @@ mod tests {
         let script = script(Shell::Zsh);
         assert!(script.contains("\n\":: :_client_commands\" \\\n"), "{script}");
         assert!(script.contains("case $line[1] in"), "{script}");
-        let (of_the_client, _) = script.split_once(":_client_commands").expect("the script lists the verbs");
+        let (of_the_client, _) = script.split_once(":_client_commands").expect("the script does not list the verbs");
         assert!(!of_the_client.contains("\n':"), "an argument comes before the verb in\n{of_the_client}");
     }
 
@@ -62,13 +62,13 @@ mod tests {
             let flag = format!("--{}", id.replace('_', "-"));
             for value in values {
                 let line = ["client", &flag, value].map(Into::into);
-                assert!(crate::args::parse(line).is_ok(), "{flag} {value}");
+                assert!(crate::args::parse(line).is_ok(), "{flag} refuses {value}");
             }
         }
     }
 
     #[test]
-    fn every_shell_offers_the_values_of_a_flag() {
+    fn bash_zsh_and_fish_offer_the_values_of_a_flag() {
         for (shell, offer) in [
             (Shell::Bash, "--clean-pods)\n                    COMPREPLY=($(compgen -W \"running all none\" "),
             (Shell::Zsh, ":WHICH:(running all none)' \\\n"),

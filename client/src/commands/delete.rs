@@ -1,4 +1,5 @@
-//! `delete`: stops a job, deletes its record, and returns when its pods are gone. `--replace` does this, then submits.
+//! `delete`: stops a job, deletes its record and output, and returns when its pods are gone. `--replace` first does the
+//! same.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::master_client::MasterClient;
 use crate::output::Notes;
 
 /// Maximum time until the job is gone, in addition to the termination grace of its pods. If the job's master is dead,
-/// another master acts 30 s after the grace. The pods then need time to end.
+/// another master ends the job 30 s after the grace. The pods then need time to end.
 const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_secs(2);
 

@@ -1,4 +1,4 @@
-//! `doctor`: checks everything that a job on a cluster needs.
+//! `doctor`: checks the cluster, the user's rights, the master, the connection to the master, and Docker.
 
 use serde_json::json;
 

@@ -16,7 +16,7 @@ pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<E
     let mut after = before.clone();
     let outcome = set_up(&mut after, notes).await;
     let folder = own_folder();
-    // Even without a cluster, the folder of the programs is added to PATH.
+    // Even without a cluster, the statements add the folder of this program to PATH.
     data.bytes(statements(&now, &remember(&before, after, folder.as_deref())).as_bytes())?;
     outcome?;
     Ok(Exit::Done)

@@ -1,4 +1,5 @@
-//! `install`: installs or upgrades the master of a namespace, and prints the variable by which the client finds it.
+//! `install`: installs or upgrades the master of a namespace, and prints the variable by which the client finds
+//! the master.
 
 use super::which_master::through_cluster;
 use crate::args::{InstallArgs, Service};
@@ -20,7 +21,7 @@ pub(super) async fn run(args: InstallArgs, config: &Config, (data, notes): (&mut
     let order = Order { image, service, tfjobs };
     if export {
         data.json(&cluster::exported(&order))?;
-        notes.say("the Secret muster is not in the list; make token creates it");
+        notes.say("the Secret muster is not in the list; to create the Secret: make token");
         return Ok(Exit::Done);
     }
     let place = config.place().or_namespace(place.namespace);

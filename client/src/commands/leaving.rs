@@ -1,4 +1,4 @@
-//! Interrupts of commands that wait for a job: the command ends with a sentence, and the job keeps running.
+//! Interrupts of commands that wait for a job. The command ends, and says what now happens to the job.
 
 use protocol::ids::JobName;
 
@@ -19,14 +19,14 @@ pub(super) enum Stage {
     Following,
     /// `wait` waits for the job's end.
     Waiting,
-    /// `push` sends new code, or waits until it runs.
+    /// `push` sends new code, or waits until the new code runs.
     Pushing,
     /// `push --watch` waits for changes of files.
     Watching,
 }
 
-/// Does `work`. If an interrupt comes first, prints the job's state and how to come back. The work has its own task, so
-/// that an interrupt works even while a slow reader of stdout blocks the work.
+/// Does `work`. If an interrupt comes first, says what happens to the job and which commands follow it again. The work
+/// has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
 pub(super) async fn unless_interrupted(
     work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
     (client, name): (&MasterClient, &JobName),
@@ -65,12 +65,12 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
                 "job {name} keeps running, with the old code or the new code; to check: client status {name} --master {master}"
             );
         }
-        Stage::Watching => return format!("no longer watching for job {name}; it keeps running"),
-        Stage::Following => (format!("no longer following job {name}; it keeps running"), to_follow(name, client)),
+        Stage::Watching => return format!("no longer watching files for job {name}; the job keeps running"),
+        Stage::Following => (format!("no longer following job {name}; the job keeps running"), to_follow(name, client)),
         Stage::Waiting => (
-            format!("no longer waiting for job {name}; it keeps running"),
+            format!("no longer waiting for job {name}; the job keeps running"),
             format!("client wait {name} --master {master}"),
         ),
     };
-    format!("{standing}\nto come back: {come_back}\nto cancel it: client cancel {name} --master {master}")
+    format!("{standing}\nto come back: {come_back}\nto cancel the job: client cancel {name} --master {master}")
 }

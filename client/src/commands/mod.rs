@@ -1,4 +1,4 @@
-//! The verbs. Each verb has its own file. This file calls the function of the verb.
+//! The verbs, and the code that several verbs share. This file calls the function of the verb.
 
 mod apply;
 mod ask;

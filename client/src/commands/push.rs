@@ -1,4 +1,4 @@
-//! `push`: gives a job new code while it runs. All its scripts start again with the new code, in the same pods.
+//! `push`: gives a job new code while the job runs. All its scripts start again with the new code, in the same pods.
 //! `watch.rs` pushes again after each change.
 
 use std::mem;
@@ -44,7 +44,7 @@ pub(super) struct Pushed {
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();
     let before = client.view(&args.job.name).await?;
-    // To other jobs, `push` sends one request, which the master refuses.
+    // If the job has ended or takes no new code, `push` sends one request, which the master refuses.
     if args.watch && before.result.is_none() && before.spec.takes_new_code() {
         return watch::run(client, before, args, notes).await;
     }
@@ -149,7 +149,7 @@ pub(super) async fn check(code: &Packed) -> Result<(), Error> {
     }
 }
 
-/// Runs the check with this Python. `None` if this Python cannot be started.
+/// Runs the check of the syntax with this Python. `None` if this Python cannot be started.
 async fn parse(python: &str, input: &[u8]) -> Option<Output> {
     let mut command = Command::new(python);
     command.args(CHECK_SYNTAX).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
@@ -201,19 +201,19 @@ fn is_settled(now: &JobView, pushes: u32) -> bool {
     now.started_pushes >= pushes || waits || now.result.is_some()
 }
 
-/// Why the newest start failed.
+/// Why the newest failed start failed.
 pub(super) fn why(view: &JobView) -> String {
     view.restarts.failed_starts.last().map(|failed| failed.failure.to_string()).unwrap_or_default()
 }
 
-/// What followed a push, and a sentence about it. If the new code did not run and will not run, the push has not
-/// succeeded.
+/// The exit code of a push, and a sentence about what followed the push. If the new code did not run and will not run,
+/// the push has not succeeded.
 pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit, String) {
     let name = &now.name;
     let has_run = now.started_pushes >= pushed.pushes;
     match (&now.result, now.generation) {
         _ if now.pushes > pushed.pushes && now.code != pushed.code => {
-            (Exit::NotSucceeded, format!("another push to job {name} came after this one, and has replaced its code"))
+            (Exit::NotSucceeded, format!("a later push to job {name} has replaced the code of this push"))
         }
         (Some(result), _) if has_run => {
             (Exit::Done, format!("job {name} has run the new code, and has ended ({})", result.state()))
@@ -251,7 +251,7 @@ mod tests {
             "pushes": 1, "replicas": [], "times": {},
         }))
         .unwrap();
-        assert!(!is_settled(&before, 1), "the old code has halted the job, and the new code has not run");
+        assert!(!is_settled(&before, 1), "is_settled is true for a job that the old code has halted");
         let mut after = JobView { generation: Some("1.2".parse().unwrap()), started_pushes: 1, ..before.clone() };
         let (failure, consequences) = (Failure::DeadlineExceeded { after_seconds: 9 }, vec![]);
         let (at, last_lines) = (UnixMillis(0), vec![]);

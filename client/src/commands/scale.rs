@@ -28,13 +28,13 @@ pub(super) async fn run(
 /// Stops the job's runs and deletes its pods, until `resume`.
 pub(super) async fn suspend(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
     client.patch(name, JobPatch { suspended: Some(true), ..JobPatch::default() }).await?;
-    notes.say(&format!("job {name} is being suspended; to start it again: client resume {name}"));
+    notes.say(&format!("job {name} is being suspended; to start the job again: client resume {name}"));
     Ok(Exit::Done)
 }
 
 /// Starts a suspended job again.
 pub(super) async fn resume(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
     client.patch(name, JobPatch { suspended: Some(false), ..JobPatch::default() }).await?;
-    notes.say(&format!("job {name} is not suspended any more; to follow it: client logs {name} -f"));
+    notes.say(&format!("job {name} is not suspended any more; to follow the job: client logs {name} -f"));
     Ok(Exit::Done)
 }

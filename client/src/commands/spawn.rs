@@ -38,11 +38,11 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     let inputs = read(&args)?;
     for (name, _) in inputs.env.iter().filter(|(name, _)| name.as_str().contains("SECRET")) {
         notes.say(&format!(
-            "everybody who may see the job can read {name}: put it into a Secret that the pod file names in envFrom"
+            "everybody who may see the job can read {name}: put this variable into a Secret, and name the Secret in envFrom of the pod file"
         ));
     }
     for (name, _) in inputs.env.iter().filter(|(name, _)| name.runs_other_code()) {
-        notes.say(&format!("{name} can run other code before your script"));
+        notes.say(&format!("{name} can make programs run other code before your script"));
     }
     let Some(client) = running_master(config).await? else {
         let order = order(&args, tag, inputs, BackendKind::Process)?;
@@ -57,7 +57,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     start(&client, &order, &tag, (data, notes)).await
 }
 
-/// The configuration. If the user names no master, it names the master in the cluster.
+/// Returns the configuration. If the user names no master, chooses the master in the cluster.
 fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
     if let (MasterChoice::At(_), Some(namespace)) = (&config.master, &args.namespace) {
         return Err(SpawnError::NamespaceAndAddress(namespace.clone()));

@@ -1,4 +1,5 @@
-//! Submits a script as a job, to a running master or to a local master. The script is in a folder or in an image.
+//! Submits a script as a job, to a master that already runs or to a new local master. The script is in a folder or in
+//! an image.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -77,7 +78,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     }
 }
 
-/// Where the script of a job is.
+/// Where the script of a job is, and the flags that depend on the master's back end.
 struct Place {
     folder: PathBuf,
     /// The script that the command line names.
@@ -123,7 +124,8 @@ async fn placed(
     Ok(Order::Job { spec: Box::new(spec), code })
 }
 
-/// The job for a master with machines that join. Each machine has its own script, so the command line names no script.
+/// The job for a master with machines that join. Each machine has its own script, so a script on the command line is an
+/// error, as is a flag for Kubernetes.
 fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient) -> Result<Order, Error> {
     let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
     if let Some(what) = script.or(flag_for_kubernetes(&place.image, &spec)) {
@@ -138,7 +140,7 @@ fn flag_for_kubernetes(image: &ImageArgs, spec: &JobSpec) -> Option<String> {
     image.given().map(str::to_owned).or_else(of_pods)
 }
 
-/// Submits a job to a master that runs.
+/// Submits a job to a master that already runs.
 pub(super) async fn at_running_master(
     submission: Submission,
     (format, detach): (Format, bool),
@@ -213,7 +215,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
 /// `--detach`: prints the job's name on stdout, for scripts.
 async fn hand_over(submission: Submission, format: Format, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
     let (client, view) = submit(submission, &notes).await?;
-    notes.say(&format!("to follow it: {}", to_follow(&view.name, &client)));
+    notes.say(&format!("to follow the job: {}", to_follow(&view.name, &client)));
     if format == Format::Json {
         data.json(&view)?;
     } else {
@@ -283,7 +285,7 @@ async fn follow_at(
         () = interrupts.next() => {}
     }
     notes.end_progress();
-    notes.say(&format!("stopping job {name}; interrupt again to kill it"));
+    notes.say(&format!("stopping job {name}; interrupt again to kill the job"));
     stop(master, Running { client, name, work }, interrupts, notes).await
 }
 
@@ -302,8 +304,8 @@ struct Running {
     work: JoinHandle<Result<Exit, Error>>,
 }
 
-/// Cancels the job and follows it to its end. Returns early after a second interrupt, the timeout, a failed cancel or
-/// the master's death. The last line then explains what happens to the job, or what failed.
+/// Cancels the job and follows the job to its end. Returns early after a second interrupt, the timeout, a failed cancel
+/// or the master's death. A last line then says what happens to the job, or what failed.
 async fn stop(
     master: &mut LocalMaster,
     job: Running,

@@ -1,6 +1,6 @@
 //! `push --watch`: pushes the code of a folder after each change. If files change during a push, the next push sends
-//! the newest files. If the master refuses a push and may accept it later, the client repeats the push without a
-//! change.
+//! the newest files. If the master refuses a push and may accept the push later, the client repeats the push, even if
+//! no file changes.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,7 +31,7 @@ use crate::pack::{Listing, PackError, Packed, Scope};
 use crate::patience::Patience;
 use crate::report;
 
-/// The first and the longest pause before a refused push is repeated.
+/// The shortest pause before the client repeats a refused push. The pauses grow up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -79,18 +79,19 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
             return Ok(job);
         }
         told = job.generation;
-        notes.say(&format!("job {} is halted: {}; the next change starts it again", job.name, push::why(&job)));
+        notes.say(&format!("job {} is halted: {}; the next change starts the job again", job.name, push::why(&job)));
     }
 }
 
-/// The time at which the job's scripts started. If no replica has this time, the time at which the job was halted.
+/// The time at which the first of the job's scripts started. If no replica has this time, the time at which the job was
+/// halted.
 fn begun(job: &JobView) -> Option<SystemTime> {
     let starts = job.replicas.iter().filter_map(|replica| replica.started_at);
     let UnixMillis(begun) = starts.min().or(job.times.halted)?;
     Some(SystemTime::UNIX_EPOCH + Duration::from_millis(begun))
 }
 
-/// The folder whose changes are pushed.
+/// Pushes the changes of a folder to a job.
 struct Watch {
     client: MasterClient,
     name: JobName,
@@ -108,11 +109,11 @@ struct Watch {
 /// Whether the folder's files were pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The files were not packed yet. `begun` is the time at which the scripts started, if they have started.
+    /// The files were not packed yet. `begun` is the time at which the scripts started, if the scripts have started.
     New { begun: Option<SystemTime> },
     /// The newest files were not pushed yet, or the master may accept their push later.
     Due,
-    /// This code was pushed, or cannot be pushed without a change.
+    /// No push is needed while the files are the same as in this code.
     Done(CodeId),
 }
 

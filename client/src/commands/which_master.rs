@@ -38,7 +38,8 @@ pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> R
     Ok(MasterClient::through(place, &token, Forward::open(cluster)?)?)
 }
 
-/// If a namespace is given, chooses the master in this namespace. Keeps an address or `local` that the user has named.
+/// If a namespace is given, chooses the master in this namespace. If the user has named an address or `local`, keeps
+/// the user's choice.
 pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
     let Some(namespace) = namespace else { return config.clone() };
     let in_namespace = |place: KubePlace| MasterChoice::Kube(place.or_namespace(Some(namespace.clone())));

@@ -43,7 +43,7 @@ const PREFIX_COLOURS: [AnsiColor; 10] = [
     AnsiColor::BrightBlue,
 ];
 
-/// Maximum bytes of an unfinished line that are held back from a terminal.
+/// Maximum bytes of an unfinished line that [`Data::bytes`] holds back from a terminal.
 const PARTIAL_LINE_MAX: usize = 16 * 1024;
 
 /// Why data could not be written.
@@ -75,9 +75,9 @@ pub(crate) struct Data {
 /// How a log line names its replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LogLines {
-    /// In a prefix of this width.
+    /// The name is a prefix of the line, padded to this width.
     Prefixed(usize),
-    /// In a JSON object, as the master sent it.
+    /// The line and its replica are printed as the JSON object that the master sent.
     Json,
 }
 
@@ -203,7 +203,7 @@ fn colours_of(stream: &impl anstream::stream::RawStream) -> Colours {
     if AutoStream::choice(stream) == ColorChoice::Never { Colours::Removed } else { Colours::Kept }
 }
 
-/// Stderr: sentences for people, and progress while a job starts. A clone writes to the same terminal.
+/// Stderr: sentences for people, and the progress. A clone writes to the same stderr.
 #[derive(Clone)]
 pub(crate) struct Notes {
     terminal: bool,
@@ -249,7 +249,7 @@ impl Notes {
         }
     }
 
-    /// On a terminal, shows how many replicas have joined. Shows nothing once the gang runs.
+    /// On a terminal, shows how many replicas have joined. If no start is under way, shows nothing.
     pub(crate) fn show_progress(&self, view: &JobView) {
         if self.terminal {
             self.progress.show(view);

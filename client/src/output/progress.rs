@@ -1,6 +1,6 @@
 //! The block of lines at the bottom of a terminal. While the client builds an image or waits for a cluster, the block
-//! shows the step. While a gang gathers, the block shows the job, and each replica of a small gang. The block also
-//! shows unfinished lines of scripts, such as progress bars.
+//! shows the step. While a gang gathers, the block shows how many replicas have joined, and the states of the replicas
+//! if there are few. The block also shows unfinished lines of scripts, such as progress bars.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,9 +11,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::ids::ReplicaId;
 use protocol::view::{JobState, JobView, ReplicaState};
 
-/// Maximum lines for replicas, and for unfinished lines of scripts, so that the block fits on a screen.
+/// Maximum number of replicas whose states are shown, and of unfinished lines, so that the block fits on a screen.
 const LINES_MAX: usize = 16;
-/// More redraws would only cost processor time.
+/// Maximum redraws per second, to save processor time.
 const REDRAWS_PER_SECOND: u8 = 5;
 const TICK: Duration = Duration::from_millis(200);
 
@@ -26,7 +26,7 @@ pub(super) struct Progress {
 
 #[derive(Default)]
 struct Block {
-    /// The states of the job and its replicas, or the current step.
+    /// How many replicas have joined, with their states, or the current step.
     status: Vec<String>,
     /// The unfinished line of each replica.
     unfinished: BTreeMap<ReplicaId, String>,
@@ -58,7 +58,7 @@ impl Progress {
         self.set_status(vec![step.to_owned()]);
     }
 
-    /// Shows the states of the job and its replicas until all replicas have started.
+    /// Shows how many replicas have joined, until all replicas have started.
     pub(super) fn show(&self, view: &JobView) {
         self.set_status(match view.state {
             JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
@@ -106,7 +106,7 @@ impl Progress {
             self.screen.remove(&line);
         }
         for (line, (template, text)) in lines.iter().zip(shown) {
-            line.set_style(ProgressStyle::with_template(template).expect("a constant template that parses"));
+            line.set_style(ProgressStyle::with_template(template).expect("the templates are constants that parse"));
             line.set_message(text.clone());
         }
         // The library skips a draw that comes too soon after the previous draw. The next tick repeats the skipped draw.
@@ -118,7 +118,7 @@ impl Progress {
     }
 }
 
-/// Stdout. On a terminal, it is written above the block, because a redraw erases text inside the block.
+/// Stdout. On a terminal, data is written above the block, because a redraw erases text inside the block.
 pub(super) struct AboveProgress(pub(super) Option<Progress>);
 
 impl Write for AboveProgress {

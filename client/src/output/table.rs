@@ -117,7 +117,7 @@ fn ratio(sum: u64, count: u64) -> f64 {
     sum as f64 / count as f64
 }
 
-/// Four significant digits. Very large and very small numbers have an exponent.
+/// The number with at most four significant digits. Very large and very small numbers have an exponent.
 fn shortened(number: f64) -> String {
     let exponential = format!("{number:.3e}");
     let exponent = exponential.split_once('e').and_then(|(_, exponent)| exponent.parse().ok());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_shown_with_four_significant_digits() {
+    fn numbers_are_shown_with_at_most_four_significant_digits() {
         for (number, text) in [
             (0.0, "0"),
             (0.5, "0.5"),

@@ -134,13 +134,16 @@ mod tests {
         vec(piece, 0..8).prop_map(|pieces| pieces.concat())
     }
 
-    /// The text without its SGR sequences. Other sequences stay.
+    /// The text without its SGR sequences. Panics if the text has another control sequence after `ESC [`.
     fn without_colours(text: &str) -> String {
         let mut parts = text.split("\u{1b}[");
         let first = parts.next().unwrap_or_default().to_owned();
         parts.fold(first, |all, part| {
-            let end = part.find('m').unwrap_or_else(|| panic!("an SGR sequence ends in m: {text:?}"));
-            assert!(part[..end].bytes().all(|byte| byte.is_ascii_digit() || b";:".contains(&byte)), "{text:?}");
+            let end = part.find('m').unwrap_or_else(|| panic!("a control sequence does not end in m: {text:?}"));
+            assert!(
+                part[..end].bytes().all(|byte| byte.is_ascii_digit() || b";:".contains(&byte)),
+                "not SGR: {text:?}"
+            );
             all + &part[end + 1..]
         })
     }

@@ -23,7 +23,7 @@ impl Log for Trace {
 
     fn log(&self, record: &Record<'_>) {
         let text = record.args().to_string();
-        // Docker's library logs the address of each request, and also bodies, which must not be printed.
+        // Docker's library logs the address and the body of each request. The body must not be printed.
         let is_request = text.split(' ').any(|word| word.contains("://")) && !text.starts_with(['{', '[']);
         if let Some(server) = server(record.target()).filter(|_| is_request) {
             self.0.say(&format!("{server}: {text}"));

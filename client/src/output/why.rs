@@ -1,4 +1,5 @@
-//! The text of `why`: the failed starts of a job. The last failed start is shown in full.
+//! The text of `why`: the failed starts of a job, and the starts that were lost with their master. The last failed
+//! start is shown in full.
 
 use protocol::failure::{Consequence, FailedStart, Failure, RepeatedStart};
 use protocol::view::{JobResult, JobView};
@@ -84,7 +85,7 @@ fn in_full(view: &JobView, start: &FailedStart) -> String {
     lines.join("\n")
 }
 
-/// The first line of the exception that ended the replica, if its last lines do not show it.
+/// The first line of the exception that ended the replica, if the last lines of output do not contain this line.
 fn exception_before<'a>(failure: &'a Failure, last_lines: &[String]) -> Option<&'a str> {
     match failure {
         Failure::ReplicaExited { exit, .. } => exit.exception_before(last_lines.iter().map(String::as_str)),

@@ -43,7 +43,7 @@ fn failed(failure: Failure) -> FailedStart {
 }
 
 #[test]
-fn the_first_failed_replica_is_shown_with_its_last_lines_and_its_consequences() {
+fn the_first_failed_replica_is_shown_with_its_last_lines_and_the_consequences_of_its_failure() {
     let consequence = |replica: &str, stopped: bool| Consequence {
         replica: replica.parse().unwrap(),
         how: "exited with code 1".to_owned(),
@@ -78,8 +78,8 @@ before that:
 }
 
 #[test]
-fn an_exception_is_shown_before_last_lines_that_do_not_name_it() {
-    let Failure::ReplicaExited { replica, mut exit } = exited(1) else { panic!("it exited") };
+fn an_exception_is_shown_before_last_lines_that_do_not_contain_it() {
+    let Failure::ReplicaExited { replica, mut exit } = exited(1) else { panic!("not ReplicaExited") };
     exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
     let last =
         FailedStart { last_lines: vec!["[1. 2.]".to_owned()], ..failed(Failure::ReplicaExited { replica, exit }) };
@@ -89,7 +89,7 @@ fn an_exception_is_shown_before_last_lines_that_do_not_name_it() {
 }
 
 #[test]
-fn after_a_deadline_the_replica_that_was_silent_longest_comes_first_with_its_last_lines() {
+fn after_a_deadline_all_replicas_are_shown_and_the_last_lines_are_those_of_the_first_stopped_replica() {
     let member = |replica: &str, how: &str, stopped: bool| Consequence {
         replica: replica.parse().unwrap(),
         how: how.to_owned(),
@@ -120,7 +120,7 @@ last lines of worker-1:
 }
 
 #[test]
-fn after_a_start_timeout_the_first_missing_replica_is_named_with_the_reason() {
+fn after_a_start_timeout_the_missing_replica_is_named_with_the_reason() {
     let failure = Failure::StartTimeout {
         missing: vec!["worker-1".parse().unwrap()],
         after_seconds: 60,

@@ -124,7 +124,7 @@ fn an_invalid_address_of_a_master_is_refused() {
 fn submit_flags_before_a_verb_are_refused_and_global_flags_are_not() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
-        (&["--worker-num", "4", "list"][..], "--worker-num before \"list\" is a flag for submitting a job"),
+        (&["--worker-num", "4", "list"][..], "--worker-num before \"list\" is an argument for submitting a job"),
         (&["-d", "status", "x"], "--detach before \"status\""),
         (&["-o", "json", "list"], "--output before \"list\""),
         (&["--strategy", "AllReduce", "wait", "x"], "--strategy before \"wait\""),

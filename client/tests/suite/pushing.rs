@@ -41,7 +41,7 @@ fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) 
 fn a_push_that_another_push_has_replaced_names_this_cause_and_exits_with_1() {
     let other = JobView { code: code("2"), ..job(3, 2, 2, 2) };
     let (ended, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![other])], &[]);
-    ended.expect_code(1).expect_stderr("another push to job digits came after this one, and has replaced its code");
+    ended.expect_code(1).expect_stderr("a later push to job digits has replaced the code of this push");
 }
 
 #[test]

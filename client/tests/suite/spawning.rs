@@ -67,8 +67,8 @@ fn the_pod_file_of_the_folder_is_used_and_variables_that_look_secret_get_a_hint(
     let ended = ended.expect_code(0);
     assert_eq!(ended.stdout, "generated with label training_attempt=Run_1\nrun-1-worker-0\nrun-1-worker-1\n");
     let hint =
-        "everybody who may see the job can read S3_SECRET_KEY: put it into a Secret that the pod file names in envFrom";
-    let ended = ended.expect_stderr(hint).expect_stderr("LD_PRELOAD can run other code before your script");
+        "everybody who may see the job can read S3_SECRET_KEY: put this variable into a Secret, and name the Secret";
+    let ended = ended.expect_stderr(hint).expect_stderr("LD_PRELOAD can make programs run other code before");
     assert!(!ended.stderr.contains("S3_USER"), "{}", ended.stderr);
     let submitted = master.submitted();
     assert_eq!(submitted["groups"][0]["template"]["container"], "main");

@@ -155,7 +155,7 @@ fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_win
     let other = watch();
     other.until_said("watching ");
     signal(other.pid(), Signal::INT);
-    other.ended().by(Signal::INT).says(&["no longer watching for job watched; it keeps running"]);
+    other.ended().by(Signal::INT).says(&["no longer watching files for job watched; the job keeps running"]);
 
     let watch = watch();
     watch.until_said("watching ");

@@ -102,7 +102,7 @@ fn a_master_ignores_tfjobs_and_install_refuses_them_if_another_program_owns_thei
     let place = format!("kube:{}", cluster.namespace.name());
     let mut client = scene.client(&["--master", &place, "install", "--tfjobs"]);
     let installed = Finished::of(client.env("KUBECONFIG", api.kubeconfig())).code(2);
-    installed.says(&["already has TFJobs of another program", "client apply -f FILE"]);
+    installed.says(&["has already installed the kind TFJob", "client apply -f FILE"]);
 
     // The second fault has replaced the first fault, so the master now sees the cluster's own kind.
     within("the master follows the TFJobs", || (!status().is_empty()).then_some(()), || cluster.to_string());
