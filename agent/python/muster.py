@@ -64,7 +64,8 @@ class Job:
         self._got_sigterm = False
         self._leave_reason = None  # None unless the newest notice says to leave
         self._noticed = None  # version and sizes of the split in the newest notice
-        self._offered = None  # version and sizes of the split that the last `signal` offered to the other ranks
+        self._offered = None  # version and sizes of the split whose version the last `signal` returned
+        self._proposed = 0  # the version that the next step puts to the vote of all ranks, or 0
         self._is_leaving = False
         self._step = None
         self._is_counted = False  # False in a split's first step, which traces, and in a short last batch
@@ -99,9 +100,11 @@ class Job:
         threading.Thread(target=self._channel.talk, args=(self._on_notice,), daemon=True).start()
 
     def signal(self):
-        """Two numbers for this step's all-reduce: whether this rank must leave, and the version of its new split."""
+        """Two numbers for this step's all-reduce: whether this rank must leave, and the version of its new split, or 0.
+        While a version is put to the vote, ranks whose new split has another version also return 0."""
         noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
-        self._offered = noticed if noticed and noticed[0] > self._split else None
+        is_offered = noticed and noticed[0] > self._split and self._proposed in (0, noticed[0])
+        self._offered = noticed if is_offered else None
         must_leave = self._got_sigterm or self._leave_reason is not None
         return (float(must_leave), float(self._offered[0] if self._offered else 0))
 
@@ -116,10 +119,15 @@ class Job:
             wall_ns += now - self._began_ns
             self._totals = (steps + 1, samples + self.batch, compute_ns + self._compute_ns, wall_ns)
         self._step, self._is_counted, self._compute_ns, self._began_ns = step, True, 0, now
-        # While the ranks offer two different numbers, this sum differs from the product on every rank.
-        if self._offered and versions == self.world * self._offered[0]:
-            self._split, self.sizes = self._offered
-            self._offered, self._is_counted, self._totals = None, False, (0, 0, 0, 0)
+        # Different versions can have the same sum as equal ones: 0 + 1 + 2 = 1 + 1 + 1. So a split needs two steps. The
+        # first one proposes the mean of the ranks' versions. In the second one, each rank offers only that version, or
+        # 0. All ranks see the same sums, so they propose the same version and use the split at the same step.
+        offered, self._offered = self._offered, None
+        if offered and self._proposed and versions == self.world * self._proposed:
+            self._split, self.sizes = offered
+            self._is_counted, self._totals = False, (0, 0, 0, 0)
+        is_proposal = not self._proposed and versions % self.world == 0
+        self._proposed = int(versions) // self.world if is_proposal else 0
         if self._channel is not None:
             self._channel.progress = self._progress()
         if leave > 0:

@@ -106,7 +106,7 @@ class Agreement(unittest.TestCase):
         jobs[1]._on_notice({"leave": False, "split": None})
         self.assertEqual(boundary(jobs, 1), [False, False])
 
-    def test_a_split_is_used_when_every_rank_has_it(self):
+    def test_a_split_is_used_one_step_after_all_ranks_have_it(self):
         dice = random.Random(2)
         for _ in range(200):
             jobs = ranks(4)
@@ -116,7 +116,7 @@ class Agreement(unittest.TestCase):
                     if at == step:
                         job._on_notice({"split": {"version": 1, "sizes": [60, 20, 10, 6]}})
                 boundary(jobs, step)
-                expected = [60, 20, 10, 6] if step >= max(told) else [24] * 4
+                expected = [60, 20, 10, 6] if step > max(told) else [24] * 4
                 self.assertEqual([job.batch for job in jobs], expected)
 
     def test_ranks_with_two_versions_of_a_split_wait_for_the_newer_one(self):
@@ -130,7 +130,37 @@ class Agreement(unittest.TestCase):
             for job in jobs:
                 job._on_notice({"split": new})
             boundary(jobs, 2)
+            boundary(jobs, 3)
             self.assertEqual([job.sizes for job in jobs], [[6, 50, 40]] * 3)
+
+    def test_versions_0_1_and_2_on_three_ranks_change_no_rank(self):
+        jobs = ranks(3)
+        for version in (1, 2):
+            jobs[version]._on_notice({"split": {"version": version, "sizes": [60, 30, 6]}})
+        for step in range(5):
+            boundary(jobs, step)
+            self.assertEqual([job._split for job in jobs], [0] * 3)
+
+    def test_all_ranks_change_to_a_version_at_the_same_step_and_only_if_all_have_it(self):
+        dice = random.Random(3)
+        for world in (1, 2, 3, 4, 8):
+            for _ in range(200):
+                jobs, received, used = ranks(world), [0] * world, 0
+                for step in range(20):
+                    for rank, job in enumerate(jobs):
+                        if received[rank] < 5 and dice.random() < 0.2:
+                            received[rank] += dice.randint(1, 5 - received[rank])
+                            job._on_notice({"split": {"version": received[rank], "sizes": job.sizes}})
+                    boundary(jobs, step)
+                    self.assertEqual([job._split for job in jobs], [jobs[0]._split] * world, received)
+                    if jobs[0]._split != used:
+                        used = jobs[0]._split
+                        self.assertEqual(received, [used] * world)
+                for job in jobs:
+                    job._on_notice({"split": {"version": 5, "sizes": job.sizes}})
+                for step in range(20, 23):
+                    boundary(jobs, step)
+                self.assertEqual([job._split for job in jobs], [5] * world)
 
     def test_a_split_between_signal_and_step_waits_for_the_next_step(self):
         (job,) = ranks(1)
@@ -191,7 +221,8 @@ class Sampling(unittest.TestCase):
         jobs = ranks(3)
         for job in jobs:
             job._on_notice({"split": {"version": 1, "sizes": [48, 36, 12]}})
-        boundary(jobs, 1)
+        for step in range(2):
+            boundary(jobs, step)
         samplers = [job.sampler(96 + 8, seed=1) for job in jobs]
         self.assertEqual([len(sampler.take()[0]) for sampler in samplers], [48, 36, 12])
         last = [sampler.take() for sampler in samplers]
@@ -238,7 +269,7 @@ class Counting(unittest.TestCase):
         sampler = job.sampler(96 * 3 + 1, seed=1)
         counts = []
         for step in range(6):
-            if step == 4:
+            if step == 3:
                 job._on_notice({"split": {"version": 1, "sizes": [96]}})
             sampler.take()
             boundary([job], step)
