@@ -25,7 +25,7 @@ def ranks(world, global_batch=96):
 
 
 def boundary(jobs, step):
-    """One step of all ranks, with the sum that the all-reduce gives them."""
+    """Completes one step on all ranks, as an all-reduce does. Returns the results of `step`, by rank."""
     signals = [job.signal() for job in jobs]
     summed = [sum(numbers) for numbers in zip(*signals)]
     return [job.step(step, summed) for job in jobs]
@@ -100,7 +100,7 @@ class Agreement(unittest.TestCase):
                     left = boundary(jobs, step)
                     self.assertEqual(left, [step >= min(told)] * world)
 
-    def test_a_later_notice_withdraws_an_earlier_one(self):
+    def test_a_notice_without_leave_withdraws_an_earlier_leave(self):
         jobs = ranks(2)
         jobs[1]._on_notice({"leave": True})
         jobs[1]._on_notice({"leave": False, "split": None})
@@ -162,16 +162,18 @@ class Agreement(unittest.TestCase):
                     boundary(jobs, step)
                 self.assertEqual([job._split for job in jobs], [5] * world)
 
-    def test_a_split_between_signal_and_step_waits_for_the_next_step(self):
+    def test_a_split_that_arrives_between_signal_and_step_does_not_change_this_step(self):
         (job,) = ranks(1)
-        summed = job.signal()
-        job._on_notice({"split": {"version": 1, "sizes": [96]}})
-        job.step(1, (summed[0], 1.0))
-        self.assertEqual(job._split, 0)
-        boundary([job], 2)
-        self.assertEqual(job._split, 1)
+        used = []
+        for step in range(6):
+            summed = job.signal()
+            if step in (0, 2):
+                job._on_notice({"split": {"version": 1 + step, "sizes": [96]}})
+            job.step(step, summed)
+            used.append(job._split)
+        self.assertEqual(used, [0, 0, 1, 1, 3, 3])
 
-    def test_a_split_for_another_number_of_ranks_or_another_batch_is_refused(self):
+    def test_a_split_with_invalid_sizes_or_for_another_number_of_ranks_or_another_batch_is_refused(self):
         (job,) = ranks(1)
         for sizes in ([48, 48], [95], [96.0], [-1, 97]):
             with self.assertRaisesRegex(ValueError, "does not fit 1 ranks and a batch of 96"):
@@ -217,7 +219,7 @@ class Sampling(unittest.TestCase):
         self.assertEqual(batches(1), batches(2))
         self.assertEqual(batches(1), batches(3))
 
-    def test_the_last_batch_is_shrunk_in_proportion(self):
+    def test_a_short_last_batch_is_divided_in_proportion_to_the_split(self):
         jobs = ranks(3)
         for job in jobs:
             job._on_notice({"split": {"version": 1, "sizes": [48, 36, 12]}})
@@ -242,7 +244,7 @@ class Sampling(unittest.TestCase):
         self.assertEqual(sorted(sampler.take()[0].tolist()), list(range(10)))
         self.assertEqual(sampler.state(), (1, 0))
 
-    def test_a_restored_sampler_continues(self):
+    def test_a_restored_sampler_continues_with_the_next_batch(self):
         first, second = (ranks(1)[0].sampler(500, seed=3) for _ in range(2))
         for _ in range(8):
             first.take()
@@ -264,7 +266,7 @@ class Counting(unittest.TestCase):
         progress = job._progress()["progress"]
         return progress["split"], progress["steps"], progress["samples"]
 
-    def test_the_first_step_of_a_split_and_short_batches_do_not_count(self):
+    def test_the_first_step_of_a_split_and_short_batches_are_not_counted(self):
         (job,) = ranks(1)
         sampler = job.sampler(96 * 3 + 1, seed=1)
         counts = []
@@ -287,7 +289,7 @@ class Counting(unittest.TestCase):
 
 
 class Wire(unittest.TestCase):
-    def test_after_a_notice_the_script_exits_with_code_75(self):
+    def test_after_a_notice_to_leave_the_script_exits_with_code_75(self):
         script = Script(self, TRAIN_UNTIL_LEAVING, RANK="0", WORLD_SIZE="1", MUSTER_GENERATION="1.2")
         self.assertEqual(script.receive(), {"hello": 1})
         self.assertEqual(script.receive()["progress"]["generation"], "1.2")
@@ -354,7 +356,7 @@ class Wire(unittest.TestCase):
         self.assertEqual(code, 75)
         self.assertEqual(err.count("muster: ignored a message of the agent"), 4, err)
 
-    def test_children_inherit_neither_the_socket_nor_the_handler_of_sigterm(self):
+    def test_a_child_program_has_no_socket_and_a_forked_child_ends_on_sigterm(self):
         code = """
             import signal, subprocess
             job = muster.Job(96)
@@ -388,7 +390,7 @@ class Wire(unittest.TestCase):
 
 
 class Chief(unittest.TestCase):
-    """The other ranks wait until the chief listens, for at most a second."""
+    """Ranks other than 0 wait until the chief listens, for at most a second."""
 
     def script(self, port, rank):
         cluster = {"cluster": {"worker": [f"127.0.0.1:{port}", "127.0.0.1:1"]}}
@@ -410,7 +412,7 @@ class Chief(unittest.TestCase):
             server.settimeout(DEADLINE_SECONDS)
             server.accept()[0].close()
 
-    def test_a_rank_waits_at_most_a_second(self):
+    def test_every_rank_continues_if_the_chief_never_listens(self):
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             for rank in (0, 1):
