@@ -100,8 +100,8 @@ class Job:
         threading.Thread(target=self._channel.talk, args=(self._on_notice,), daemon=True).start()
 
     def signal(self):
-        """Two numbers for this step's all-reduce. The first one is 1 if this rank must leave, otherwise 0. The second one
-        is the version of this rank's new split, or 0. During a vote, a rank with another version returns 0."""
+        """Two numbers for this step's all-reduce: 1 if this rank must leave, otherwise 0; and the version of its new
+        split, or 0. While the ranks vote on a version, a rank that has another version returns 0."""
         noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
         is_offered = noticed and noticed[0] > self._split and self._proposed in (0, noticed[0])
         self._offered = noticed if is_offered else None

@@ -46,7 +46,7 @@ impl Stops {
             let _ = commands.send(command).await;
         }
         // End without a grace: the master is dead, and the next master needs the ports.
-        let _ = commands.send(Command::EndNow("the parent process is gone")).await;
+        let _ = commands.send(Command::EndNow("the parent process has ended")).await;
     }
 }
 

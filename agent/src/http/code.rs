@@ -47,7 +47,7 @@ pub(super) async fn receive(id: CodeId, request: Request<Incoming>, agent: &Agen
 async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), Failure> {
     loop {
         let frame = timeout(BODY_TIME, body.frame()).await;
-        let frame = frame.map_err(|_| Failure::BodyLost(format!("no part for {} s", BODY_TIME.as_secs())))?;
+        let frame = frame.map_err(|_| Failure::BodyLost(format!("no bytes for {} s", BODY_TIME.as_secs())))?;
         match frame {
             None => return Ok(()),
             Some(Err(error)) => return Err(Failure::BodyLost(error.to_string())),

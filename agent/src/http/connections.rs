@@ -29,11 +29,11 @@ impl Authenticated {
 #[derive(Debug, Default)]
 pub(super) struct Connections(VecDeque<Connection>);
 
-/// An accepted connection. Dropping it closes the connection.
+/// An accepted connection.
 #[derive(Debug)]
 struct Connection {
     authenticated: Authenticated,
-    /// `is_closed` is true when the connection has ended by itself.
+    /// Dropping this sender evicts the connection. `is_closed` is true when the connection has ended by itself.
     alive: oneshot::Sender<Infallible>,
 }
 

@@ -1,4 +1,4 @@
-//! One function for each route. It reads the request, asks the runner, and builds the answer.
+//! A function for each route, except those for code. Each function reads a request and builds the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,8 +92,8 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     ask(agent, |reply| Command::Warm { request, reply }).await
 }
 
-/// First waits until the code of the newest start is in place. The status shows the new environment before that, so a
-/// master may send this request too early.
+/// Starts the run. First puts the code of the newest start in place, or waits until `/config` has done so: the status
+/// shows `configured` earlier, so a master may send this request before the code is in place.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(request).generation()?;
     let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
@@ -114,8 +114,8 @@ pub(super) async fn finish(agent: &Agent) -> Result {
     ask_runner(agent, Event::Finish).await
 }
 
-/// Without `after`, answers at once. With `after`, waits until the status has a different number. If `after` comes from
-/// an earlier agent at this address, the numbers already differ.
+/// Without `after`, answers at once. With `after`, waits until the status has a different number. An `after` from an
+/// earlier agent at this address usually differs, and is then answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let _open = agent.polls.begin();
     let query = Query::of(request);

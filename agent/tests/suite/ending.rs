@@ -114,7 +114,7 @@ fn a_working_directory_that_does_not_exist_is_refused_with_exit_code_2() {
 
 #[test]
 fn help_and_version_are_printed_on_stdout() {
-    for (flag, begin) in [("--help", "Takes an environment"), ("-V", "agent 0.")] {
+    for (flag, begin) in [("--help", "Starts a command with an environment"), ("-V", "agent 0.")] {
         let output = crate::support::program().arg(flag).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stdout).unwrap().starts_with(begin));

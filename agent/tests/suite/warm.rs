@@ -171,7 +171,7 @@ fn an_old_python_runs_the_script_cold_and_the_agent_logs_this_once() {
     let cannot_parse = "[ \"$1\" = -c ] && exit 1; exec python3 \"$@\"";
     let old = "import sys; sys.version_info = (3, 6, 15, 'final', 0)";
     for (python, site, expected) in [
-        (cannot_parse, "", "its Python ended without an answer"),
+        (cannot_parse, "", "Python ended without an answer"),
         ("exec python3 \"$@\"", old, "a warm interpreter needs Python 3.10, and this is 3.6"),
     ] {
         let folders = Folders::new();
