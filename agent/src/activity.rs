@@ -1,4 +1,4 @@
-//! Counts open requests, so that the agent can end by itself when no master sends requests any more.
+//! Counts open requests. With this count, the agent notices that no master sends requests any more.
 
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ Usage: agent [OPTIONS] [-- COMMAND...]
 
 ";
 
-/// What `--help` prints after the settings of a pod's agent.
+/// What `--help` prints before the settings of an agent that joins a job.
 const HELP_MIDDLE: &str = "      --install FILE                 Copy this program to FILE and exit
   -h, --help                         Print this help
   -V, --version                      Print the version

@@ -1,4 +1,4 @@
-//! Writes how the run ended to the container's termination message. A master can read it after the agent has ended.
+//! Writes how the run ended to the container's termination message, which a master can read after the agent has ended.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -56,8 +56,8 @@ const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
 /// Maximum number of requests in the runner's queue. Further requests wait in their connections.
 const COMMANDS_MAX: usize = 64;
 
-/// Exit code of an agent that could not start: a bad command line, a port that is taken, or a machine that lacks
-/// something. The code is not 1, because an agent exits with 1 after a Python script that raised an exception.
+/// Exit code of an agent that could not start, for example because of a bad command line or a port that is taken. The
+/// code is not 1, because an agent exits with 1 after a Python script that raised an exception.
 const NOT_STARTED: u8 = 2;
 
 /// Runs the program `agent`.

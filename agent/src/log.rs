@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// One of exec.py's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Both, line by line in order of arrival.
+    /// Both outputs, line by line in order of arrival.
     Both,
     /// Standard output.
     Stdout,

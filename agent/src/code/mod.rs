@@ -21,7 +21,7 @@ const UNFINISHED: &str = "unfinished";
 const MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
-/// Why code is refused.
+/// Why a request about code fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
     /// The manifest has another id.
@@ -187,8 +187,8 @@ impl CodeFolder {
         Ok(MissingBlobs::default())
     }
 
-    /// A folder of the agent. It is inside the working directory, so that a rename can move a file from here to its
-    /// place.
+    /// A folder for code that is not in place yet. It is inside the working directory, so that a rename can move a file
+    /// to its place.
     fn folder(&self, name: &str) -> PathBuf {
         self.work_dir.join(FOLDER).join(name)
     }

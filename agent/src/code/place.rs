@@ -95,7 +95,7 @@ impl<'a> Change<'a> {
 }
 
 /// Gives a new file a later modification time than the old file, if there is an old file. Python compares these times
-/// in whole seconds. If time and size are equal, Python runs the compiled form of the old source.
+/// in whole seconds. If both files have the same time and size, Python runs the compiled form of the old file.
 fn make_newer(new: &Path, old: &Path) -> io::Result<()> {
     let Ok(old) = fs::symlink_metadata(old) else { return Ok(()) };
     if fs::metadata(new)?.mtime() > old.mtime() {

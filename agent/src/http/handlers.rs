@@ -157,7 +157,7 @@ pub(super) async fn read_body(body: Incoming, limit: usize) -> std::result::Resu
     }
 }
 
-/// Sends a request to the runner and returns its reply.
+/// Sends a request to the runner, and returns the runner's reply as an answer.
 async fn ask_runner(agent: &Agent, event: Event) -> Result {
     ask(agent, |reply| Command::Request { event, reply }).await
 }

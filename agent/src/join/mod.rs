@@ -202,7 +202,7 @@ impl Member {
         }
     }
 
-    /// The outcome of a job that no longer exists. `None` if the message can be repeated.
+    /// The outcome of a job that no longer exists. `None` if the agent can repeat its message.
     ///
     /// # Errors
     /// Fails if the master has never accepted this agent, and would refuse the same message again.
