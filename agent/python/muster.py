@@ -65,7 +65,7 @@ class Job:
         self._leave_reason = None  # None unless the newest notice says to leave
         self._noticed = None  # version and sizes of the split in the newest notice
         self._offered = None  # version and sizes of the split whose version the last `signal` returned
-        self._proposed = 0  # the version that the next step puts to the vote of all ranks, or 0
+        self._proposed = 0  # the version on which the ranks vote in the next step, or 0
         self._is_leaving = False
         self._step = None
         self._is_counted = False  # False in the first step of a split, which is slow, and in a short last batch
@@ -119,9 +119,9 @@ class Job:
             wall_ns += now - self._began_ns
             self._totals = (steps + 1, samples + self.batch, compute_ns + self._compute_ns, wall_ns)
         self._step, self._is_counted, self._compute_ns, self._began_ns = step, True, 0, now
-        # Different versions can have the same sum as equal ones: 0 + 1 + 2 = 1 + 1 + 1. So a split needs two steps. The
-        # first one proposes the mean of the ranks' versions. In the second one, each rank offers only that version, or
-        # 0. All ranks see the same sums, so they propose the same version and use the split at the same step.
+        # Different versions can have the same sum as equal versions: 0 + 1 + 2 = 1 + 1 + 1. So a split needs two steps.
+        # After the first step, all ranks propose the mean of their versions. In the second step, a rank offers the
+        # proposed version or 0. All ranks see the same sums, so they agree about the proposal and about the result.
         offered, self._offered = self._offered, None
         if offered and self._proposed and versions == self.world * self._proposed:
             self._split, self.sizes = offered

@@ -320,7 +320,7 @@ fn invalid_manifests_are_refused_and_create_no_file() {
 }
 
 #[test]
-fn hostile_blobs_are_refused_and_put_nothing_in_place() {
+fn invalid_blobs_are_refused_and_put_nothing_in_place() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("train.py", "content"), ("b", "other")]);
     let missing = place.offer(&code);
