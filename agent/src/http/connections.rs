@@ -1,4 +1,5 @@
-//! Limits the number of connections. At the limit, a new connection replaces the oldest unauthenticated one.
+//! Limits the number of connections. At the limit, a new connection replaces the oldest unauthenticated
+//! connection.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

@@ -121,7 +121,7 @@ pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result
     let query = Query::of(request);
     let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
     if let Some(renewal) = renewal {
-        // Sending fails if the agent is ending. It then has no run to keep alive, but still reports the last run's end.
+        // Sending fails if the agent is ending. An ending agent has no run to keep alive, but still answers.
         let _ = agent.commands.send(Command::Renew(renewal)).await;
     }
     let mut status = agent.status.clone();

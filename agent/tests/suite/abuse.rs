@@ -147,7 +147,7 @@ fn a_bad_length_or_a_transfer_encoding_is_refused_and_no_later_request_is_read()
     let proper = "POST /config HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
     let last = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let stream = send(&agent, format!("{proper}{proper}{last}").as_bytes());
-    assert_eq!(codes(&until_closed(stream)), [200; 3], "the answers to two requests with one Content-Length each");
+    assert_eq!(codes(&until_closed(stream)), [200; 3], "the answers to three valid requests");
 }
 
 #[test]

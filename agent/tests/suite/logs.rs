@@ -1,4 +1,4 @@
-//! Output: kept byte for byte, addressed by offsets, followed to its end.
+//! How the agent keeps output, and how readers find it by offsets and follow it to the end of a run.
 
 use std::io::Read;
 use std::net::TcpStream;

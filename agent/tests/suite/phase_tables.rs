@@ -155,7 +155,7 @@ fn the_same_config_of_the_same_generation_changes_nothing_and_another_config_is_
 }
 
 #[test]
-fn a_start_without_generation_starts_the_configured_run_once() {
+fn a_start_request_without_generation_starts_the_configured_run_once() {
     for number in ["", "1.1"] {
         let expected = [
             (refused(Refusal::NothingConfigured), RunState::Idle),
@@ -170,7 +170,7 @@ fn a_start_without_generation_starts_the_configured_run_once() {
 }
 
 #[test]
-fn a_start_of_a_generation_that_is_not_configured_is_refused() {
+fn a_start_request_of_a_generation_that_is_not_configured_is_refused() {
     for number in ["", "1.1"] {
         let not = || refused(Refusal::GenerationNotConfigured(generation("1.2").unwrap()));
         let expected = [

@@ -141,7 +141,7 @@ fn a_second_stop_can_shorten_the_grace_but_not_lengthen_it() {
 }
 
 #[test]
-fn a_start_after_the_stop_of_its_generation_starts_nothing() {
+fn a_start_request_after_the_stop_of_its_generation_starts_nothing() {
     let agent = Agent::of_shell("echo started");
     agent.post("/config?generation=1.1", "{}");
     assert_eq!(agent.post("/stop?generation=1.1", "").status, 200);
