@@ -10,7 +10,7 @@ import os
 
 # Python before 3.10 has no `sys.orig_argv`. A Python that cannot parse this program ends without an answer.
 if sys.version_info < (3, 10):
-    os.write(0, b'{"cold": "a warm interpreter needs Python 3.10 or newer, and this Python is %d.%d"}\n' % sys.version_info[:2])
+    os.write(0, b'{"cold": "a warm interpreter needs Python 3.10 or newer; this is %d.%d"}\n' % sys.version_info[:2])
     sys.exit()
 
 import ast

@@ -281,11 +281,7 @@ fn a_config_with_code_that_has_not_arrived_is_refused_and_accepted_after_the_del
     let other = Code::of(&[("train.py", "print('other')")]);
     place.deliver(&other);
     let answer = place.configure(&other, "1.1");
-    assert_eq!(
-        (answer.status, answer.problem().code),
-        (409, ErrorCode::Conflict),
-        "the answer to a config with other code for the same start"
-    );
+    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::Conflict), "other code, same start");
 }
 
 #[test]
@@ -309,11 +305,7 @@ fn invalid_manifests_are_refused_and_create_no_file() {
     }
     let other = Code::of(&[("train.py", "y")]);
     let answer = place.put(good.id(), "", serde_json::to_string(&other.manifest).unwrap().as_bytes());
-    assert_eq!(
-        (answer.status, answer.problem().code),
-        (422, ErrorCode::BadCode),
-        "the answer to a manifest with another id"
-    );
+    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "a manifest with another id");
     assert_eq!(place.put("..", "", b"{}").status, 404);
     assert_eq!(place.agent.get(&format!("/code/{}", good.id())).status, 405);
     assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 0);

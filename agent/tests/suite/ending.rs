@@ -70,11 +70,7 @@ fn an_agent_without_requests_ends_by_itself_with_the_code_of_its_run() {
     let mut listening = agent.send("GET", &format!("/status?after={}&wait=4", agent.status().seq), "");
     let mut bytes = Vec::new();
     listening.read_to_end(&mut bytes).unwrap();
-    assert_eq!(
-        crate::support::parse_response(&bytes).status,
-        200,
-        "the answer to a request that was open for longer than the linger"
-    );
+    assert_eq!(crate::support::parse_response(&bytes).status, 200, "the agent cut off an open request");
     assert_eq!(agent.wait_for_end().code(), Some(4));
 }
 

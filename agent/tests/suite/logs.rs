@@ -150,11 +150,7 @@ fn a_reader_that_follows_gets_everything_up_to_the_end_of_the_run() {
     let mut lines: Vec<String> = parse_response(&seen).text().lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["first", "last", "unfinished"]);
-    assert_eq!(
-        agent.get("/logs?follow=true&stream=stdout&offset=6").text(),
-        "last\n",
-        "the output that a later reader gets"
-    );
+    assert_eq!(agent.get("/logs?follow=true&stream=stdout&offset=6").text(), "last\n", "output for a later reader");
 }
 
 #[test]

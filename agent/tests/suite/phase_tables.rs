@@ -303,11 +303,7 @@ fn a_stop_before_the_script_begins_abandons_the_start() {
         };
         assert_eq!((report.stopped, report.terminated), (true, terminated));
         let stopped = machine.state.clone();
-        assert_eq!(
-            machine.take(Event::Started(pid())),
-            (Reply::Done, None),
-            "the answer to an event that came too late"
-        );
+        assert_eq!(machine.take(Event::Started(pid())), (Reply::Done, None), "a late event");
         assert_eq!(machine.state, stopped);
     }
 }

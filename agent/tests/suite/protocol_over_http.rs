@@ -36,11 +36,7 @@ fn each_generation_accepts_one_config() {
     assert_eq!(config("1.x", "{}"), 400);
     assert_eq!(agent.get("/run?generation=1.1").problem().code, ErrorCode::StaleGeneration);
     assert_eq!(agent.get("/run?generation=1.3").problem().code, ErrorCode::Conflict);
-    assert_eq!(
-        agent.get("/run?generation=1.2").problem().code,
-        ErrorCode::StaleGeneration,
-        "the answer for 1.2 after a request has named 1.3"
-    );
+    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.2 after 1.3");
     assert_eq!(config("1.3", "{}"), 200);
     assert_eq!(agent.get("/run?generation=1.3").status, 200);
     agent.wait_for_exit();
@@ -82,11 +78,7 @@ fn a_config_that_cannot_be_an_environment_changes_nothing() {
     let fits = format!(r#"{{"A":"{}"}}"#, "x".repeat(LONGEST));
     assert_eq!(agent.post("/config", &fits).status, 200);
     agent.get("/run");
-    assert_eq!(
-        agent.wait_for_exit().outcome,
-        ExitOutcome::Code(0),
-        "the kernel refuses the longest variable that the agent accepts"
-    );
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0), "the kernel refuses this variable");
 }
 
 #[test]
@@ -221,11 +213,7 @@ fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_w
     drop(folder);
     let outcome = agent.outcome();
     assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains(&path)), "{outcome:?}");
-    assert_eq!(
-        Agent::of_shell("exit 127").outcome(),
-        ExitOutcome::Code(127),
-        "the outcome of a script that exits with 127"
-    );
+    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "the script exits with 127");
 }
 
 #[test]
@@ -315,9 +303,5 @@ fn an_agent_listens_on_ipv4_and_if_possible_on_ipv6_and_names_a_taken_port() {
         TcpStream::connect(("::1", address.port())).unwrap();
     }
     let taken = agent::http::listen(&[address, "127.0.0.1:0".parse().unwrap()]).unwrap_err();
-    assert_eq!(
-        taken.to_string(),
-        format!("listen on {address}"),
-        "the error does not name the address with the taken port"
-    );
+    assert_eq!(taken.to_string(), format!("listen on {address}"), "the error names another address");
 }

@@ -172,7 +172,7 @@ fn an_old_python_runs_the_script_cold_and_the_agent_logs_this_once() {
     let old = "import sys; sys.version_info = (3, 6, 15, 'final', 0)";
     for (python, site, expected) in [
         (cannot_parse, "", "Python ended without an answer"),
-        ("exec python3 \"$@\"", old, "a warm interpreter needs Python 3.10 or newer, and this Python is 3.6"),
+        ("exec python3 \"$@\"", old, "a warm interpreter needs Python 3.10 or newer; this is 3.6"),
     ] {
         let folders = Folders::new();
         folders.write_script("print('ran')");

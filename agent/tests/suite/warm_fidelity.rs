@@ -42,11 +42,7 @@ impl Pair {
         let cold = self.cold.ran(&self.env);
         let imports = self.folders.imports();
         let warm = self.warm.ran(&self.env);
-        assert_eq!(
-            self.folders.imports(),
-            imports,
-            "the agent with the warm interpreter has started a new interpreter"
-        );
+        assert_eq!(self.folders.imports(), imports, "the warm run started cold");
         [cold, warm]
     }
 
