@@ -120,8 +120,9 @@ class Job:
             self._totals = (steps + 1, samples + self.batch, compute_ns + self._compute_ns, wall_ns)
         self._step, self._is_counted, self._compute_ns, self._began_ns = step, True, 0, now
         # Different versions can have the same sum as equal versions: 0 + 1 + 2 = 1 + 1 + 1. So a split needs two steps.
-        # After the first step, all ranks propose the mean of their versions. In the second step, a rank offers the
-        # proposed version or 0. All ranks see the same sums, so they agree about the proposal and about the result.
+        # After the first step, all ranks propose the mean of their versions, if it is a whole number. In the second
+        # step, each rank offers the proposed version or 0. All ranks see the same sums, so they agree on the proposal
+        # and on the result.
         offered, self._offered = self._offered, None
         if offered and self._proposed and versions == self.world * self._proposed:
             self._split, self.sizes = offered
