@@ -10,11 +10,11 @@ one line of at most 64 KiB. Both sides ignore unknown keys. From the helper:
     {"progress": {"generation": "1.2", "step": 61, "split": 0, "steps": 59, "samples": 1888, "compute_us": 90000,
                   "wall_us": 180000, "values": {"loss": 0.31}}}
                     the newest progress, at most about four times a second. `step` is null before the first step. The
-                    numbers after `split` are totals of this split, without its first step and short last batches.
-                    `compute_us` is the time inside `measure`. `values` are the newest values that `log` got.
+                    numbers from `steps` to `wall_us` are totals of this split, without its first step and short last
+                    batches. `compute_us` is the time inside `measure`. `values` are the newest values that `log` got.
     {"leaving": {"step": 61, "agreed": true}}
-                    the script saves, and exits with code 75. If `agreed` is false, the script has lost a peer. It then
-                    exits without saving.
+                    the script exits with code 75. If `agreed` is true, it saves first. If `agreed` is false, the
+                    script has lost a peer, and does not save.
 
 To the helper, after `hello`:
 
@@ -41,7 +41,7 @@ CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the ot
 PROGRESS_SECONDS = 0.25
 LINE_BYTES = 64 * 1024
 VALUES_MAX = 8  # names in one report
-CHIEF_SECONDS = 1.0  # after a refused connection, gRPC waits this long before it tries again
+CHIEF_SECONDS = 1.0  # a longer wait for the chief saves no time: gRPC itself tries again after a second
 CHIEF_PAUSE_SECONDS = 0.005
 EXACT = 2**24  # a float32 represents every integer up to this number, so smaller sums of versions are exact
 
@@ -64,10 +64,11 @@ class Job:
         self._got_sigterm = False
         self._leave_reason = None  # None unless the newest notice says to leave
         self._noticed = None  # version and sizes of the split in the newest notice
-        self._offered = None  # version and sizes of the split that the last `signal` offered to the other ranks
+        self._offered = None  # version and sizes of the split whose version the last `signal` returned
+        self._proposed = 0  # the version on which the ranks vote in the next step, or 0
         self._is_leaving = False
         self._step = None
-        self._is_counted = False  # False in a split's first step, which traces, and in a short last batch
+        self._is_counted = False  # False in the first step of a split, which is slow, and in a short last batch
         self._compute_ns, self._began_ns = 0, 0  # time in `measure` during this step; clock when this step began
         self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
         self._values = {}  # the newest values of `log`
@@ -76,7 +77,7 @@ class Job:
 
     @property
     def batch(self):
-        """This rank's samples per step. Only `step` changes it, on all ranks at the same step."""
+        """The number of this rank's samples in a full step. Only `step` changes it, on all ranks at the same step."""
         return self.sizes[self.rank]
 
     def started(self):
@@ -99,9 +100,11 @@ class Job:
         threading.Thread(target=self._channel.talk, args=(self._on_notice,), daemon=True).start()
 
     def signal(self):
-        """Two numbers for this step's all-reduce: whether this rank must leave, and the version of its new split."""
+        """Two numbers for this step's all-reduce: 1 if this rank must leave, otherwise 0; and the version of its new
+        split, or 0. While the ranks vote on a version, a rank that has another version returns 0."""
         noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
-        self._offered = noticed if noticed and noticed[0] > self._split else None
+        is_offered = noticed and noticed[0] > self._split and self._proposed in (0, noticed[0])
+        self._offered = noticed if is_offered else None
         must_leave = self._got_sigterm or self._leave_reason is not None
         return (float(must_leave), float(self._offered[0] if self._offered else 0))
 
@@ -116,10 +119,16 @@ class Job:
             wall_ns += now - self._began_ns
             self._totals = (steps + 1, samples + self.batch, compute_ns + self._compute_ns, wall_ns)
         self._step, self._is_counted, self._compute_ns, self._began_ns = step, True, 0, now
-        # While the ranks offer two different numbers, this sum differs from the product on every rank.
-        if self._offered and versions == self.world * self._offered[0]:
-            self._split, self.sizes = self._offered
-            self._offered, self._is_counted, self._totals = None, False, (0, 0, 0, 0)
+        # Different versions can have the same sum as equal versions: 0 + 1 + 2 = 1 + 1 + 1. So a split needs two steps.
+        # After the first step, all ranks propose the mean of their versions, if it is a whole number. In the second
+        # step, each rank offers the proposed version or 0. All ranks see the same sums, so they agree on the proposal
+        # and on the result.
+        offered, self._offered = self._offered, None
+        if offered and self._proposed and versions == self.world * self._proposed:
+            self._split, self.sizes = offered
+            self._is_counted, self._totals = False, (0, 0, 0, 0)
+        is_proposal = not self._proposed and versions % self.world == 0
+        self._proposed = int(versions) // self.world if is_proposal else 0
         if self._channel is not None:
             self._channel.progress = self._progress()
         if leave > 0:
@@ -128,7 +137,7 @@ class Job:
 
     @contextlib.contextmanager
     def measure(self):
-        """Measures computation that does not wait for other ranks. The time shows this rank's own speed."""
+        """Measures computation that does not wait for other ranks, to show this rank's own speed."""
         began_ns = time.perf_counter_ns()
         try:
             yield
@@ -312,10 +321,11 @@ class Channel:
 
 
 def KerasCallback(job, folder):
-    """A callback for `fit` of tf_keras. It restores from `folder`, saves there after each epoch, and leaves if asked.
+    """A callback for `fit` of tf_keras. It restores from `folder`, and saves there after each epoch. If the ranks must
+    leave, it saves and exits.
 
-    Pass `initial_epoch=callback.epoch` to `fit`. A restart repeats the interrupted epoch, with the weights of the last
-    step.
+    Pass `initial_epoch=callback.epoch` to `fit`. After a restart, `fit` repeats the interrupted epoch from its
+    beginning, with the weights that were saved last.
     """
     import tensorflow as tf
     import tf_keras
@@ -330,7 +340,7 @@ def KerasCallback(job, folder):
 
         def on_train_begin(self, logs=None):
             strategy = self.model.distribute_strategy
-            # All ranks must save, because saving sums some variables over all ranks. Only the chief's files are kept.
+            # All ranks must save, because saving sums some variables over all ranks. Only the chief's files are used.
             kept = folder if job.is_chief else tempfile.mkdtemp(prefix="muster-")
             checkpoint = tf.train.Checkpoint(model=self.model, step=saved_step, epoch=saved_epoch)
             self._manager = tf.train.CheckpointManager(checkpoint, kept, max_to_keep=3)
@@ -373,7 +383,8 @@ def KerasCallback(job, folder):
 
 
 def await_chief(tf_config):
-    """Waits until the chief listens, so that this process's strategy connects to the chief at the first attempt."""
+    """Waits until the chief listens, so that this process's strategy connects to the chief at the first attempt. Waits
+    at most CHIEF_SECONDS."""
     try:
         cluster = json.loads(tf_config)["cluster"]
         if "ps" in cluster:  # with parameter servers, the strategy does not connect to the chief

@@ -1,4 +1,4 @@
-"""Finds a script's heavy imports, and what the script does before them. First part of the program in warm.py."""
+"""Finds a script's heavy imports, and the script's changes before them. warm.py is the rest of this program."""
 import sys
 
 # With `-c`, Python searches the working directory first. No file there may replace a module that this program imports.
@@ -10,7 +10,7 @@ import os
 
 # Python before 3.10 has no `sys.orig_argv`. A Python that cannot parse this program ends without an answer.
 if sys.version_info < (3, 10):
-    os.write(0, b'{"cold": "a warm interpreter needs Python 3.10, and this is %d.%d"}\n' % sys.version_info[:2])
+    os.write(0, b'{"cold": "a warm interpreter needs Python 3.10 or newer; this is %d.%d"}\n' % sys.version_info[:2])
     sys.exit()
 
 import ast
@@ -64,7 +64,7 @@ class WithoutReads(ast.NodeTransformer):
 
 
 def may_change(node):
-    """Whether a node may change os.environ or sys.path."""
+    """Whether a node of the syntax tree may change os.environ or sys.path."""
     if isinstance(node, ast.ImportFrom):
         names = [alias.name for alias in node.names if alias.name != "environ" or alias.asname]
         return any(name in CHANGING + ("environ",) for name in names) or node.module == "sys" and "path" in names
@@ -85,7 +85,8 @@ def text_pairs(pairs):
 
 
 def literal_changes(statement):
-    """The variables that `os.environ["A"] = "1"`, `setdefault` or `update` sets, and whether they are only defaults."""
+    """The variables that `os.environ["A"] = "1"`, `setdefault` or `update` sets, and whether they are only defaults.
+    Returns None and False for other statements, and for values that are not literal texts."""
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(target, ast.Subscript) and len(statement.targets) == 1 and is_environ(target.value):
@@ -127,7 +128,7 @@ def is_installed(module):
 
 
 def own_modules():
-    """The modules in the script's folder."""
+    """The modules in the script's folder, if Python searches this folder."""
     found = set()
     for entry in [] if IS_SAFE_PATH else os.scandir(FOLDER):
         name, dot, _ = entry.name.partition(".")
@@ -141,7 +142,7 @@ def refuse_shadows():
     """Raises Cold if the script's folder has a module with the name of an imported module."""
     shadows = own_modules() & {name for name in sys.modules if "." not in name and name != "__main__"}
     if shadows:
-        raise Cold("the module %s beside %s would replace an imported one" % (min(shadows), SCRIPT))
+        raise Cold("the module %s beside %s has the name of an imported module" % (min(shadows), SCRIPT))
 
 
 class Plan:
@@ -162,18 +163,19 @@ class Plan:
         try:
             self.follow(statements, modules, {module for module in modules if top(module) in imported})
         except Cold:
-            # The modules before this statement can still be imported.
+            # The modules before the statement that raised Cold can still be imported.
             if MODULES or not self.modules():
                 raise
 
     def follow(self, statements, modules, expected):
-        """Collects the steps up to the last expected module. Raises Cold at a change that this program cannot repeat."""
+        """Collects steps up to the last expected module. Raises Cold at a change that this program cannot repeat."""
         for statement in statements:
             names = set(imports_of(statement))
             if names & own_modules():
                 if MODULES:
                     break
-                raise Cold("%s imports its module %s before others" % (SCRIPT, min(names & own_modules())))
+                own = min(names & own_modules())
+                raise Cold("%s imports %s, a module in its folder, before a heavy module" % (SCRIPT, own))
             found = [module for module in modules if top(module) in names and module not in self.steps]
             if found and not isinstance(statement, (ast.Import, ast.ImportFrom)):
                 refuse_changes(statement)
@@ -190,5 +192,5 @@ class Plan:
         """Returns the script's text. Raises Cold if the steps differ from those of the plan `imported`."""
         refuse_shadows()
         if self.steps != imported.steps:
-            raise Cold("%s now has other imports, or sets other variables before them" % SCRIPT)
+            raise Cold("%s has changed: it has other imports, or sets other variables before them" % SCRIPT)
         return self.source

@@ -107,11 +107,11 @@ def settle(score):
     if status == 0:
         set_oom_score(OOM_SCORE_MAX)
     if threads() > 1:
-        raise Cold("the imported modules have started %d threads, which a forked process lacks" % (threads() - 1))
+        raise Cold("the imported modules have started threads, which a forked process lacks: %d" % (threads() - 1))
 
 
 def set_title(title):
-    """Replaces the command line that `ps` shows: it contains this whole program (proc_pid_cmdline(5))."""
+    """Replaces the command line that `ps` shows (proc_pid_cmdline(5)). Without this, `ps` shows this whole program."""
     with open("/proc/self/stat") as file:
         start, end = map(int, file.read().rpartition(")")[2].split()[45:47])
     text = os.fsencode(title)[: end - start - 2] + b"\0"
@@ -125,7 +125,8 @@ def reason(error):
 
 
 def serve():
-    """Answers the agent's requests. Returns only in a forked process whose script may begin: the script's text."""
+    """Answers the agent's requests. Returns only in a forked process, when its script may begin, with the script's
+    text."""
     requests = open_stdin()
     with open(OOM_SCORE) as file:
         score = file.read()

@@ -1,4 +1,4 @@
-//! Counts open requests, so that the agent can end by itself when no master sends requests any more.
+//! Counts open requests. With this count, the agent notices that no master sends requests any more.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use protocol::agent::{RunState, RunStatus};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// The open requests.
+/// The counter of open requests.
 #[derive(Debug, Clone)]
 pub struct Activity {
-    /// Their number. Each beginning and each end of a request notifies the receivers.
+    /// The number of open requests. Each beginning and each end of a request notifies the receivers.
     open: watch::Sender<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Activity {
         OpenRequest { activity: self.clone() }
     }
 
-    /// Returns when no request was open for `pause`.
+    /// Returns when no request was open for the time `pause`.
     pub async fn quiet(&self, pause: Duration) {
         let mut requests = self.open.subscribe();
         loop {
@@ -43,7 +43,7 @@ impl Activity {
         }
     }
 
-    /// Returns when the run has ended and no request was open for `linger`.
+    /// Returns when the run has ended and no request was open for the time `linger` after that.
     pub async fn abandoned(&self, mut status: watch::Receiver<RunStatus>, linger: Duration) {
         let mut requests = self.open.subscribe();
         loop {

@@ -23,13 +23,13 @@ use settings::{Default, Flag, Given, Known, SETTINGS, Setting, find};
 
 /// What `--help` prints before the settings.
 const HELP_HEAD: &str = "\
-Takes an environment by HTTP, starts a command with it, keeps its output and reports how it ended.
+Starts a command with an environment that it gets by HTTP, keeps the output and reports how the command ended.
 
 Usage: agent [OPTIONS] [-- COMMAND...]
 
 ";
 
-/// What `--help` prints after the settings of a pod's agent.
+/// What `--help` prints before the settings of an agent that joins a job.
 const HELP_MIDDLE: &str = "      --install FILE                 Copy this program to FILE and exit
   -h, --help                         Print this help
   -V, --version                      Print the version
@@ -76,7 +76,7 @@ pub enum Supervision {
 /// The agent's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The address to listen on, if it is set: see [`Config::addresses`].
+    /// The address to listen on. If it is `None`, see [`Config::addresses`].
     pub listen: Option<SocketAddr>,
     /// The working directory of the command.
     pub work_dir: PathBuf,
@@ -201,8 +201,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     Ok(Invocation::Agent(Box::new(config)))
 }
 
-/// Removes [`KUBERNETES_SERVICE_HOST`] and all of Muster's variables: exec.py gets its own from `/config`. A variable
-/// with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
+/// Removes [`KUBERNETES_SERVICE_HOST`] and all of Muster's variables, because the body of `/config` contains those of
+/// exec.py. A variable with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
 fn for_scripts(mut environment: Environment) -> Environment {
     let of_script = |(name, value): (&OsString, &OsString)| {
         let name = name.as_bytes().strip_prefix(MUSTER_SCRIPT_PREFIX.as_bytes())?;
@@ -216,7 +216,7 @@ fn for_scripts(mut environment: Environment) -> Environment {
     environment
 }
 
-/// Splits the flags from the command after the first `--`, if there is one.
+/// Splits the arguments at the first `--` into the flags and the command. Without `--`, the command is `None`.
 fn split_at_dashes(mut arguments: Vec<OsString>) -> (Vec<OsString>, Option<Vec<OsString>>) {
     let dashes = arguments.iter().position(|argument| argument == "--");
     let command = dashes.map(|dashes| {
@@ -285,7 +285,7 @@ impl Config {
         Ok(())
     }
 
-    /// Applies a flag. `parser` has just read its name, and reads its value next.
+    /// Applies a flag. `parser` has just read the flag's name, and reads the flag's value next.
     fn read_flag(&mut self, setting: &Setting, parser: &mut Parser) -> Result<(), UsageError> {
         let Setting { flag, set, .. } = setting;
         match flag {

@@ -46,7 +46,7 @@ impl Stops {
             let _ = commands.send(command).await;
         }
         // End without a grace: the master is dead, and the next master needs the ports.
-        let _ = commands.send(Command::EndNow("the parent process is gone")).await;
+        let _ = commands.send(Command::EndNow("the parent process has ended")).await;
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn retire(agent: Agent, linger: Option<Duration>) {
     let Some(linger) = linger else { return };
     loop {
         agent.activity.abandoned(agent.status.clone(), linger).await;
-        info!(linger_seconds = linger.as_secs(), "no request within the linger");
+        info!(linger_seconds = linger.as_secs(), "no request was open for this time after the run");
         let (reply, answer) = oneshot::channel();
         let finish = Command::Request { event: Event::Finish, reply };
         // If a run was started meanwhile, the runner refuses to finish. Then wait again.

@@ -47,7 +47,7 @@ impl HelperFolder {
         Ok(created)
     }
 
-    /// Its absolute path.
+    /// The absolute path of this folder.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Writes how the run ended to the container's termination message. A master can read it after the agent has ended.
+//! Writes how the run ended to the container's termination message, which a master can read after the agent has ended.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -20,8 +20,8 @@ pub fn leave(status: &RunStatus, file: &Path) {
     }
 }
 
-/// The message as JSON of at most [`LAST_WORDS_BYTES`]. If the message would be longer, it contains only the end of
-/// stderr and the beginning of a reason.
+/// The message as JSON of at most [`LAST_WORDS_BYTES`]. A long message is cut: it contains only the end of stderr and
+/// the beginning of the reason.
 pub fn message(mut words: LastWords) -> Vec<u8> {
     let tail = &words.exit.stderr_tail;
     words.exit.stderr_tail = text::end(tail, room(&words, tail)).to_owned();

@@ -56,8 +56,8 @@ const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
 /// Maximum number of requests in the runner's queue. Further requests wait in their connections.
 const COMMANDS_MAX: usize = 64;
 
-/// Exit code of an agent that could not start: a bad command line, a port that is taken, or a machine that lacks
-/// something. The code is not 1, because an agent exits with 1 after a Python script that raised an exception.
+/// Exit code of an agent that could not start, for example because of a bad command line or a port that is taken. The
+/// code is not 1, because an agent exits with 1 after a Python script that raised an exception.
 const NOT_STARTED: u8 = 2;
 
 /// Runs the program `agent`.
@@ -110,7 +110,7 @@ fn run_agent(config: Config) -> u8 {
 /// Runs the agent until it ends, and returns the exit code.
 ///
 /// # Errors
-/// Fails if the agent could not start, or could not join a job.
+/// The agent could not start, or could not join a job.
 async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let machine = config.join.take().map(Machine::prepare).transpose()?;
     config.listen = config.listen.or(machine.as_ref().map(Machine::address));
@@ -139,7 +139,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let address = listener.local_addr().context("read the address of the listening socket")?;
 
     let helper = HelperFolder::create(&folders)
-        .inspect_err(|error| warn!(%error, "scripts cannot import muster: its folder cannot be created"))
+        .inspect_err(|error| warn!(%error, "scripts cannot import muster: the folder of muster.py cannot be created"))
         .ok();
     let path = helper.as_ref().map(|folder| folder.path().to_owned());
     let entrypoint_words = entrypoint.len();
@@ -203,7 +203,7 @@ fn check_work_dir(work_dir: &Path) -> anyhow::Result<()> {
 }
 
 /// A pod's agent reserves the full capacity of its logs. Local agents share a disk, and most of them print little. So
-/// each reserves only enough for the traceback of a script that fails because the disk is full.
+/// each local agent reserves only enough for the traceback of a script that fails because the disk is full.
 fn log_size(capacity: NonZeroU64, supervision: Supervision) -> LogSize {
     let reserved = match supervision {
         Supervision::Pod => capacity.get(),

@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// One of exec.py's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Both, line by line in order of arrival.
+    /// Both outputs, line by line in order of arrival.
     Both,
     /// Standard output.
     Stdout,
@@ -109,7 +109,7 @@ impl Output {
 /// Reserves the disk space of the logs. If this fails, the logs work until the disk is full.
 fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
     if let Err(error) = logs.into_iter().try_for_each(|log| log.reserve(bytes)) {
-        warn!(%error, bytes, "cannot reserve disk space for the output; a full disk may lose some of it");
+        warn!(%error, bytes, "cannot reserve disk space for the output; if the disk is full, output may be lost");
     }
 }
 
@@ -125,8 +125,8 @@ pub fn stderr_tail(stderr: &[u8]) -> String {
     text[begin..].to_owned()
 }
 
-/// One log, and a watch channel that holds its end offset. The mutex is held during one read or write, and never across
-/// an await.
+/// One log, and a watch channel that contains the log's end offset. The mutex is locked during one read or write, and
+/// never across an await.
 #[derive(Debug)]
 pub struct StreamLog {
     log: Mutex<BoundedLog>,
@@ -153,7 +153,7 @@ impl StreamLog {
         self.end.send_replace(end);
     }
 
-    /// The offset of the first kept byte from `offset` on; the log's end if there is none.
+    /// The offset of the first kept byte from `offset` on, or the log's end if no such byte is kept.
     pub fn next_kept(&self, offset: u64) -> u64 {
         self.lock().next_kept(offset)
     }

@@ -1,5 +1,5 @@
 //! Copies the run's output to the agent's stdout and stderr, for `kubectl logs`. A reader that stops reading does not
-//! delay exec.py or the agent. The reader loses the bytes that the logs cannot keep. A note gives their number.
+//! delay exec.py or the agent. The reader loses the bytes that the logs cannot keep. A note shows how many.
 
 use std::io;
 use std::sync::Arc;

@@ -137,7 +137,7 @@ fn has_ended(child: Pid) -> bool {
     matches!(waitid(WaitId::Pid(child), LOOK), Ok(Some(_)))
 }
 
-/// Looks at children without reaping them.
+/// Options with which `waitid` looks at children and does not reap them.
 const LOOK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 
 /// Whether a process is a child of the agent that has not been reaped.

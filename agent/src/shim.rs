@@ -40,11 +40,11 @@ pub struct Shim {
 pub fn become_command(shim: Shim) -> u8 {
     let Shim { agent, command, path } = shim;
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        return fail(&format!("cannot tie the run to its agent: {error}"), CANNOT_EXECUTE);
+        return fail(&format!("cannot ask the kernel to end the run with its agent: {error}"), CANNOT_EXECUTE);
     }
     // If the agent died before the line above, the kernel does not kill this process.
     if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(agent) {
-        return fail("the agent that started this run is gone", CANNOT_EXECUTE);
+        return fail("the agent that started this run has ended", CANNOT_EXECUTE);
     }
     let command = with_installed_python(command, |program| is_on_path(program, path.as_deref()));
     let (program, arguments) = command.split_first().expect("the command line was checked when it was parsed");
@@ -61,8 +61,7 @@ pub fn become_command(shim: Shim) -> u8 {
     fail(&format!("{}{why}", cannot_start(program)), code)
 }
 
-/// Replaces `python` by `python3` if only `python3` is installed. `python` is the first word of the command. After an
-/// image's ENTRYPOINT, it is the word before the script.
+/// Replaces the word `python` by `python3` if only `python3` is installed.
 fn with_installed_python(mut command: Vec<OsString>, is_installed: impl Fn(&str) -> bool) -> Vec<OsString> {
     let [python, python3] = PYTHONS;
     if let Some(place) = place_of_plain_python(&command)
@@ -74,7 +73,8 @@ fn with_installed_python(mut command: Vec<OsString>, is_installed: impl Fn(&str)
     command
 }
 
-/// The index of the word `python`, which `python3` may replace.
+/// The index of the word `python` that `python3` may replace: the first word of the command, or else the word before
+/// the script.
 fn place_of_plain_python(command: &[OsString]) -> Option<usize> {
     let place = if command[0] == PYTHONS[0] { Some(0) } else { place_of_python(command) };
     place.filter(|place| command[*place] == PYTHONS[0])

@@ -25,7 +25,7 @@ def ranks(world, global_batch=96):
 
 
 def boundary(jobs, step):
-    """One step of all ranks, with the sum that the all-reduce gives them."""
+    """Completes one step on all ranks, as an all-reduce does. Returns the results of `step`, by rank."""
     signals = [job.signal() for job in jobs]
     summed = [sum(numbers) for numbers in zip(*signals)]
     return [job.step(step, summed) for job in jobs]
@@ -100,13 +100,13 @@ class Agreement(unittest.TestCase):
                     left = boundary(jobs, step)
                     self.assertEqual(left, [step >= min(told)] * world)
 
-    def test_a_later_notice_withdraws_an_earlier_one(self):
+    def test_a_notice_without_leave_withdraws_an_earlier_leave(self):
         jobs = ranks(2)
         jobs[1]._on_notice({"leave": True})
         jobs[1]._on_notice({"leave": False, "split": None})
         self.assertEqual(boundary(jobs, 1), [False, False])
 
-    def test_a_split_is_used_when_every_rank_has_it(self):
+    def test_a_split_is_used_one_step_after_all_ranks_have_it(self):
         dice = random.Random(2)
         for _ in range(200):
             jobs = ranks(4)
@@ -116,7 +116,7 @@ class Agreement(unittest.TestCase):
                     if at == step:
                         job._on_notice({"split": {"version": 1, "sizes": [60, 20, 10, 6]}})
                 boundary(jobs, step)
-                expected = [60, 20, 10, 6] if step >= max(told) else [24] * 4
+                expected = [60, 20, 10, 6] if step > max(told) else [24] * 4
                 self.assertEqual([job.batch for job in jobs], expected)
 
     def test_ranks_with_two_versions_of_a_split_wait_for_the_newer_one(self):
@@ -130,18 +130,50 @@ class Agreement(unittest.TestCase):
             for job in jobs:
                 job._on_notice({"split": new})
             boundary(jobs, 2)
+            boundary(jobs, 3)
             self.assertEqual([job.sizes for job in jobs], [[6, 50, 40]] * 3)
 
-    def test_a_split_between_signal_and_step_waits_for_the_next_step(self):
-        (job,) = ranks(1)
-        summed = job.signal()
-        job._on_notice({"split": {"version": 1, "sizes": [96]}})
-        job.step(1, (summed[0], 1.0))
-        self.assertEqual(job._split, 0)
-        boundary([job], 2)
-        self.assertEqual(job._split, 1)
+    def test_versions_0_1_and_2_on_three_ranks_change_no_rank(self):
+        jobs = ranks(3)
+        for version in (1, 2):
+            jobs[version]._on_notice({"split": {"version": version, "sizes": [60, 30, 6]}})
+        for step in range(5):
+            boundary(jobs, step)
+            self.assertEqual([job._split for job in jobs], [0] * 3)
 
-    def test_a_split_for_another_number_of_ranks_or_another_batch_is_refused(self):
+    def test_all_ranks_change_to_a_version_at_the_same_step_and_only_if_all_have_it(self):
+        dice = random.Random(3)
+        for world in (1, 2, 3, 4, 8):
+            for _ in range(200):
+                jobs, received, used = ranks(world), [0] * world, 0
+                for step in range(20):
+                    for rank, job in enumerate(jobs):
+                        if received[rank] < 5 and dice.random() < 0.2:
+                            received[rank] += dice.randint(1, 5 - received[rank])
+                            job._on_notice({"split": {"version": received[rank], "sizes": job.sizes}})
+                    boundary(jobs, step)
+                    self.assertEqual([job._split for job in jobs], [jobs[0]._split] * world, received)
+                    if jobs[0]._split != used:
+                        used = jobs[0]._split
+                        self.assertEqual(received, [used] * world)
+                for job in jobs:
+                    job._on_notice({"split": {"version": 5, "sizes": job.sizes}})
+                for step in range(20, 23):
+                    boundary(jobs, step)
+                self.assertEqual([job._split for job in jobs], [5] * world)
+
+    def test_a_split_that_arrives_between_signal_and_step_does_not_change_this_step(self):
+        (job,) = ranks(1)
+        used = []
+        for step in range(6):
+            summed = job.signal()
+            if step in (0, 2):
+                job._on_notice({"split": {"version": 1 + step, "sizes": [96]}})
+            job.step(step, summed)
+            used.append(job._split)
+        self.assertEqual(used, [0, 0, 1, 1, 3, 3])
+
+    def test_a_split_with_invalid_sizes_or_for_another_number_of_ranks_or_another_batch_is_refused(self):
         (job,) = ranks(1)
         for sizes in ([48, 48], [95], [96.0], [-1, 97]):
             with self.assertRaisesRegex(ValueError, "does not fit 1 ranks and a batch of 96"):
@@ -187,11 +219,12 @@ class Sampling(unittest.TestCase):
         self.assertEqual(batches(1), batches(2))
         self.assertEqual(batches(1), batches(3))
 
-    def test_the_last_batch_is_shrunk_in_proportion(self):
+    def test_a_short_last_batch_is_divided_in_proportion_to_the_split(self):
         jobs = ranks(3)
         for job in jobs:
             job._on_notice({"split": {"version": 1, "sizes": [48, 36, 12]}})
-        boundary(jobs, 1)
+        for step in range(2):
+            boundary(jobs, step)
         samplers = [job.sampler(96 + 8, seed=1) for job in jobs]
         self.assertEqual([len(sampler.take()[0]) for sampler in samplers], [48, 36, 12])
         last = [sampler.take() for sampler in samplers]
@@ -211,7 +244,7 @@ class Sampling(unittest.TestCase):
         self.assertEqual(sorted(sampler.take()[0].tolist()), list(range(10)))
         self.assertEqual(sampler.state(), (1, 0))
 
-    def test_a_restored_sampler_continues(self):
+    def test_a_restored_sampler_continues_with_the_next_batch(self):
         first, second = (ranks(1)[0].sampler(500, seed=3) for _ in range(2))
         for _ in range(8):
             first.take()
@@ -233,12 +266,12 @@ class Counting(unittest.TestCase):
         progress = job._progress()["progress"]
         return progress["split"], progress["steps"], progress["samples"]
 
-    def test_the_first_step_of_a_split_and_short_batches_do_not_count(self):
+    def test_the_first_step_of_a_split_and_short_batches_are_not_counted(self):
         (job,) = ranks(1)
         sampler = job.sampler(96 * 3 + 1, seed=1)
         counts = []
         for step in range(6):
-            if step == 4:
+            if step == 3:
                 job._on_notice({"split": {"version": 1, "sizes": [96]}})
             sampler.take()
             boundary([job], step)
@@ -256,7 +289,7 @@ class Counting(unittest.TestCase):
 
 
 class Wire(unittest.TestCase):
-    def test_after_a_notice_the_script_exits_with_code_75(self):
+    def test_after_a_notice_to_leave_the_script_exits_with_code_75(self):
         script = Script(self, TRAIN_UNTIL_LEAVING, RANK="0", WORLD_SIZE="1", MUSTER_GENERATION="1.2")
         self.assertEqual(script.receive(), {"hello": 1})
         self.assertEqual(script.receive()["progress"]["generation"], "1.2")
@@ -323,7 +356,7 @@ class Wire(unittest.TestCase):
         self.assertEqual(code, 75)
         self.assertEqual(err.count("muster: ignored a message of the agent"), 4, err)
 
-    def test_children_inherit_neither_the_socket_nor_the_handler_of_sigterm(self):
+    def test_a_child_program_has_no_socket_and_a_forked_child_ends_on_sigterm(self):
         code = """
             import signal, subprocess
             job = muster.Job(96)
@@ -357,7 +390,7 @@ class Wire(unittest.TestCase):
 
 
 class Chief(unittest.TestCase):
-    """The other ranks wait until the chief listens, for at most a second."""
+    """Ranks other than 0 wait until the chief listens, for at most a second."""
 
     def script(self, port, rank):
         cluster = {"cluster": {"worker": [f"127.0.0.1:{port}", "127.0.0.1:1"]}}
@@ -379,7 +412,7 @@ class Chief(unittest.TestCase):
             server.settimeout(DEADLINE_SECONDS)
             server.accept()[0].close()
 
-    def test_a_rank_waits_at_most_a_second(self):
+    def test_every_rank_continues_if_the_chief_never_listens(self):
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             for rank in (0, 1):

@@ -21,7 +21,8 @@ DEADLINE_SECONDS = 60
 
 
 def free_ports(count):
-    """Ports that are free on all addresses, because TensorFlow listens on all. Linux uses higher ports for clients."""
+    """Ports that are free on all addresses, because TensorFlow listens on all addresses. Linux gives higher ports to
+    clients."""
     ports = []
     while len(ports) < count:
         port = random.randrange(20000, 32768)
@@ -34,7 +35,8 @@ def free_ports(count):
 
 
 def start(folder, rank, ports, generation):
-    """One worker: its process, and the agent's end of its socket."""
+    """Starts one worker, or the whole training in one process if there are no `ports`. Returns the process and the
+    agent's end of the socket."""
     agent, inherited = socket.socketpair()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "agent/python"), "PYTHONUNBUFFERED": "1"}
     if ports:
@@ -57,8 +59,8 @@ def start(folder, rank, ports, generation):
 
 
 def last_step(worker, leave_after):
-    """Reads a worker's messages to the end. After step `leave_after`, asks the worker to leave: by a notice if the step
-    is below 50, otherwise by SIGTERM."""
+    """Reads a worker's messages to the end, and returns its last step. After step `leave_after`, asks the worker to
+    leave: by a notice if `leave_after` is below 50, otherwise by SIGTERM."""
     (process, agent), step = worker, None
     for line in agent.makefile("r"):
         message = json.loads(line)

@@ -13,15 +13,15 @@ use bytes::Bytes;
 use protocol::agent::CodeStatus;
 use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Hasher, Manifest, MissingBlobs, Sha256};
 
-/// The agent's own folder in the working directory. No path of a manifest is in it.
+/// The agent's own folder in the working directory. Manifests with paths in this folder are invalid.
 const FOLDER: &str = ".muster";
 /// The file of an arriving blob. The file gets the blob's name when the blob is complete and verified.
 const UNFINISHED: &str = "unfinished";
-/// Modes of files in the working directory.
+/// Modes of the code's files in the working directory.
 const MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
-/// Why code is refused.
+/// Why a request about code fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
     /// The manifest has another id.
@@ -38,7 +38,7 @@ pub enum CodeError {
     /// The stream of blobs is wrong.
     #[error(transparent)]
     Blobs(#[from] BlobError),
-    /// A file or folder of the script has a path that the code needs.
+    /// Something else has the path of a file or folder of the code.
     #[error("{0:?} is in the way of the job's code: remove it, or rename the file of the code")]
     InTheWay(PathBuf),
     /// A file cannot be read or written.
@@ -66,7 +66,7 @@ pub struct CodeFolder {
 }
 
 impl CodeFolder {
-    /// A working directory to which no code was delivered.
+    /// The state of a working directory before the first delivery.
     pub fn new(work_dir: PathBuf) -> Self {
         Self { work_dir, incoming: None, staged: None, placed: None }
     }
@@ -187,8 +187,8 @@ impl CodeFolder {
         Ok(MissingBlobs::default())
     }
 
-    /// A folder of the agent. It is inside the working directory, so that a rename can move a file from here to its
-    /// place.
+    /// A folder for code that is not in place yet. It is inside the working directory, so that a rename can move a file
+    /// to its place.
     fn folder(&self, name: &str) -> PathBuf {
         self.work_dir.join(FOLDER).join(name)
     }
@@ -198,7 +198,8 @@ fn is(code: &Option<Code>, id: CodeId) -> bool {
     code.as_ref().is_some_and(|code| code.id == id)
 }
 
-/// Creates one file for each file of the manifest, with its mode. The name of each file is its index in the manifest.
+/// Creates one file for each file of the manifest, with its mode. The file's name is its index in the manifest. Removes
+/// the folder `blobs`.
 fn stage(manifest: &Manifest, blobs: &Path, staged: &Path) -> io::Result<()> {
     match fs::remove_dir_all(staged) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

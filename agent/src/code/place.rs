@@ -30,8 +30,8 @@ impl<'a> Change<'a> {
         Self { work_dir, new, going }
     }
 
-    /// A path that the new code needs, and that a file or folder of the script has. Links to folders are not followed,
-    /// because a link may lead out of the working directory.
+    /// A path of the new code at which something else is in the way: a folder in place of a file, or a file or link in
+    /// place of a folder. A link to a folder is not used as a folder, because it may lead out of the working directory.
     pub(super) fn obstacle(&self) -> Option<PathBuf> {
         let mut folders = BTreeSet::new();
         for file in self.new.files() {
@@ -46,7 +46,7 @@ impl<'a> Change<'a> {
         taken.find(|path| fs::symlink_metadata(path).is_ok())
     }
 
-    /// Whether this folder contains only files of the earlier code that the new code does not have.
+    /// Whether this folder will be empty after [`Change::apply`] has removed the files that only the earlier code has.
     fn will_vanish(&self, folder: &str) -> bool {
         let prefix = format!("{folder}/");
         let is_ours = self.going.range(prefix.as_str()..).next().is_some_and(|gone| gone.starts_with(&prefix));
@@ -95,7 +95,7 @@ impl<'a> Change<'a> {
 }
 
 /// Gives a new file a later modification time than the old file, if there is an old file. Python compares these times
-/// in whole seconds. If time and size are equal, Python runs the compiled form of the old source.
+/// in whole seconds. If both files have the same time and size, Python runs the compiled form of the old file.
 fn make_newer(new: &Path, old: &Path) -> io::Result<()> {
     let Ok(old) = fs::symlink_metadata(old) else { return Ok(()) };
     if fs::metadata(new)?.mtime() > old.mtime() {

@@ -40,7 +40,7 @@ pub struct JoinOptions {
 pub struct Endpoint {
     /// A name or an address, without brackets.
     pub host: String,
-    /// Absent: the default of the program that listens there.
+    /// `None`: the default port of the program that listens there.
     pub port: Option<u16>,
 }
 
@@ -68,7 +68,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The flags of the command line that concern joining.
+/// The flags that concern joining.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct JoinFlags {
     pub(super) master: Option<Endpoint>,

@@ -27,7 +27,7 @@ pub(super) struct Setting {
     /// Its environment variable, if it has one.
     pub(super) variable: Option<&'static str>,
     pub(super) default: Default,
-    /// A noun phrase or an imperative.
+    /// The help: a noun phrase or an imperative.
     pub(super) help: &'static str,
     /// Applies a value.
     pub(super) set: fn(&mut Config, Given<'_>) -> Result<(), UsageError>,
@@ -59,7 +59,7 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Command,
         variable: Some("MUSTER_COMMAND"),
         default: Default::Value("python exec.py"),
-        help: "What a run executes; the variable is split at spaces",
+        help: "Command that each run executes; the value of the variable is split at spaces",
         set: |config, given| {
             config.command = given.text.to_string_lossy().split_whitespace().map(OsString::from).collect();
             Ok(())
@@ -69,7 +69,7 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--listen", "ADDR"),
         variable: Some("MUSTER_LISTEN"),
         default: Default::Described("127.0.0.1:7896; [::]:7896 with a token or as process 1 of a container"),
-        help: "Address and port for HTTP; port 0 takes a free one, and [::] takes IPv4 too",
+        help: "Address and port for HTTP; port 0 means any free port, and [::] includes IPv4",
         set: |config, given| {
             given.parsed("an address and port, such as 0.0.0.0:7896").map(|listen| config.listen = Some(listen))
         },
@@ -112,7 +112,7 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--termination-grace", "SECONDS"),
         variable: Some(MUSTER_TERMINATION_GRACE_SECONDS),
         default: Default::Value("30"),
-        help: "Time from SIGTERM to SIGKILL for the agent itself; its run gets most of it",
+        help: "Time from SIGTERM to SIGKILL for the agent itself; the run gets most of this time",
         set: |config, given| given.seconds().map(|grace| config.termination_grace = grace),
     },
     Setting {
@@ -136,7 +136,7 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Switch("--supervised"),
         variable: Some("MUSTER_SUPERVISED"),
         default: Default::Off,
-        help: "Print only the address on stdout, not the output; exit when stdin ends",
+        help: "Print only the agent's address on stdout, and not the run's output; exit when stdin is closed",
         set: |config, given| given.supervision().map(|supervision| config.supervision = supervision),
     },
 ];
@@ -169,7 +169,7 @@ static JOIN_SETTINGS: [JoinSetting; 7] = [
     JoinSetting {
         flag: "--worker-num",
         value: "MIN:MAX",
-        help: "How many machines the job needs at least, and takes at most; or one number for both",
+        help: "Minimum and maximum number of machines of the job; one number means both",
         set: |flags, given| {
             let WorkerNum { min, max } = flags.note(given, "a number such as 2, or MIN:MAX such as 1:2")?;
             flags.options.workers = Some(Workers { min: min.unwrap_or(max), max });
@@ -179,13 +179,13 @@ static JOIN_SETTINGS: [JoinSetting; 7] = [
     JoinSetting {
         flag: "--address",
         value: "HOST:PORT",
-        help: "Where the master and the other machines reach this one [default: this machine's address towards the master, port 7896]",
+        help: "Address at which the master and the other machines reach this machine [default: the address from which this machine connects to the master, port 7896]",
         set: |flags, given| flags.note(given, "HOST:PORT").map(|address| flags.options.address = Some(address)),
     },
     JoinSetting {
         flag: "--lease",
         value: "DURATION",
-        help: "How long a machine may be silent before it is lost; its script is killed after three times as long [default: 5s]",
+        help: "How long a machine may be silent before the master takes it for lost; after three times as long, the machine's agent kills the script [default: 5s]",
         set: |flags, given| flags.note_seconds(given).map(|lease| flags.options.lease_seconds = Some(lease)),
     },
     JoinSetting {

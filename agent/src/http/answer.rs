@@ -41,7 +41,7 @@ pub(super) enum Failure {
     Framing,
     #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
     Unauthorized,
-    #[error("this route takes only {allowed}")]
+    #[error("this route accepts only {allowed}")]
     Method { allowed: Method },
     #[error("{0}")]
     Query(String),

@@ -47,7 +47,7 @@ pub(super) async fn receive(id: CodeId, request: Request<Incoming>, agent: &Agen
 async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), Failure> {
     loop {
         let frame = timeout(BODY_TIME, body.frame()).await;
-        let frame = frame.map_err(|_| Failure::BodyLost(format!("no part for {} s", BODY_TIME.as_secs())))?;
+        let frame = frame.map_err(|_| Failure::BodyLost(format!("no bytes for {} s", BODY_TIME.as_secs())))?;
         match frame {
             None => return Ok(()),
             Some(Err(error)) => return Err(Failure::BodyLost(error.to_string())),
@@ -103,7 +103,8 @@ async fn change_locked<T: Send + 'static>(
     work.await.map_err(|_| Failure::Ending)?
 }
 
-/// Refuses an environment in which the command's Python is not installed.
+/// If the command begins with `python`, refuses an environment whose PATH has neither `python` nor `python3`. Words of
+/// an ENTRYPOINT may come before `python`.
 pub(super) fn find_python(agent: &Agent, changes: &EnvChanges) -> Result<(), Failure> {
     let environment = agent.template.environment_with(changes);
     let path = environment.get(OsStr::new("PATH")).map(AsRef::as_ref);

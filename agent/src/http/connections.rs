@@ -1,4 +1,5 @@
-//! Limits the number of connections. At the limit, a new connection replaces the oldest unauthenticated one.
+//! Limits the number of connections. At the limit, a new connection replaces the oldest unauthenticated
+//! connection.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,11 +30,11 @@ impl Authenticated {
 #[derive(Debug, Default)]
 pub(super) struct Connections(VecDeque<Connection>);
 
-/// An accepted connection. Dropping it closes the connection.
+/// An accepted connection.
 #[derive(Debug)]
 struct Connection {
     authenticated: Authenticated,
-    /// `is_closed` is true when the connection has ended by itself.
+    /// Dropping this sender evicts the connection. `is_closed` is true when the connection has ended by itself.
     alive: oneshot::Sender<Infallible>,
 }
 

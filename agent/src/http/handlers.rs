@@ -1,4 +1,4 @@
-//! One function for each route. It reads the request, asks the runner, and builds the answer.
+//! A function for each route, except those for code. Each function reads a request and builds the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,8 +92,8 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     ask(agent, |reply| Command::Warm { request, reply }).await
 }
 
-/// First waits until the code of the newest start is in place. The status shows the new environment before that, so a
-/// master may send this request too early.
+/// Starts the run. First puts the code of the newest start in place, or waits until `/config` has done so: the status
+/// shows `configured` earlier, so a master may send this request before the code is in place.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(request).generation()?;
     let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
@@ -114,14 +114,14 @@ pub(super) async fn finish(agent: &Agent) -> Result {
     ask_runner(agent, Event::Finish).await
 }
 
-/// Without `after`, answers at once. With `after`, waits until the status has a different number. If `after` comes from
-/// an earlier agent at this address, the numbers already differ.
+/// Without `after`, answers at once. With `after`, waits until the status has a different number. An `after` from an
+/// earlier agent at this address usually differs, and is then answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let _open = agent.polls.begin();
     let query = Query::of(request);
     let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
     if let Some(renewal) = renewal {
-        // Sending fails if the agent is ending. It then has no run to keep alive, but still reports the last run's end.
+        // Sending fails if the agent is ending. An ending agent has no run to keep alive, but still answers.
         let _ = agent.commands.send(Command::Renew(renewal)).await;
     }
     let mut status = agent.status.clone();
@@ -157,7 +157,7 @@ pub(super) async fn read_body(body: Incoming, limit: usize) -> std::result::Resu
     }
 }
 
-/// Sends a request to the runner and returns its reply.
+/// Sends a request to the runner, and returns the runner's reply as an answer.
 async fn ask_runner(agent: &Agent, event: Event) -> Result {
     ask(agent, |reply| Command::Request { event, reply }).await
 }

@@ -59,8 +59,8 @@ const BACKLOG: u32 = 4096;
 /// How long to wait after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Silence after which the kernel probes a client, the pause between probes, and their number. Without probes, the
-/// connection of a vanished machine would stay open for ever, and the agent would never end by itself.
+/// Silence after which the kernel probes a client, the pause between probes, and the number of probes. Without probes,
+/// the connection of a vanished machine would stay open for ever, and the agent would never end by itself.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
@@ -115,7 +115,7 @@ pub struct ListenError {
 /// Listens on the first address whose kind (IPv4 or IPv6) this machine supports.
 ///
 /// # Errors
-/// The kernel's error for this address. If the machine supports no kind, the error for the last address.
+/// The kernel's error for this address. If the machine supports no kind, the kernel's error for the last address.
 pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, ListenError> {
     let (last, others) = addresses.split_last().expect("there is an address");
     for address in others {

@@ -75,7 +75,7 @@ impl<'a> Query<'a> {
         if grace <= Duration::from_secs(GRACE_MAX_SECONDS) { Ok(Some(grace)) } else { Err(bad(name, text, expected)) }
     }
 
-    /// The number of the status that a long poll has seen.
+    /// The number of the newest status that the sender of a long poll has seen.
     pub(super) fn after(&self) -> Result<Option<u64>, Failure> {
         self.parse("after", "a whole number")
     }

@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long the master's first request waits for the master's answer to this agent's message.
+/// How long a master's first request waits for the token, which comes with the master's answer to this agent's message.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The SHA-256 of a token.

@@ -51,7 +51,7 @@ pub(super) enum CallError {
     #[error("{}", .0.detail)]
     Refused(Problem),
     /// Some other program has answered with this status.
-    #[error("the program that answers is not a master: {0}")]
+    #[error("the program that answers is not a master: its answer has status {0}")]
     NoMaster(StatusCode),
 }
 

@@ -1,6 +1,6 @@
-//! Joins a job from a bare machine. If no master asks for the agent's status for the length of one lease, the agent
-//! sends its only message: "I am here". With this message, it joins, returns after its machine was cut off, and reports
-//! to a new master.
+//! Joins a job from a bare machine. The agent's only message to a master is: "I am here". The agent sends this message
+//! to join, and again each time that no master has asked for its status for one lease. So it also returns after its
+//! machine was cut off, and reports to a new master.
 
 mod call;
 mod port;
@@ -202,7 +202,7 @@ impl Member {
         }
     }
 
-    /// The outcome of a job that no longer exists. `None` if the message can be repeated.
+    /// The outcome of a job that no longer exists. `None` if the agent can repeat its message.
     ///
     /// # Errors
     /// Fails if the master has never accepted this agent, and would refuse the same message again.
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_code_reflects_the_outcome_of_the_job() {
+    fn the_exit_code_of_an_agent_depends_on_the_outcome_of_the_job_and_on_its_last_run() {
         let codes = [JobState::Succeeded, JobState::Failed, JobState::Cancelled]
             .map(|outcome| [0, 1, 143].map(|own| exit_code(outcome, own)));
         assert_eq!(codes, [[0, 0, 0], [1, 1, 143], [1, 1, 143]]);

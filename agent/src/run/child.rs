@@ -65,9 +65,9 @@ pub struct Start {
 /// The reading ends of a main process's output.
 #[derive(Debug)]
 pub struct Pipes {
-    /// Its stdout.
+    /// The main process's stdout.
     pub stdout: pipe::Receiver,
-    /// Its stderr.
+    /// The main process's stderr.
     pub stderr: pipe::Receiver,
 }
 

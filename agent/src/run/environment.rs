@@ -36,8 +36,8 @@ pub enum ConfigError {
     Env(#[from] EnvError),
 }
 
-/// Reads the body of `/config`. The value of a variable is a string, or the text of a number or boolean. For an object
-/// or array, it is the compact JSON, with keys and numbers as they were sent. `null` removes the variable.
+/// Reads the body of `/config`. The value of a variable is the content of a JSON string, or the compact text of another
+/// JSON value, with keys and numbers as they were sent. `null` removes the variable.
 ///
 /// # Errors
 /// All of [`ConfigError`].
@@ -85,7 +85,7 @@ fn compact(json: &str) -> String {
     text
 }
 
-/// The environment of a run: `own` with these changes.
+/// The environment of a run: `own` with these changes, and with the peers in `no_proxy`.
 pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment {
     let mut environment = own.clone();
     for (name, value) in changes {
@@ -99,14 +99,14 @@ pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment
     environment
 }
 
-/// Adds the hosts in [`MUSTER_NO_PROXY`] to `no_proxy`. Otherwise gRPC would ask the proxy for the peers, and
-/// TensorFlow would wait for them silently and without a limit.
+/// If a proxy is set, adds the hosts in [`MUSTER_NO_PROXY`] to `no_proxy`. Otherwise gRPC would connect to the peers
+/// through the proxy, and TensorFlow would wait for the peers silently and without a limit.
 fn keep_peers_off_the_proxy(environment: &mut Environment) {
     let get = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
     let (true, Some(peers)) = (PROXIES.into_iter().any(|name| get(name).is_some()), get(MUSTER_NO_PROXY)) else {
         return;
     };
-    // Some programs read `no_proxy` and others `NO_PROXY`, so each gets all hosts.
+    // Some programs read `no_proxy` and others `NO_PROXY`, so both variables get all hosts.
     let lower = get("no_proxy").or(get("NO_PROXY"));
     let upper = get("NO_PROXY").or(get("no_proxy"));
     let mut added = vec![("no_proxy", joined(lower, peers)), ("NO_PROXY", joined(upper, peers))];

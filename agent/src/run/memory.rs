@@ -83,8 +83,8 @@ impl Memory {
 }
 
 /// Whether memory ran out: the main process was killed, but not by the agent, and the counter rose during the run. The
-/// counter names no process. So the result is also true if the kernel killed another process of the cgroup, and a user
-/// killed the run.
+/// counter names no process. So the result is also true if a user killed the run after the kernel had killed another
+/// process of the cgroup.
 pub fn ran_out(outcome: &ExitOutcome, cause: Cause, before: Option<u64>, after: Option<u64>) -> bool {
     let was_killed = matches!(outcome, ExitOutcome::Signal(SIGKILL) | ExitOutcome::Code(KILLED));
     let has_risen = before.zip(after).is_some_and(|(before, after)| before < after);

@@ -66,7 +66,7 @@ impl RunOutput {
                 if *deadline.get_or_insert(now + DRAIN_LIMIT) > now {
                     return None;
                 }
-                warn!("a process that the run did not start holds its output open; reading is given up");
+                warn!("a process outside the run keeps the run's output open; the rest of the output is not read");
                 task.abort();
                 Some(*stderr_from)
             }

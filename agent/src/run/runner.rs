@@ -179,11 +179,11 @@ impl Runner {
         }
     }
 
-    /// If no master has polled this agent for too long, kills the run or prevents its start. A master may then restart
-    /// the job without this agent.
+    /// If the last poll of a master is too long ago, kills the run or prevents its start. A master may then restart the
+    /// job without this agent.
     fn keep_fence(&mut self) {
         if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
-            warn!("no master has polled this agent for too long: its run is killed");
+            warn!("the last poll of a master is too long ago: the run is killed");
             self.apply(Event::Stop { generation: None, grace: Duration::ZERO });
         }
     }

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The index of the Python that runs the script; the script is the next word. `None` for other commands, such as
+/// The index of the first Python whose next word is a script and not a flag. `None` for other commands, such as
 /// `python -m`, whose errors and needs are unknown.
 pub fn place_of_python(command: &[OsString]) -> Option<usize> {
     command.windows(2).position(|words| is_python(&words[0]) && is_script(&words[1]))

@@ -1,5 +1,6 @@
 //! Whether a run failed before any line of its script ran. Another start would then fail too. The exit code does not
-//! show whether a line ran, but stderr does. If no line ran, it contains only one error of Python or of the shim.
+//! show whether a line ran, but stderr does. If no line ran, stderr contains only an error of Python or of the shim,
+//! perhaps after warnings of Python.
 
 use std::ffi::OsString;
 use std::time::Duration;

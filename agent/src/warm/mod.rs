@@ -198,7 +198,7 @@ impl Warm {
                 stream.into_std()
             }
             Answer::Cold(reason) => Err(io::Error::other(reason)),
-            Answer::Pid(_) => Err(io::Error::other("it answered with a process id")),
+            Answer::Pid(_) => Err(io::Error::other("the interpreter answered with a process id")),
         });
         self.interpreter = match (pid, requests) {
             (Some(pid), Ok(requests)) => Interpreter::Ready { pid, environment, requests },

@@ -30,7 +30,7 @@ pub(super) struct RunRequest<'a> {
 pub(super) enum Answer {
     /// The modules are imported.
     Ready {
-        /// Their names.
+        /// The names of the modules.
         modules: Vec<String>,
         /// The interpreter's resident memory.
         rss_bytes: u64,
@@ -47,10 +47,10 @@ pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Re
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
         if line.len() > ANSWER_BYTES {
-            return Err(io::Error::new(ErrorKind::InvalidData, "its answer is too long"));
+            return Err(io::Error::new(ErrorKind::InvalidData, "the answer is too long"));
         }
         if stream.read_buf(&mut line).await? == 0 {
-            return Err(io::Error::new(ErrorKind::UnexpectedEof, "its Python ended without an answer"));
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, "Python ended without an answer"));
         }
     }
     let answer = serde_json::from_slice(&line)?;

@@ -1,5 +1,5 @@
-//! Raw bytes at the agent's port: malformed requests, contradictory lengths, and connections that stay silent. Valid
-//! requests are answered meanwhile.
+//! Raw bytes at the agent's port: malformed requests, bad lengths, and connections that stay silent. Valid requests are
+//! answered meanwhile.
 
 use fastrand::Rng;
 use std::io::{ErrorKind, Read, Write};
@@ -118,7 +118,7 @@ fn no_malformed_request_causes_a_server_error() {
 }
 
 #[test]
-fn contradictory_lengths_are_refused_and_no_later_request_is_read() {
+fn a_bad_length_or_a_transfer_encoding_is_refused_and_no_later_request_is_read() {
     let agent = Agent::of_shell("true");
     let chunked = "2\r\n{}\r\n0\r\n\r\n";
     let next = "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -143,11 +143,11 @@ fn contradictory_lengths_are_refused_and_no_later_request_is_read() {
         assert_eq!(answers(&request), [400], "{headers}");
         assert_eq!(answers(&format!("{next}{request}")), [200, 400], "{headers}");
     }
-    assert_eq!(agent.status().seq, 1, "nothing was configured");
+    assert_eq!(agent.status().seq, 1, "a refused request has changed the status");
     let proper = "POST /config HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
     let last = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let stream = send(&agent, format!("{proper}{proper}{last}").as_bytes());
-    assert_eq!(codes(&until_closed(stream)), [200; 3], "a request with one length is accepted");
+    assert_eq!(codes(&until_closed(stream)), [200; 3], "the answers to three valid requests");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn silent_connections_are_closed_and_valid_requests_are_answered() {
         }
         open.extend(flood.join().unwrap());
         assert_eq!(agent.request_with("authorization: Bearer abc\r\n", "POST", "/config", "{}").status, 200);
-        assert_eq!(poll.join().unwrap(), 200, "an authenticated connection stays open");
+        assert_eq!(poll.join().unwrap(), 200, "the answer to a request with the token that waited during the flood");
     });
     waits.sort();
     let (p99, slowest) = (waits[waits.len() * 99 / 100], waits[waits.len() - 1]);
@@ -233,7 +233,7 @@ fn a_connection_with_only_refused_requests_is_closed() {
     let began = Instant::now();
     // Every request is complete and refused, so the time limit for a head does not apply.
     while stream.write_all(b"GET /status HTTP/1.1\r\nhost: a\r\n\r\n").is_ok() && !is_closed(&mut stream) {
-        assert!(began.elapsed() < Duration::from_secs(15));
+        assert!(began.elapsed() < Duration::from_secs(15), "still open after {:?}", began.elapsed());
         thread::park_timeout(Duration::from_millis(200));
     }
 }

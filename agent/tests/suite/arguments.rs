@@ -44,7 +44,7 @@ fn references_are_replaced_by_the_rules_of_kubernetes() {
 }
 
 #[test]
-fn words_that_linux_would_refuse_are_not_built() {
+fn expansions_that_are_too_long_for_linux_are_refused() {
     let environment = BTreeMap::from([("BIG".into(), "x".repeat(100_000).into())]);
     let kind = |words: &[OsString]| expanded(words, &environment).map(drop).map_err(|error| error.kind());
     assert_eq!(kind(&["$(BIG)".into()]), Ok(()));
@@ -53,7 +53,7 @@ fn words_that_linux_would_refuse_are_not_built() {
 }
 
 #[test]
-fn an_entrypoint_and_bytes_that_are_not_text_stay_as_they_are() {
+fn the_words_of_an_entrypoint_and_bytes_that_are_not_text_are_not_changed() {
     let bytes = OsString::from_vec(b"\xff$(A)".to_vec());
     let template = RunTemplate {
         command: vec!["$(A)".into(), "$$".into(), "$(A)".into(), bytes],
@@ -67,7 +67,7 @@ fn an_entrypoint_and_bytes_that_are_not_text_stay_as_they_are() {
 }
 
 #[test]
-fn a_run_gets_the_variables_of_its_own_config_and_not_the_address_of_the_api() {
+fn arguments_contain_values_of_the_config_but_not_the_address_of_the_kubernetes_api() {
     let script = r#"echo "$1 ${KUBERNETES_SERVICE_HOST-unset}""#;
     let mut program = program();
     program.args(["--supervised", "--listen", "127.0.0.1:0", "--", "sh", "-c", script, "sh"]);
@@ -81,7 +81,7 @@ fn a_run_gets_the_variables_of_its_own_config_and_not_the_address_of_the_api() {
 
 proptest! {
     #[test]
-    fn a_word_with_doubled_dollars_stays_as_it_was(word in "([$()AB é]|\\$\\(A\\)){0,10}", value in "[$()AB]{0,6}") {
+    fn a_word_whose_dollars_were_doubled_expands_to_the_original_word(word in "([$()AB é]|\\$\\(A\\)){0,10}", value in "[$()AB]{0,6}") {
         prop_assert_eq!(with(&[("A", &value), ("B", &value)], &word.replace('$', "$$")), word);
     }
 

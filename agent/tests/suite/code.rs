@@ -120,7 +120,7 @@ fn the_first_code_is_put_in_place_and_runs() {
     ];
     let code = Code::of(&texts);
     assert_eq!(place.agent.status().code, CodeStatus::default());
-    assert_eq!(place.deliver(&code), 3, "equal files are one blob");
+    assert_eq!(place.deliver(&code), 3, "the number of blobs for four files, of which two are empty");
     assert_eq!(place.files(), files(&texts));
     let mode = |name: &str| fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("run.sh"), mode("src/train.py")), (0o755, 0o644));
@@ -130,7 +130,7 @@ fn the_first_code_is_put_in_place_and_runs() {
     assert_eq!(place.agent.get("/run?generation=1.1").status, 200);
     assert_eq!(place.agent.wait_for_exit().outcome, ExitOutcome::Code(0));
     assert_eq!(place.agent.logs("stdout"), b"h\n");
-    assert_eq!(place.offer(&code), [], "the agent has this code");
+    assert_eq!(place.offer(&code), [], "the agent asks again for blobs of the code in place");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone(
     let same_before = fs::metadata(place.path("same.py")).unwrap().ino();
     let before = place.files();
     let new = Code::of(&[("train.py", "2"), ("same.py", "same"), ("now_folder/x", "x"), ("copy.py", "same")]);
-    assert_eq!(place.deliver(&new), 2, "blobs of files in place are not sent again");
+    assert_eq!(place.deliver(&new), 2, "the number of blobs that are not in place yet");
     assert_eq!(place.files(), before);
     assert_eq!(place.agent.status().code, CodeStatus { staged: Some(new.id()), running: Some(old.id()) });
     assert_eq!(place.configure(&new, "1.1").status, 200);
@@ -180,7 +180,7 @@ fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone(
         ("gone/log", "log"),
     ];
     assert_eq!(place.files(), files(&expected));
-    assert_eq!(fs::metadata(place.path("same.py")).unwrap().ino(), same_before, "an equal file stays");
+    assert_eq!(fs::metadata(place.path("same.py")).unwrap().ino(), same_before, "a file was replaced by an equal file");
     assert!(!place.path("gone/deep").exists());
     assert_eq!(place.agent.status().code, CodeStatus { staged: Some(new.id()), running: Some(new.id()) });
     // A later start can use the old code again.
@@ -201,7 +201,7 @@ fn a_changed_file_has_a_later_time_and_a_file_that_the_script_changed_is_restore
         let new = Code::of(&[("train.py", text), ("settings", "a")]);
         assert_eq!(place.deliver(&new), 2);
         assert_eq!(place.configure(&new, generation).status, 200);
-        assert!(modified() > before, "also within one second");
+        assert!(modified() > before, "the time of the changed file is not later");
         assert_eq!(place.files(), files(&[("train.py", text), ("settings", "a")]));
     }
 }
@@ -214,7 +214,7 @@ fn an_interrupted_delivery_continues_with_the_missing_blobs() {
     let whole = code.stream(&missing);
     let answer = place.put(code.id(), "/blobs", &whole[..whole.len() - 1]);
     assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode));
-    assert_eq!(place.files(), files(&[]), "nothing is in place");
+    assert_eq!(place.files(), files(&[]), "files of an incomplete delivery are in place");
     let left = place.offer(&code);
     assert_eq!(left, missing[2..]);
     let answer = place.put(code.id(), "/blobs", &code.stream(&left));
@@ -268,12 +268,12 @@ fn a_start_after_an_abandoned_start_has_its_own_code() {
 }
 
 #[test]
-fn a_start_with_code_that_has_not_arrived_is_refused_and_succeeds_after_the_delivery() {
+fn a_config_with_code_that_has_not_arrived_is_refused_and_accepted_after_the_delivery() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("train.py", "print('ran')")]);
     let answer = place.configure(&code, "1.1");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
-    assert_eq!(place.agent.status().state, RunState::Idle, "a refused config changes nothing");
+    assert_eq!(place.agent.status().state, RunState::Idle, "a refused config has changed the state");
     let answer = place.put(code.id(), "/blobs", b"");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
     place.deliver(&code);
@@ -281,11 +281,11 @@ fn a_start_with_code_that_has_not_arrived_is_refused_and_succeeds_after_the_deli
     let other = Code::of(&[("train.py", "print('other')")]);
     place.deliver(&other);
     let answer = place.configure(&other, "1.1");
-    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::Conflict), "a start has one code");
+    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::Conflict), "other code, same start");
 }
 
 #[test]
-fn hostile_manifests_are_refused_whole() {
+fn invalid_manifests_are_refused_and_create_no_file() {
     let place = Place::new(&["python3", "train.py"]);
     let (good, blob) = (Code::of(&[("train.py", "x")]), Sha256::of(b"x"));
     let file = |path: &str, size: u64| json!({ "path": path, "sha256": blob, "size": size });
@@ -305,14 +305,14 @@ fn hostile_manifests_are_refused_whole() {
     }
     let other = Code::of(&[("train.py", "y")]);
     let answer = place.put(good.id(), "", serde_json::to_string(&other.manifest).unwrap().as_bytes());
-    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "the manifest has another id");
+    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "a manifest with another id");
     assert_eq!(place.put("..", "", b"{}").status, 404);
     assert_eq!(place.agent.get(&format!("/code/{}", good.id())).status, 405);
     assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn hostile_blobs_are_refused_and_put_nothing_in_place() {
+fn invalid_blobs_are_refused_and_put_nothing_in_place() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("train.py", "content"), ("b", "other")]);
     let missing = place.offer(&code);
@@ -339,7 +339,7 @@ fn hostile_blobs_are_refused_and_put_nothing_in_place() {
 }
 
 #[test]
-fn a_file_of_the_script_in_the_way_is_named_and_links_are_not_followed() {
+fn a_link_in_place_of_a_folder_is_named_and_links_are_not_followed() {
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("x"), "precious").unwrap();
     let place = Place::new(&["python3", "train.py"]);
@@ -352,7 +352,7 @@ fn a_file_of_the_script_in_the_way_is_named_and_links_are_not_followed() {
     let answer = place.configure(&new, "1.1");
     assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode));
     assert!(answer.problem().detail.contains("/data\" is in the way"), "{}", answer.text());
-    assert_eq!(fs::read_to_string(place.path("train.py")).unwrap(), "1", "nothing has changed");
+    assert_eq!(fs::read_to_string(place.path("train.py")).unwrap(), "1", "a refused config has changed the script");
     // Code without files in `data` leaves the link and the folder behind the link alone.
     let without = Code::of(&[("train.py", "3"), ("link", "l")]);
     symlink(outside.path().join("x"), place.path("link")).unwrap();
@@ -377,14 +377,14 @@ fn a_folder_of_the_code_becomes_a_file_unless_the_script_has_files_in_it() {
     place.deliver(&new);
     let answer = place.configure(&new, "1.1");
     assert!(answer.problem().detail.contains("/data\" is in the way"), "{}", answer.text());
-    assert_eq!(place.files(), before, "nothing has changed");
+    assert_eq!(place.files(), before, "a refused config has changed files");
     fs::remove_file(place.path("data/deep/log")).unwrap();
     assert_eq!(place.configure(&new, "1.1").status, 200);
     assert_eq!(place.files(), files(&[("train.py", "2"), ("data", "one file")]));
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_fails_the_delivery_with_its_reason() {
+fn a_delivery_to_a_folder_that_cannot_be_written_fails_with_the_reason() {
     let place = Place::new(&["python3", "train.py"]);
     fs::write(place.path(".muster"), "a file").unwrap();
     let code = Code::of(&[("train.py", "x")]);
@@ -394,7 +394,7 @@ fn a_folder_that_cannot_be_written_fails_the_delivery_with_its_reason() {
 }
 
 #[test]
-fn an_image_without_python_is_refused_before_the_start() {
+fn a_config_is_refused_if_its_path_has_no_python() {
     let folder = tempfile::tempdir().unwrap();
     let mut program = program();
     program.args(["--supervised", "--listen", "127.0.0.1:0", "--", "python", "train.py"]);
@@ -408,5 +408,5 @@ fn an_image_without_python_is_refused_before_the_start() {
     let found = Command::new("python3").args(["-c", program]).output().unwrap();
     let path = json!({ "PATH": String::from_utf8(found.stdout).unwrap() }).to_string();
     let configured = place.agent.post(&format!("/config?generation=1.1&code={}", code.id()), &path);
-    assert_eq!(configured.status, 200, "the job can set PATH");
+    assert_eq!(configured.status, 200, "the answer to a config whose PATH has Python");
 }

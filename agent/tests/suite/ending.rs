@@ -39,7 +39,7 @@ fn a_finished_agent_whose_run_was_stopped_before_it_started_exits_with_code_143(
 }
 
 #[test]
-fn an_agent_does_not_finish_while_something_runs() {
+fn an_agent_refuses_to_finish_while_a_run_is_active() {
     let agent = Agent::of_shell("exec sleep 1000");
     agent.go();
     assert_eq!(agent.post("/finish", "").status, 409);
@@ -70,12 +70,12 @@ fn an_agent_without_requests_ends_by_itself_with_the_code_of_its_run() {
     let mut listening = agent.send("GET", &format!("/status?after={}&wait=4", agent.status().seq), "");
     let mut bytes = Vec::new();
     listening.read_to_end(&mut bytes).unwrap();
-    assert_eq!(crate::support::parse_response(&bytes).status, 200, "an open request outlasts the linger");
+    assert_eq!(crate::support::parse_response(&bytes).status, 200, "the agent cut off an open request");
     assert_eq!(agent.wait_for_end().code(), Some(4));
 }
 
 #[test]
-fn a_bad_command_line_is_refused_with_exit_code_2() {
+fn a_bad_flag_or_variable_is_refused_with_exit_code_2() {
     for (flags, message) in [
         (["--listen", "nowhere"], "error: --listen: \"nowhere\" is not an address and port, such as 0.0.0.0:7896\n"),
         (
@@ -114,7 +114,7 @@ fn a_working_directory_that_does_not_exist_is_refused_with_exit_code_2() {
 
 #[test]
 fn help_and_version_are_printed_on_stdout() {
-    for (flag, begin) in [("--help", "Takes an environment"), ("-V", "agent 0.")] {
+    for (flag, begin) in [("--help", "Starts a command with an environment"), ("-V", "agent 0.")] {
         let output = crate::support::program().arg(flag).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stdout).unwrap().starts_with(begin));

@@ -1,4 +1,5 @@
-//! How the body of a config becomes the environment of a run, and how flags become a configuration.
+//! How the body of a config becomes the environment of a run, and how flags and variables become the agent's
+//! configuration.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ fn value(json: &str) -> Option<String> {
 }
 
 #[test]
-fn json_values_become_the_text_that_was_sent() {
+fn json_strings_are_decoded_and_other_json_values_become_compact_text() {
     for (json, text) in [
         (r#""plain""#, "plain"),
         (r#""a \"quoted\" é \ud83d\ude00""#, "a \"quoted\" é 😀"),
@@ -72,7 +73,7 @@ fn peers_are_added_to_no_proxy_if_a_proxy_is_set() {
     let child = child_environment(&own, &parse_config(peers).unwrap());
     assert_eq!(child[&OsString::from("no_grpc_proxy")], "x,10.0.0.1,10.0.0.2");
     let untouched = environment(&[("http_proxy", "p"), ("no_proxy", "x")]);
-    assert_eq!(child_environment(&untouched, &BTreeMap::new()), untouched, "without peers there is nothing to add");
+    assert_eq!(child_environment(&untouched, &BTreeMap::new()), untouched, "something changed without peers");
 }
 
 fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {
@@ -121,10 +122,10 @@ fn flags_override_variables_and_variables_override_defaults() {
         ("[::]:1", Duration::from_millis(1500))
     );
     assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
-    assert_eq!(config.environment, environment(&[("PATH", "p")]), "Muster's variables are removed");
+    assert_eq!(config.environment, environment(&[("PATH", "p")]), "the environment of the command");
 
     let config = configuration(&["--supervised", "--", "sh", "--listen", "--", "x"], &variables);
-    assert_eq!(config.termination_log, None, "a local agent may be inside another program's container");
+    assert_eq!(config.termination_log, None, "a supervised agent has a termination log");
     assert_eq!(config.command, ["sh", "--listen", "--", "x"]);
 }
 
@@ -136,7 +137,7 @@ fn variables_with_the_prefix_of_the_script_reach_the_script_without_the_prefix()
 }
 
 #[test]
-fn the_words_of_an_entrypoint_keep_their_order_and_leave_the_command_alone() {
+fn the_words_of_an_entrypoint_keep_their_order_and_do_not_change_the_command() {
     let entrypoint = ["--entrypoint=bash", "--entrypoint", "/my script.sh"];
     for command in [&[][..], &["--", "python", "exec.py", "--", "x"]] {
         let config = configuration(&[&entrypoint[..], command].concat(), &[]);

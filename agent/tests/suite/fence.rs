@@ -6,10 +6,10 @@ use protocol::lease::ClockMillis;
 use crate::support::{Agent, wait_until};
 
 fn clock(agent: &Agent) -> u64 {
-    agent.status().clock_ms.expect("the agent reports its clock").0
+    agent.status().clock_ms.expect("the status has no clock").0
 }
 
-/// An agent whose run needs polls, and the time of the agent's clock that the config named.
+/// Starts a run that needs polls. Returns the agent, and the time of the agent's clock that the config named.
 fn started(fence_ms: u64) -> (Agent, u64) {
     let agent = Agent::of_shell("sleep 600 & sleep 600");
     let heard = clock(&agent);
@@ -28,7 +28,7 @@ fn a_run_without_polls_is_killed_with_its_children() {
     let (agent, heard) = started(700);
     let exit = agent.wait_for_exit();
     assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Signal(9), true, false));
-    assert!(clock(&agent) >= heard + 700, "not too early");
+    assert!(clock(&agent) >= heard + 700, "the run was killed before its fence");
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn polls_keep_a_run_alive_but_polls_that_name_an_old_time_do_not() {
     while clock(&agent) < heard + 2000 {
         assert_eq!(renew(clock(&agent)).status, 200);
     }
-    assert_eq!(agent.status().state, RunState::Running, "the run lives longer than its first fence");
+    assert_eq!(agent.status().state, RunState::Running, "the state of a run with polls after its first fence");
     wait_until("the end of the run", || {
         renew(heard);
         (agent.status().state == RunState::Exited).then_some(())
@@ -51,7 +51,7 @@ fn a_run_whose_config_arrives_after_its_fence_is_not_started() {
     assert_eq!(agent.post("/config?generation=1.1&fence_ms=1&heard_ms=0", "{}").status, 200);
     agent.get("/run?generation=1.1");
     let status = agent.wait_for(RunState::Exited);
-    assert!(matches!(status.exit.expect("a report").outcome, ExitOutcome::NotStarted(_)));
+    assert!(matches!(status.exit.expect("the exited run has no report").outcome, ExitOutcome::NotStarted(_)));
     assert_eq!(agent.logs("both"), b"");
     // The master has received an answer meanwhile, and configures the next start.
     let heard = clock(&agent);
@@ -70,7 +70,7 @@ fn a_run_whose_config_has_no_fence_needs_no_polls() {
 }
 
 #[test]
-fn an_incomplete_or_invalid_renewal_is_refused() {
+fn an_incomplete_or_invalid_renewal_or_wait_is_refused() {
     let agent = Agent::of_shell("sleep 600");
     for query in ["fence_ms=1", "heard_ms=1", "fence_ms=1&heard_ms=x", "after=1&wait_ms=x"] {
         assert_eq!(agent.get(&format!("/status?{query}")).status, 400, "{query}");

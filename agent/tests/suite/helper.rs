@@ -59,11 +59,11 @@ fn every_run_can_import_the_helper_and_report_its_step() {
             assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700, "{folder}");
         }
         assert_eq!(agent.post("/config", "{}").status, 200);
-        assert_eq!(agent.status().helper, None, "a new config resets the report");
+        assert_eq!(agent.status().helper, None, "the status after a new config has the report of the earlier run");
         assert_eq!(agent.post("/stop", "").status, 200);
         assert_eq!((agent.status().state, agent.status().helper), (RunState::Exited, None));
     }
-    assert_eq!(folders.imports(), 4, "three runs without a warm interpreter, and the warm interpreter");
+    assert_eq!(folders.imports(), 4, "the imports of three cold runs and of one warm interpreter");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_script_that_missed_sigterm_leaves_after_its_first_step() {
 }
 
 #[test]
-fn a_users_own_module_muster_takes_precedence_over_the_helper() {
+fn a_module_named_muster_of_the_user_takes_precedence_over_the_helper() {
     let own = "SIDE = 'own'\n";
     let (folders, agents) = cold_and_warm("import muster, standin\nprint(muster.SIDE)");
     for place in [folders.installed(), folders.job()] {
@@ -182,7 +182,7 @@ send(b'[]')"#;
 }
 
 #[test]
-fn thousands_of_reports_wake_no_poll_and_the_status_has_the_newest_report() {
+fn thousands_of_reports_change_the_number_of_the_status_at_most_once_and_the_newest_is_shown() {
     let lines = "for step in range(1, 5001): send(b'{\"step\": %d}' % step)";
     let status = after_sending(lines);
     assert_eq!(step_of(&status), Some(Some(5000)));

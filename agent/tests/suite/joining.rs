@@ -1,4 +1,5 @@
-//! The command lines of agents that join a job from a bare machine.
+//! The command lines of agents that join a job from a bare machine, and the routes with which a master checks the
+//! addresses of agents.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,7 +21,7 @@ fn parsed(arguments: &str, own: &[(&str, &str)]) -> Result<Config, UsageError> {
 }
 
 fn join(arguments: &str) -> Join {
-    parsed(arguments, &[]).expect(arguments).join.expect("it joins")
+    parsed(arguments, &[]).expect(arguments).join.expect("no job to join")
 }
 
 fn endpoint(host: &str, port: impl Into<Option<u16>>) -> Endpoint {
@@ -35,10 +36,11 @@ fn an_agent_joins_the_job_that_its_flags_name() {
     assert_eq!(joins.options.workers, Some(Workers { min: 1, max: 2 }));
     assert_eq!(joins.options.address, Some(endpoint("m2", 1)));
     assert_eq!((joins.options.lease_seconds, joins.options.max_restarts), (Some(9), Some(0)));
-    assert_eq!(parsed("", &[("MUSTER_TOKEN", "secret")]).expect("a pod's agent").join, None);
-    let own = parsed("--join master --task digits", &[("MUSTER_TOKEN", "secret")]).expect("it parses");
+    assert_eq!(parsed("", &[("MUSTER_TOKEN", "secret")]).expect("the empty command line is refused").join, None);
+    let own =
+        parsed("--join master --task digits", &[("MUSTER_TOKEN", "secret")]).expect("the command line is refused");
     assert_eq!(own.join.and_then(|join| join.token).as_deref(), Some("secret"));
-    assert!(own.environment.is_empty(), "scripts do not get the token");
+    assert!(own.environment.is_empty(), "the environment of scripts has the token");
 }
 
 #[test]
@@ -74,7 +76,7 @@ fn a_host_may_be_a_name_or_an_address_with_or_without_a_port() {
 }
 
 #[test]
-fn flags_that_cannot_be_combined_are_refused() {
+fn bad_values_and_flags_that_cannot_be_combined_are_refused() {
     let joins = "--join http://10.0.0.1:7897 --task digits";
     let hash = "0".repeat(64);
     let refused = [
@@ -94,7 +96,7 @@ fn flags_that_cannot_be_combined_are_refused() {
         assert_eq!(parsed(&arguments, &[]).map(drop).map_err(|error| error.to_string()), Err(says.to_owned()));
     }
     let own = [("MUSTER_TOKEN", "a b")];
-    let error = parsed(joins, &own).map(drop).expect_err("refused").to_string();
+    let error = parsed(joins, &own).map(drop).expect_err("a token with a space is accepted").to_string();
     assert_eq!(error, "MUSTER_TOKEN is empty, or contains characters other than visible ASCII");
 }
 

@@ -1,4 +1,4 @@
-//! Output: kept byte for byte, addressed by offsets, followed to its end.
+//! How the agent keeps output, and how readers find it by offsets and follow it to the end of a run.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -51,7 +51,7 @@ fn an_unfinished_line_is_shown_after_a_while() {
 }
 
 #[test]
-fn progress_that_is_rewritten_without_a_pause_is_shown_before_its_line_ends() {
+fn a_progress_bar_that_is_rewritten_all_the_time_is_shown_before_its_line_ends() {
     let script = r#"
 import itertools, os, time
 for i in itertools.count():
@@ -127,7 +127,7 @@ fn a_reader_that_accepts_trailers_learns_that_the_run_has_ended() {
     assert!(knowing.ends_with(&format!("line\n{end}")), "{knowing}");
     assert!(plain.ends_with("line\n\r\n0\r\n\r\n"), "{plain}");
     let part = agent.request_with("te: trailers\r\n", "GET", "/logs?offset=1", "");
-    assert_eq!(part.text(), "ine\n", "an answer without follow=true has no trailer");
+    assert_eq!(part.text(), "ine\n", "the answer without follow=true");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_reader_that_follows_gets_everything_up_to_the_end_of_the_run() {
     let mut lines: Vec<String> = parse_response(&seen).text().lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["first", "last", "unfinished"]);
-    assert_eq!(agent.get("/logs?follow=true&stream=stdout&offset=6").text(), "last\n", "a later reader gets it too");
+    assert_eq!(agent.get("/logs?follow=true&stream=stdout&offset=6").text(), "last\n", "output for a later reader");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_reader_that_is_too_slow_is_cut_off_and_learns_later_how_much_it_missed() {
     stream.read_to_end(&mut bytes).unwrap();
     let first = parse_response(&bytes);
     let end = first.number(LOG_OFFSET_HEADER) + first.body.len() as u64;
-    assert!(end < 400 * 65536, "the sockets hold less than 26 MB");
+    assert!(end < 400 * 65536, "the slow reader was not cut off");
     let second = agent.get(&format!("/logs?follow=true&stream=stdout&offset={end}"));
     assert_eq!(second.number(LOG_OFFSET_HEADER), 400 * 65536 - 200_000);
     assert_eq!(second.number(LOG_DROPPED_HEADER), 400 * 65536 - 200_000 - end);
@@ -171,7 +171,7 @@ fn a_reader_that_is_too_slow_is_cut_off_and_learns_later_how_much_it_missed() {
 }
 
 #[test]
-fn a_quarter_of_a_gibibyte_without_a_newline_takes_little_memory_and_delays_no_request() {
+fn a_quarter_of_a_gibibyte_without_a_newline_takes_little_memory_and_requests_are_answered() {
     let script = "import os\npiece = b'x' * (1 << 20)\nfor i in range(256):\n  left = len(piece)\n  while left: left -= os.write(1, piece[:left])";
     let agent = Agent::start(&["--log-bytes", "1048576"], &["python3", "-c", script]);
     agent.go();
@@ -229,7 +229,7 @@ fn a_pods_agent_reserves_the_disk_space_of_its_output_when_it_starts() {
 }
 
 #[test]
-fn a_pods_log_that_nobody_reads_delays_neither_http_nor_the_run_nor_the_end() {
+fn a_pods_log_that_nobody_reads_blocks_neither_http_nor_the_run_nor_the_end() {
     let mut program = crate::support::program();
     program.args(["--listen", "127.0.0.1:0", "--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"]);
     let (mut child, address) = crate::support::start_as_pod(program);

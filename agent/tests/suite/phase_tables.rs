@@ -1,4 +1,4 @@
-//! The run's state machine: every message in every phase.
+//! The run's state machine: requests and events in its phases.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ impl Machine {
     }
 }
 
-/// The events that lead to each phase, for the generation with this number.
+/// The events that lead to each phase except `Starting`, for the generation with this number.
 fn ways(number: &str) -> [(RunState, Vec<Event>); 6] {
     let configured = vec![config(number, "1")];
     let running = [configured.clone(), vec![run(number), Event::Started(pid())]].concat();
@@ -91,7 +91,7 @@ fn ways(number: &str) -> [(RunState, Vec<Event>); 6] {
     ]
 }
 
-/// Sends the event to a machine in each phase of this generation. Compares the replies and the states after the event.
+/// Sends the event to a machine in each phase of [`ways`]. Compares the replies and the states after the event.
 fn check(number: &str, event: &Event, expected: [(Reply, RunState); 6]) {
     for ((state, way), (reply, state_after)) in ways(number).into_iter().zip(expected) {
         let mut machine = Machine::after(way);
@@ -155,7 +155,7 @@ fn the_same_config_of_the_same_generation_changes_nothing_and_another_config_is_
 }
 
 #[test]
-fn a_start_without_generation_starts_the_configured_run_once() {
+fn a_start_request_without_generation_starts_the_configured_run_once() {
     for number in ["", "1.1"] {
         let expected = [
             (refused(Refusal::NothingConfigured), RunState::Idle),
@@ -170,7 +170,7 @@ fn a_start_without_generation_starts_the_configured_run_once() {
 }
 
 #[test]
-fn a_start_of_a_generation_that_is_not_configured_is_refused() {
+fn a_start_request_of_a_generation_that_is_not_configured_is_refused() {
     for number in ["", "1.1"] {
         let not = || refused(Refusal::GenerationNotConfigured(generation("1.2").unwrap()));
         let expected = [
@@ -195,7 +195,7 @@ fn only_a_configured_run_is_started() {
 }
 
 #[test]
-fn a_stop_ends_the_run_in_every_phase() {
+fn a_stop_is_accepted_in_every_state_and_ends_a_configured_or_running_run() {
     for number in ["", "1.1"] {
         let expected = [
             (Reply::Done, RunState::Idle),
@@ -242,7 +242,7 @@ fn messages_older_than_the_newest_generation_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn the_report_of_a_run_says_how_when_and_why_it_ended() {
+fn the_report_of_a_run_contains_the_outcome_the_time_and_the_cause_of_its_end() {
     for (stops, stopped) in [(vec![], false), (vec![stop("", 10)], true)] {
         let mut machine = Machine::after([config("1.1", "1"), run("1.1"), Event::Started(pid())]);
         for stop in stops {
@@ -271,7 +271,7 @@ fn a_stop_sends_sigterm_and_then_sigkill_after_the_grace() {
     assert_eq!(machine.take(Event::Tick).1, None);
     machine.seconds = 10;
     assert_eq!(machine.take(Event::Tick).1, Some(Action::Kill(pid())));
-    assert_eq!(machine.take(Event::Tick).1, None, "SIGKILL is sent once");
+    assert_eq!(machine.take(Event::Tick).1, None, "SIGKILL is sent again");
     assert_eq!(machine.take(stop("1.1", 0)), (Reply::Underway, None));
 }
 
@@ -303,7 +303,7 @@ fn a_stop_before_the_script_begins_abandons_the_start() {
         };
         assert_eq!((report.stopped, report.terminated), (true, terminated));
         let stopped = machine.state.clone();
-        assert_eq!(machine.take(Event::Started(pid())), (Reply::Done, None), "the event came too late");
+        assert_eq!(machine.take(Event::Started(pid())), (Reply::Done, None), "a late event");
         assert_eq!(machine.state, stopped);
     }
 }
@@ -315,7 +315,7 @@ fn a_start_that_fails_ends_the_run() {
     let Phase::Exited { started_at: None, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
     assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::NotStarted("no memory".to_owned()), false));
     assert_eq!(machine.state.exit_code, 126);
-    assert_eq!(machine.take(run("1.1")), (Reply::Done, None), "a generation starts once, even if the start failed");
+    assert_eq!(machine.take(run("1.1")), (Reply::Done, None), "the answer to a second request after the failed start");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn the_first_prototypes_protocol_runs_one_config_after_another() {
         let answer = agent.get("/run");
         assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
         assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
-        assert_eq!(agent.get("/run").status, 200, "a second request for the same run starts nothing");
+        assert_eq!(agent.get("/run").status, 200, "the answer to a second request for the same run");
         assert!(agent.wait_for_output(printed).starts_with("10.1.2.3 0 2 {\"cluster\":{\"worker\":[\"10.1.0.5:1234\""));
     }
     assert_eq!(agent.wait_for_output("10.1.0.7").lines().count(), 2);
@@ -30,17 +30,17 @@ fn each_generation_accepts_one_config() {
     let agent = Agent::of_shell("true");
     let config = |generation: &str, body: &str| agent.post(&format!("/config?generation={generation}"), body).status;
     assert_eq!(config("1.2", r#"{"A":"1","B":null}"#), 200);
-    assert_eq!(config("1.2", r#"{"B": null, "A": "1"}"#), 200, "the same config with another spelling");
+    assert_eq!(config("1.2", r#"{"B": null, "A": "1"}"#), 200, "the answer to the same config in another spelling");
     assert_eq!(config("1.2", r#"{"A":"2"}"#), 409);
     assert_eq!(config("1.1", r#"{"A":"1"}"#), 412);
     assert_eq!(config("1.x", "{}"), 400);
     assert_eq!(agent.get("/run?generation=1.1").problem().code, ErrorCode::StaleGeneration);
     assert_eq!(agent.get("/run?generation=1.3").problem().code, ErrorCode::Conflict);
-    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.3 was already named");
+    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.2 after 1.3");
     assert_eq!(config("1.3", "{}"), 200);
     assert_eq!(agent.get("/run?generation=1.3").status, 200);
     agent.wait_for_exit();
-    assert_eq!(agent.get("/run?generation=1.3").status, 200, "the run has ended, and a second request starts nothing");
+    assert_eq!(agent.get("/run?generation=1.3").status, 200, "the answer to a second request after the end of the run");
 }
 
 #[test]
@@ -48,14 +48,14 @@ fn the_status_contains_the_membership_that_the_config_named() {
     let agent = Agent::of_shell("exit 3");
     assert!(agent.status().features.seats && agent.status().features.warm);
     let config = |query: &str| agent.post(&format!("/config?generation=1.1{query}"), "{}").status;
-    assert_eq!(config("&seat=2&of=4"), 400, "start is missing");
+    assert_eq!(config("&seat=2&of=4"), 400, "the answer without `start`");
     assert_eq!(config("&seat=x&of=4&start=0"), 400);
     assert_eq!(agent.status().membership, None);
     assert_eq!(config("&seat=2&of=4&start=1&pushes=2"), 200);
     let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
     assert_eq!(agent.status().membership, membership);
-    assert_eq!(config("&seat=2&of=4&start=1&pushes=2"), 200, "the same config again");
-    assert_eq!(config("&seat=3&of=4&start=1"), 409, "another seat in the same start");
+    assert_eq!(config("&seat=2&of=4&start=1&pushes=2"), 200, "the answer to the same config again");
+    assert_eq!(config("&seat=3&of=4&start=1"), 409, "the answer to another seat in the same start");
     assert_eq!(agent.get("/run?generation=1.1").status, 200);
     agent.wait_for_exit();
     assert_eq!(agent.status().membership, membership);
@@ -78,11 +78,11 @@ fn a_config_that_cannot_be_an_environment_changes_nothing() {
     let fits = format!(r#"{{"A":"{}"}}"#, "x".repeat(LONGEST));
     assert_eq!(agent.post("/config", &fits).status, 200);
     agent.get("/run");
-    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0), "the kernel accepts the same length");
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0), "the kernel refuses this variable");
 }
 
 #[test]
-fn a_body_beyond_the_limit_is_refused_before_it_is_read() {
+fn a_body_beyond_the_limit_is_refused() {
     let agent = Agent::of_shell("true");
     let body = format!(r#"{{"A":"{}"}}"#, "x".repeat(1024 * 1024));
     assert_eq!(agent.post("/config", &body).problem().code, ErrorCode::TooLarge);
@@ -131,7 +131,7 @@ fn fifty_concurrent_start_requests_start_one_run() {
 }
 
 #[test]
-fn head_and_other_methods_have_no_effect() {
+fn requests_with_a_wrong_method_are_refused_and_have_no_effect() {
     let agent = Agent::of_shell("true");
     agent.post("/config", "{}");
     for (method, path) in [
@@ -191,7 +191,7 @@ fn exit_codes_and_signals_are_distinguished() {
     assert_eq!(Agent::of_shell("kill -SEGV $$").outcome(), ExitOutcome::Signal(11));
     let agent = Agent::of_shell("kill -9 $$");
     assert_eq!(agent.outcome(), ExitOutcome::Signal(9));
-    assert!(!agent.wait_for_exit().stopped, "a kill that nobody requested is not a stop");
+    assert!(!agent.wait_for_exit().stopped, "a kill that nobody requested is reported as a stop");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_w
     drop(folder);
     let outcome = agent.outcome();
     assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains(&path)), "{outcome:?}");
-    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "a script may exit with 127");
+    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "the script exits with 127");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_status_describes_the_present_run() {
 }
 
 #[test]
-fn a_long_poll_answers_at_the_change_and_not_before() {
+fn a_long_poll_answers_at_the_next_change_or_after_its_wait() {
     let agent = Agent::of_shell("true");
     let seq = agent.status().seq;
     let still: RunStatus = serde_json::from_slice(&agent.get(&format!("/status?after={seq}&wait=0")).body).unwrap();
@@ -268,7 +268,7 @@ fn a_long_poll_answers_at_the_change_and_not_before() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "a number of another agent is answered at once");
+    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "the answer to the number of another agent");
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn an_agent_with_a_token_hash_answers_only_requests_with_the_token() {
 }
 
 #[test]
-fn an_agent_in_a_cluster_listens_on_ipv4_and_if_possible_on_ipv6() {
+fn an_agent_listens_on_ipv4_and_if_possible_on_ipv6_and_names_a_taken_port() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _entered = runtime.enter();
     let listener = agent::http::listen(&["[::]:0", "0.0.0.0:0"].map(|address| address.parse().unwrap())).unwrap();
@@ -303,5 +303,5 @@ fn an_agent_in_a_cluster_listens_on_ipv4_and_if_possible_on_ipv6() {
         TcpStream::connect(("::1", address.port())).unwrap();
     }
     let taken = agent::http::listen(&[address, "127.0.0.1:0".parse().unwrap()]).unwrap_err();
-    assert_eq!(taken.to_string(), format!("listen on {address}"), "the next address is not tried if a port is taken");
+    assert_eq!(taken.to_string(), format!("listen on {address}"), "the error names another address");
 }

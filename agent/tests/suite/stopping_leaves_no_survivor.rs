@@ -38,9 +38,9 @@ fn a_run_that_ignores_sigterm_is_killed_after_the_grace_with_all_its_descendants
     assert_eq!(agent.post("/stop?grace=0.3", "").status, 202);
     let report = agent.wait_for_exit();
     assert_eq!((report.outcome, report.stopped), (ExitOutcome::Signal(9), true));
-    assert_eq!(pids.map(process_state), [None; 3], "dead and reaped before the run counts as exited");
+    assert_eq!(pids.map(process_state), [None; 3], "processes of a run whose state is already exited");
     assert_eq!(children_of(agent.pid()), [0; 0]);
-    assert_eq!(agent.post("/stop", "").status, 200, "nothing runs any more");
+    assert_eq!(agent.post("/stop", "").status, 200, "the answer to a stop after the end of the run");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_handler_set_before_a_fork_runs_only_in_the_main_process() {
 }
 
 #[test]
-fn sigterm_reaches_a_script_whose_shell_waits_for_it() {
+fn sigterm_reaches_a_script_whose_shell_waits_for_the_script() {
     let python = r#"
 import os, signal, sys
 def save(*_):
@@ -141,7 +141,7 @@ fn a_second_stop_can_shorten_the_grace_but_not_lengthen_it() {
 }
 
 #[test]
-fn a_start_after_the_stop_of_its_generation_starts_nothing() {
+fn a_start_request_after_the_stop_of_its_generation_starts_nothing() {
     let agent = Agent::of_shell("echo started");
     agent.post("/config?generation=1.1", "{}");
     assert_eq!(agent.post("/stop?generation=1.1", "").status, 200);
@@ -162,7 +162,9 @@ fn orphans_of_a_living_run_are_reaped() {
     agent.go();
     agent.wait_for_output("done");
     let main = agent.status().pid.unwrap();
-    wait_until("only the main process to be left", || (children_of(agent.pid()) == [main]).then_some(()));
+    wait_until("the end of all children except the main process", || {
+        (children_of(agent.pid()) == [main]).then_some(())
+    });
 }
 
 #[test]
@@ -204,7 +206,7 @@ fn the_main_process_of_a_killed_agent_is_killed() {
 }
 
 #[test]
-fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_its_code() {
+fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_the_code_of_the_run() {
     let script = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done";
     let mut agent = Agent::start(&["--termination-grace", "60"], &["sh", "-c", script]);
     agent.go();

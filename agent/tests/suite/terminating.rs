@@ -12,7 +12,7 @@ use protocol::agent::{ExitOutcome, ExitReport, LAST_WORDS_BYTES, LastWords, RunS
 use protocol::ids::UnixMillis;
 use rustix::process::Signal;
 
-/// Prints `got SIGTERM` when it gets SIGTERM, and exits with 75 when the file `GO` exists.
+/// After SIGTERM, prints `got SIGTERM`, waits until the file `GO` exists, and exits with code 75.
 const ORDERLY: &str = r#"
 import os, signal, sys, time
 def end(*_):
@@ -84,7 +84,7 @@ fn a_run_that_ignores_sigterm_is_killed_before_the_agent_must_end() {
     let sent = Instant::now();
     let exit = status_after_end(&agent, || signal(agent.pid(), Signal::TERM)).exit.unwrap();
     assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Signal(9), true, true));
-    assert!(sent.elapsed() >= Duration::from_millis(2400), "the run gets most of the grace: {:?}", sent.elapsed());
+    assert!(sent.elapsed() >= Duration::from_millis(2400), "the run was killed after only {:?}", sent.elapsed());
     assert_eq!((agent.wait_for_end().code(), process_state(run)), (Some(137), None));
 }
 
@@ -113,7 +113,7 @@ fn a_stop_before_sigterm_is_reported_as_a_stop() {
 }
 
 #[test]
-fn a_configured_run_is_reported_as_terminated_when_its_pod_ends() {
+fn a_configured_run_is_reported_as_terminated_after_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("termination-log");
     fs::write(&log, "an earlier message, which is longer than the new message".repeat(9)).unwrap();
@@ -127,7 +127,7 @@ fn a_configured_run_is_reported_as_terminated_when_its_pod_ends() {
 }
 
 #[test]
-fn an_agent_waits_neither_for_absent_readers_nor_for_readers_that_never_stop() {
+fn an_agent_ends_soon_after_sigterm_without_readers_and_with_a_reader_that_does_not_read() {
     let mut agent = Agent::of_shell("exec sleep 1000");
     agent.go();
     agent.wait_for(RunState::Running);
@@ -195,5 +195,5 @@ fn last_words_fit_and_keep_the_end_of_stderr_and_the_beginning_of_a_reason() {
         }
     }
     let plain: LastWords = serde_json::from_slice(&message(words(ExitOutcome::Code(1), "x".repeat(4096)))).unwrap();
-    assert!(plain.exit.stderr_tail.len() > 3900, "only the necessary part is cut");
+    assert!(plain.exit.stderr_tail.len() > 3900, "more of stderr was cut than necessary");
 }

@@ -9,7 +9,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use protocol::agent::RunState;
 use sha2::{Digest, Sha256};
 
-const ROUTES: [(&str, &str); 10] = [
+const ROUTES: [(&str, &str); 12] = [
     ("POST", "/config"),
     ("POST", "/warm"),
     ("GET", "/run"),
@@ -18,6 +18,8 @@ const ROUTES: [(&str, &str); 10] = [
     ("POST", "/stop"),
     ("POST", "/finish"),
     ("GET", "/reach?address=127.0.0.1:1"),
+    ("PUT", "/code/0000000000000000000000000000000000000000000000000000000000000000"),
+    ("PUT", "/code/0000000000000000000000000000000000000000000000000000000000000000/blobs"),
     ("GET", "/nothing"),
     ("DELETE", "/status"),
 ];
@@ -92,7 +94,7 @@ fn answers(agent: &Agent, requests: &str) -> Vec<String> {
 }
 
 #[test]
-fn ten_thousand_wrong_stale_and_foreign_tokens_are_refused_on_every_route() {
+fn ten_thousand_requests_without_the_right_token_are_refused_on_every_route_except_healthz() {
     let token = token_of("this-job");
     let agent = Agent::start(&["--token-sha256", &hash_of(&token)], &["sh", "-c", "echo started"]);
     let mut dice = Rng::with_seed(4);
@@ -113,11 +115,11 @@ fn ten_thousand_wrong_stale_and_foreign_tokens_are_refused_on_every_route() {
     assert_eq!((asked, refused), (10_000, 10_000));
     let status = agent.request_with(&bearer(&token), "GET", "/status", "");
     let status: protocol::agent::RunStatus = serde_json::from_slice(&status.body).unwrap();
-    assert_eq!((status.seq, status.state), (1, RunState::Idle), "the requests had no effect");
+    assert_eq!((status.seq, status.state), (1, RunState::Idle), "a refused request has changed the status");
 }
 
 #[test]
-fn every_route_except_healthz_requires_and_accepts_the_token() {
+fn every_route_except_healthz_requires_the_token_and_requests_with_the_token_are_accepted() {
     let token = token_of("this-job");
     let agent = Agent::start(&["--token-sha256", &hash_of(&token)], &["true"]);
     assert_eq!(agent.get("/healthz").status, 200);

@@ -55,7 +55,7 @@ fn a_script_is_read_again_for_each_run() {
 }
 
 #[test]
-fn a_second_request_for_a_warm_interpreter_has_no_effect() {
+fn a_second_or_invalid_request_for_a_warm_interpreter_has_no_effect() {
     let folders = Folders::new();
     let agent = warm(&folders, "import standin");
     let interpreter = interpreter_of(&agent);
@@ -68,7 +68,7 @@ fn a_second_request_for_a_warm_interpreter_has_no_effect() {
 }
 
 #[test]
-fn an_interpreter_that_cannot_serve_ends_with_a_reason() {
+fn a_script_or_module_that_cannot_be_preloaded_makes_the_interpreter_cold_with_a_reason() {
     let standin = json!(["standin"]);
     for (script, modules, expected) in [
         ("import standin", json!(["no_such_module"]), "No module named 'no_such_module'"),
@@ -89,12 +89,12 @@ fn an_interpreter_that_cannot_serve_ends_with_a_reason() {
 }
 
 #[test]
-fn without_named_modules_the_heavy_imports_of_the_script_are_preloaded() {
+fn without_named_modules_the_heavy_imports_of_the_script_are_preloaded_if_possible() {
     for (script, expected) in [
         ("import PIL, json\nimport helper", None),
         ("try:\n  import PIL\nexcept ImportError: pass", None),
         ("import PIL, os\nos.environ['A'] = str(1)\nimport h5py", None),
-        ("import helper\nimport PIL", Some("exec.py imports its module helper before others")),
+        ("import helper\nimport PIL", Some("exec.py imports helper, a module in its folder, before a heavy module")),
         ("def later():\n  import PIL", Some("exec.py imports none of tensorflow, ")),
     ] {
         let folders = Folders::new();
@@ -148,12 +148,12 @@ fn an_interpreter_whose_modules_have_started_a_thread_is_not_used() {
     fs::write(folders.installed().join("threaded.py"), threaded).unwrap();
     let agent = folders.agent();
     assert!(matches!(agent.warm_up(&folders.env(&json!({})), &json!(["threaded"])), WarmState::Cold { .. }));
-    assert!(agent.wait_until_cold().contains("started 1 threads"));
+    assert!(agent.wait_until_cold().contains("have started threads, which a forked process lacks: 1"));
     assert_eq!(agent.ran(&folders.env(&json!({}))).outcome, ExitOutcome::Code(0));
 }
 
 #[test]
-fn only_a_python_script_is_started_warm() {
+fn a_command_other_than_python_and_a_script_starts_cold() {
     let folders = Folders::new();
     folders.write_script("print('ran')");
     for command in [&["python3", "-u", "exec.py"][..], &["sh", "-c", "python3 exec.py"], &["env", "python3", "exec.py"]]
@@ -171,8 +171,8 @@ fn an_old_python_runs_the_script_cold_and_the_agent_logs_this_once() {
     let cannot_parse = "[ \"$1\" = -c ] && exit 1; exec python3 \"$@\"";
     let old = "import sys; sys.version_info = (3, 6, 15, 'final', 0)";
     for (python, site, expected) in [
-        (cannot_parse, "", "its Python ended without an answer"),
-        ("exec python3 \"$@\"", old, "a warm interpreter needs Python 3.10, and this is 3.6"),
+        (cannot_parse, "", "Python ended without an answer"),
+        ("exec python3 \"$@\"", old, "a warm interpreter needs Python 3.10 or newer; this is 3.6"),
     ] {
         let folders = Folders::new();
         folders.write_script("print('ran')");
@@ -335,7 +335,7 @@ fn a_killed_interpreter_leaves_its_run_alone_and_later_runs_start_cold() {
 }
 
 #[test]
-fn two_hundred_kills_leave_no_process_behind() {
+fn two_hundred_kills_or_stops_leave_no_process_behind() {
     let mut dice = fastrand::Rng::with_seed(11);
     for _ in 0..20 {
         let folders = Folders::new();
@@ -354,7 +354,7 @@ fn two_hundred_kills_leave_no_process_behind() {
             agent.post("/stop?grace=0", "");
             agent.wait_for_exit();
             let is_ready = agent.status().warm == Some(WarmState::Ready);
-            wait_until("only the interpreter to be left", || {
+            wait_until("the end of all processes except the interpreter", || {
                 (children_of(agent.pid()).len() <= usize::from(is_ready)).then_some(())
             });
         }

@@ -42,7 +42,7 @@ impl Pair {
         let cold = self.cold.ran(&self.env);
         let imports = self.folders.imports();
         let warm = self.warm.ran(&self.env);
-        assert_eq!(self.folders.imports(), imports, "the warm interpreter was used");
+        assert_eq!(self.folders.imports(), imports, "the warm run started cold");
         [cold, warm]
     }
 

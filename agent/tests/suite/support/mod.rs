@@ -14,7 +14,7 @@ use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::error::Problem;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take before a test fails.
+/// How long a test waits for a condition before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent. Dropping this value ends the agent.
@@ -76,7 +76,11 @@ impl Agent {
         let mut child = program.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.strip_suffix('\n').expect("one whole line").parse().expect("an address");
+        let address = line
+            .strip_suffix('\n')
+            .expect("the agent ended before it printed a line")
+            .parse()
+            .expect("the agent's first line is no address");
         Self { stdin: child.stdin.take(), child: Some(child), address }
     }
 
@@ -158,7 +162,7 @@ impl Agent {
     }
 
     pub(crate) fn wait_for_exit(&self) -> ExitReport {
-        self.wait_for(RunState::Exited).exit.expect("an exited run has a report")
+        self.wait_for(RunState::Exited).exit.expect("the exited run has no report")
     }
 
     /// Starts a run, waits for its end, and returns how it ended.
@@ -216,7 +220,7 @@ pub(crate) fn start_as_pod(mut program: Command) -> (Child, SocketAddr) {
 }
 
 pub(crate) fn parse_response(bytes: &[u8]) -> Response {
-    let head_end = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("a whole head") + 4;
+    let head_end = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("the head of the answer is not complete") + 4;
     let head = std::str::from_utf8(&bytes[..head_end]).unwrap();
     let mut lines = head.lines();
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -230,7 +234,7 @@ pub(crate) fn parse_response(bytes: &[u8]) -> Response {
 fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
-        let line = bytes.windows(2).position(|w| w == b"\r\n").expect("a chunk's length");
+        let line = bytes.windows(2).position(|w| w == b"\r\n").expect("a chunk has no length");
         let length = usize::from_str_radix(std::str::from_utf8(&bytes[..line]).unwrap(), 16).unwrap();
         if length == 0 {
             return body;

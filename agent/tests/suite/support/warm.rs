@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{Agent, wait_until};
 
-/// The small module. It counts its imports, and registers a function that Python calls at its exit.
+/// The small module. It counts its imports, and registers a function that Python calls when it exits.
 const STANDIN: &str = "import atexit, os
 with open(os.environ['IMPORTS'], 'a') as file: file.write('.')
 os.environ['BY_STANDIN'] = 'set while it was imported'
@@ -84,7 +84,7 @@ impl Agent {
     pub(crate) fn warm_up(&self, env: &Value, modules: &Value) -> WarmState {
         let answer = self.post("/warm", &json!({"env": env, "modules": modules}).to_string());
         assert_eq!(answer.status, 200, "{}", answer.text());
-        wait_until("a warm interpreter", || self.status().warm.filter(|state| *state != WarmState::Importing))
+        wait_until("the end of the imports", || self.status().warm.filter(|state| *state != WarmState::Importing))
     }
 
     /// Waits until the agent has no warm interpreter, and returns the reason.
