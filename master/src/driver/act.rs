@@ -103,8 +103,8 @@ impl Driver {
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 
-    /// Cancels the task of an earlier start, then runs this work in a new task. An agent that has the newer start
-    /// refuses the earlier start. The earlier task would report this refusal as a failure.
+    /// Cancels the task of an earlier start, then runs this work in a new task. An agent that is configured for the
+    /// newer start refuses the earlier task's requests, and that task would report the refusals as failures.
     async fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.cancel_start().await;
         self.start = Some(tasks::spawn(&self.reporter, work));
@@ -127,8 +127,8 @@ impl Driver {
             return;
         }
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
-        // After a success, only replicas that train get the full grace, because they may have something to save.
-        // TensorFlow's servers ignore SIGTERM.
+        // After a success, only replicas that run the training loop get the full grace, because they may still save
+        // something. TensorFlow's servers ignore SIGTERM.
         let has_succeeded = matches!(self.phase, JobPhase::Stopping { ending: Ending::Succeeded, .. });
         let of_servers = if has_succeeded { self.policy.stop_grace } else { grace };
         let spec = &self.stored.record.spec;

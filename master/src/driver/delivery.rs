@@ -26,7 +26,7 @@ use crate::job::observation::{AgentState, LostRun};
 const AGENTS_AT_ONCE: usize = 32;
 
 /// Maximum number of attempts to send code to an agent. A second attempt helps if a push has sent other code meanwhile,
-/// because an agent keeps only one manifest. It also helps if the agent has found a damaged file.
+/// because an agent keeps only one manifest. A second attempt also helps if the agent has found a damaged file.
 const ATTEMPTS: usize = 3;
 
 /// Sends the code of one job to the agents.
@@ -36,7 +36,8 @@ pub(super) struct Delivery {
     agents: AgentClient,
     store: Arc<CodeStore>,
     manifest: Shared<()>,
-    /// The blobs that an agent lacks, as one stream, by their ids. Usually all agents lack the same blobs.
+    /// The blobs that an agent lacks, as one stream. The key is the list of their ids. Usually all agents lack the same
+    /// blobs.
     stream: Shared<Vec<Sha256>>,
     /// A permit for each agent that receives blobs. A dead agent does not answer the offer, so it takes no permit.
     turns: Semaphore,
@@ -73,7 +74,7 @@ impl<K: PartialEq> Shared<K> {
 /// Why an agent does not have the code.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeliveryError {
-    #[error("this master no longer has the job's code: delete the job and submit it again, which sends the code")]
+    #[error("this master no longer has the job's code: delete the job, and submit it and its code again")]
     Lost,
     #[error("read the job's code")]
     Store(#[source] io::Error),
@@ -95,8 +96,8 @@ impl DeliveryError {
         }
     }
 
-    /// Returns the agent's own error. If the agent reported no error, combines the agent's answer `missing` with the
-    /// reason why the code could not be sent.
+    /// Returns the agent's error if delivery failed at the agent. Otherwise combines the reason why the code could not
+    /// be sent with `missing`, the agent's earlier refusal to be configured without the code.
     pub(super) fn at_agent(self, missing: &str) -> AgentError {
         match self {
             Self::Agent(error) => error,
@@ -227,7 +228,7 @@ impl Delivery {
 /// The loss of a replica whose agent cannot receive code.
 fn too_old() -> LostRun {
     LostRun::hopeless(
-        "its agent is of an earlier version and cannot receive the job's code: restart the master with an agent of its own \
-         version (--agent-image, or --agent-binary)",
+        "its agent is of an earlier version and cannot receive the job's code: restart the master with an agent of \
+         the master's version (--agent-image, or --agent-binary)",
     )
 }

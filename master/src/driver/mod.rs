@@ -65,12 +65,12 @@ enum Report {
     /// A replica's agent does not stop its run.
     NotStopped {
         replica: ReplicaId,
-        /// The start to stop. By now, the replica may have a newer start in another pod.
+        /// The start whose run was to stop. By now, the replica may have a newer start in another pod.
         generation: Option<Generation>,
         /// Why the agent does not stop the run.
         reason: String,
     },
-    /// A task of the driver has panicked, so its work is not done.
+    /// A task of the driver has panicked, so the task's work is not done.
     Broken,
 }
 
@@ -126,7 +126,7 @@ struct Driver {
     look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
-    /// The diagnosis of a failed start, until the failure is judged or a halted job gets new code.
+    /// The diagnosis of a failed start, until the failure is recorded or a halted job gets new code.
     failed: Option<FailedStart>,
     /// The time since each replica's last output, measured at the job's deadline, until the failure is diagnosed.
     silence: BTreeMap<ReplicaId, Duration>,

@@ -101,10 +101,10 @@ impl Replica {
             self.requested_at = None;
         }
         if matches!(agent, AgentState::Unreachable { is_fenced: true, .. }) {
-            // Now the pod can be deleted without its node, so allow a new deletion.
+            // Now the pod can be deleted without a confirmation by its node, so allow a new deletion.
             self.deletion_asked_at = None;
         }
-        // According to the record, this agent was launched already. Do not launch it again.
+        // According to the record, this agent was already asked to run exec.py. Do not ask again.
         let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
         self.seen.hear(before.unwrap_or(agent));
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_shows_why_its_agent_is_not_ready_until_the_agent_answers() {
+    fn a_reason_to_wait_is_shown_until_the_pod_is_listed_or_its_agent_answers() {
         let id = "worker-1".parse().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let state = PodState::Running(Addresses { agent: address, tensorflow: address });

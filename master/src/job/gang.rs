@@ -31,7 +31,7 @@ pub struct Member {
 /// A replica as a place that a pod can take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The part of its pod in the newest known start.
+    /// Its pod's membership in the newest known start.
     pub enrolled: Option<Enrolled>,
     /// Whether exec.py of any start may still run in its pod.
     pub may_run: bool,
@@ -130,7 +130,7 @@ impl Member {
         self.phase == ReplicaPhase::Scheduled
     }
 
-    /// The failure that this replica causes, if any.
+    /// The failure of this replica, if it has failed.
     pub fn failure(&self) -> Option<Failure> {
         let replica = self.id;
         match &self.phase {
@@ -300,7 +300,8 @@ impl Gang {
         self.members().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
-    /// The failure of a gang that exceeded this start timeout. It names the replicas for which `has_come` is false.
+    /// The failure of a gang that exceeded this start timeout. The failure names the replicas for which `has_come`
+    /// is false.
     pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.places.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {

@@ -13,8 +13,8 @@ use serde_json::value::{RawValue, to_raw_value};
 
 type Variable = (&'static str, Value);
 
-/// The addresses of a gang, as these scripts need them. A gang may have thousands of replicas, so values that are the
-/// same for all replicas are computed once.
+/// The addresses of a gang, from which these variables are computed. A gang may have thousands of replicas, so values
+/// that are the same for all replicas are computed once.
 #[derive(Debug)]
 pub(super) struct Peers {
     /// The replicas that train, by rank.

@@ -1,4 +1,5 @@
-//! Observations of each replica: its pod's state from the back end, and its agent's answers. They are never stored.
+//! Observations of each replica: its pod's state from the back end, and its agent's answers. No record contains
+//! observations.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -104,13 +105,13 @@ pub struct Observation {
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// The part of its pod in a start, as this master gave it or as an earlier state of its agent showed it.
+    /// Its pod's membership in a start, as this master chose it or as an earlier state of its agent showed it.
     pub enrolled: Option<Enrolled>,
     /// Whether an earlier master may have created its pod, and started exec.py in it.
     pub is_found: bool,
 }
 
-/// A pod's part in one start.
+/// A pod's membership in one start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enrolled {
     /// The start.
@@ -124,7 +125,7 @@ pub struct Enrolled {
 pub enum DeletedBy {
     /// This master has not deleted the pod. The cluster or a user may have deleted it.
     Others,
-    /// This master. The loss of such a pod is not the cause of a failure.
+    /// This master has deleted the pod. The pod's loss is not the cause of a failure.
     ThisMaster,
 }
 
@@ -165,7 +166,7 @@ impl Observation {
         self.agent = agent;
     }
 
-    /// Its pod's part in the newest known start. An earlier master may have chosen this part.
+    /// Its pod's membership in the newest known start. An earlier master may have begun that start.
     pub fn enrolment(&self) -> Option<Enrolled> {
         let enrolled = |generation: Option<Generation>, membership: Option<Membership>| {
             Some(Enrolled { generation: generation?, membership: membership? })

@@ -174,7 +174,7 @@ pub(super) fn constants(spec: &JobSpec, role: Role) -> BTreeMap<&str, &str> {
     variables
 }
 
-/// Whether replicas of this role are members of a start.
+/// Whether replicas of this role have a [`Membership`].
 fn is_member(role: Role) -> bool {
     match role {
         Role::Chief | Role::Worker | Role::Ps => true,

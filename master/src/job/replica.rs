@@ -88,7 +88,7 @@ impl ReplicaPhase {
             AgentState::Status(status) => match status.generation {
                 Some(generation) if is_current(&generation) => Self::of_run(status, generation),
                 Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
-                    Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which has ended")))
+                    Self::Lost(LostRun::broken(format!("its agent still runs exec.py of an earlier start, {over}")))
                 }
                 // An agent that is shutting down with its pod accepts no other start.
                 Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {

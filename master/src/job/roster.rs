@@ -133,7 +133,7 @@ pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) ->
 }
 
 /// Minimum time from a start to a restart that adds workers. If every wanted worker is ready, the gang restarts
-/// earlier. The default is shorter if all scripts use the helper, because such scripts lose no step.
+/// earlier. The default is shorter if all scripts use the helper, because these scripts lose no step.
 pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {
@@ -164,7 +164,7 @@ fn is_ready(place: &Member) -> bool {
     place.has_joined() && is_living(place)
 }
 
-/// Whether the replica may soon be ready. A replica whose pod cannot be scheduled is not.
+/// Whether the replica may soon be ready. A replica whose pod cannot be scheduled will not be ready soon.
 fn is_coming(place: &Member, now: Duration) -> bool {
     let is_unhindered = place.waits_for.is_none();
     match (place.pod, &place.phase) {

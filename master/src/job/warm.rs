@@ -13,7 +13,7 @@ pub fn is_warm(spec: &JobSpec) -> bool {
     match &spec.run_policy.preload {
         Some(Preload::Never) => false,
         Some(Preload::Modules(_)) => true,
-        // Elastic jobs and jobs with pushed code restart often. For other jobs, the memory would be wasted.
+        // Elastic jobs and jobs that bring their code restart often. For other jobs, the memory would be wasted.
         None => spec.workers().is_some() || spec.code.is_some(),
     }
 }

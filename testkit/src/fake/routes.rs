@@ -79,8 +79,8 @@ const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
 
 /// Starts a fake agent.
 pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
-    let listener = TcpListener::bind(address).await.expect("a loopback address is free");
-    let agent = FakeAgent::new(listener.local_addr().expect("it was bound"), kind);
+    let listener = TcpListener::bind(address).await.expect("could not listen on the loopback address");
+    let agent = FakeAgent::new(listener.local_addr().expect("a listener has an address"), kind);
     let seed = Router::new().route(routes::AGENT_CONFIG, post(configure)).route(routes::AGENT_RUN, get(run));
     let router = match kind {
         AgentKind::Prototype => seed,
@@ -255,7 +255,8 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 2
             Err(_) => None,
         };
         let output = agent.0.output.borrow().clone();
-        let generation = HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot");
+        let generation =
+            HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot are a valid header value");
         let trailers = [(HeaderName::from_static(routes::LOG_COMPLETE_TRAILER), generation)];
         let end =
             (!agent.0.hides_ends.load(Ordering::Relaxed)).then(|| Frame::trailers(HeaderMap::from_iter(trailers)));

@@ -67,7 +67,7 @@ fn has_only_called_back(gang: &Gang) -> bool {
 }
 
 /// Whether to replace a lost pod without recording a failure. This is correct only before the first launch. The pod
-/// must be evicted, or must be left from a start whose failure is already on record.
+/// must be evicted, or must be left over from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
@@ -81,7 +81,8 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     // A run was started, so every agent had been configured. If an agent does not report this start, its pod is new:
     // the cluster removed the replica's earlier pod while no master was running.
     if let Some(replica) = seen.gang.outside(generation) {
-        let lost = LostRun::disrupted(format!("its pod takes no part in start {generation}, in which others run"));
+        let lost =
+            LostRun::disrupted(format!("its pod takes no part in start {generation}, in which other replicas run"));
         let LostRun { reason, loss } = lost;
         let phase = JobPhase::Running { generation, since: seen.now };
         return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
