@@ -96,7 +96,7 @@ impl Driver {
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
-        // With leases, retry without a limit: if an agent's lease lapses, its follower reports the loss.
+        // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
         let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
         let pauses = if has_lease { tasks::patience().without_max_times() } else { tasks::patience() };
         let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
@@ -243,12 +243,12 @@ impl Driver {
     async fn cancel_start(&mut self) {
         if let Some(start) = self.start.take() {
             start.abort();
-            // The task's result does not matter: the watch and the agents show what it did.
+            // The task's result does not matter: the watch and the agents show what the task did.
             let _ = start.await;
         }
     }
 
-    /// The agents of those members of the current start for which `test` holds.
+    /// The members of the current start for which `test` holds, with the addresses of their agents.
     fn agents(&self, test: impl Fn(&Replica, &ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
         let Some(start) = self.phase.generation() else { return vec![] };
         let horizon = self.phase.horizon();

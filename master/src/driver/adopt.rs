@@ -209,7 +209,7 @@ mod tests {
     use crate::store::Halted;
 
     #[test]
-    fn a_new_master_continues_a_halt_until_newer_code_is_on_record_or_the_job_has_ended() {
+    fn a_new_master_continues_a_halt_until_newer_code_is_on_record_and_an_ended_job_has_no_halt() {
         let run_policy = RunPolicy { on_failure: OnFailure::Wait, ..RunPolicy::default() };
         let request = JobRequest { run_policy, ..JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce) };
         let spec = JobSpec::try_from(request).unwrap();

@@ -27,7 +27,7 @@ pub struct Context {
     pub agents: AgentClient,
     /// The key from which the agents' tokens are derived.
     pub agent_key: AgentKey,
-    /// The name of this master as the holder in records. It sorts after the boot ids of all earlier masters of this
+    /// This master's name in the field `holder` of records. It sorts after the boot ids of all earlier masters of this
     /// store.
     pub boot_id: String,
     /// The code that jobs bring.

@@ -29,7 +29,7 @@ impl Driver {
         self.request_pods(missing.map(|(id, _)| *id).collect());
     }
 
-    /// Creates the pods of these replicas. While an earlier request takes effect, a repeated call changes nothing.
+    /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
     pub(super) fn request_pods(&mut self, mut replicas: Vec<ReplicaId>) {
         let (now, at) = (self.began.elapsed(), Instant::now());
         replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, at)));
@@ -58,7 +58,8 @@ impl Driver {
         }
     }
 
-    /// When to call [`Self::create_unlisted`] again. `None` for an elastic job, whose upkeep replaces missing pods.
+    /// When to call [`Self::create_unlisted`] again. `None` if every requested pod is listed, and for an elastic job,
+    /// whose upkeep replaces missing pods.
     pub(super) fn unlisted_at(&self) -> Option<Instant> {
         let gathers = matches!(self.phase, JobPhase::Pending { .. }) && self.policy.elastic.is_none();
         let requested_at = self.replicas.values().filter(|_| gathers).filter_map(Replica::requested_at).min()?;

@@ -76,7 +76,7 @@ impl<K: PartialEq> Shared<K> {
 pub(super) enum DeliveryError {
     #[error("this master no longer has the job's code: delete the job, and submit it and its code again")]
     Lost,
-    #[error("read the job's code")]
+    #[error("could not read the job's code")]
     Store(#[source] io::Error),
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -85,8 +85,8 @@ pub(super) enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// The loss of the replica after this failure. A new pod has a new disk but the same image, so only lost code and
-    /// bad code are hopeless.
+    /// The loss of the replica after this failure. Code that this master has lost and invalid code are hopeless. After
+    /// any other failure, a new pod may receive the code.
     fn lost_run(&self) -> LostRun {
         let reason = format!("its agent did not receive the job's code: {}", error_chain(self));
         match self {

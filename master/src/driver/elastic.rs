@@ -89,8 +89,9 @@ impl Starts {
         self.started_pushes
     }
 
-    /// Stores how often a user had pushed new code when this start was configured. All scripts of the start run, or one
-    /// of them has failed. If an earlier master configured the start, only the agents can report the number.
+    /// Stores how often a user had pushed new code when this start was configured. Call this function when all scripts
+    /// of the start run, or when one of them has failed. If an earlier master configured the start, only the agents can
+    /// report the number.
     pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
         self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
     }
@@ -229,7 +230,7 @@ impl Driver {
         matches!(&self.phase, JobPhase::Halted(halt) if halt.has_new_code(&self.policy))
     }
 
-    /// Creates and deletes these pods. While an earlier request takes effect, a repeated call changes nothing.
+    /// Creates and deletes these pods. Skips a pod whose earlier request may still take effect.
     pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
         self.request_pods(create.into_iter().collect());
         for id in delete {
@@ -261,7 +262,7 @@ impl Driver {
         }));
     }
 
-    /// Adds the replicas that still have a pod although the job now needs fewer workers.
+    /// Begins to track the replicas that still have a pod although the job now needs fewer workers.
     pub(super) fn add_listed(&mut self, table: &PodTable) {
         let unknown: Vec<ReplicaId> = table.keys().filter(|id| !self.replicas.contains_key(id)).copied().collect();
         self.add(&unknown);

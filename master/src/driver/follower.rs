@@ -112,8 +112,8 @@ impl Follower {
         self.address == address
     }
 
-    /// The renewal of the agent's lease, to send with a request. `None` without a lease, or if the
-    /// agent's clock is unknown.
+    /// The renewal of the agent's lease, to send with a request. `None` without a lease, or if the agent's clock
+    /// is unknown.
     pub(super) fn renewal(&self) -> Option<Renewal> {
         let heard = (*self.heard.borrow())?;
         Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })
@@ -161,7 +161,7 @@ struct Pod {
     /// The newest start for which [`Follower::watch_run`] was called.
     watched: watch::Receiver<Option<Generation>>,
     ended: CancellationToken,
-    /// When this task began. Its clock starts here.
+    /// When this task began. The task measures all times from here.
     began: Instant,
 }
 
@@ -199,8 +199,8 @@ impl Pod {
     }
 
     /// Returns the state to report to the driver. If `state` is from the agent's first answer, first sends the code.
-    /// Retries until the pod has ended. If the agent has a lease, retries only for the length of the lease. Returns
-    /// `None` if the pod has ended.
+    /// Retries until the pod has ended. If the agent has a lease, retries only for the length of the lease, and then
+    /// returns `Unreachable`. Returns `None` if the pod has ended.
     async fn with_code(&self, is_first: bool, state: AgentState, has_lease: bool) -> Option<AgentState> {
         let Followed { delivery, address, lease, .. } = &self.followed;
         let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };

@@ -1,4 +1,5 @@
-//! What a driver writes to its job's record: starts, their failures, the job's end, and the job's deletion.
+//! What a driver writes to its job's record: starts, failures, halts, suspensions, and the job's end. Also deletes the
+//! record.
 
 use std::collections::BTreeMap;
 use std::mem;

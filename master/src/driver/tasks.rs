@@ -161,7 +161,8 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
-/// Asks an agent to stop its run. An agent that is shutting down refuses the request but stops its run, so this refusal is a success.
+/// Asks an agent to stop its run. An agent that is shutting down refuses the request but stops its run, so this refusal
+/// is a success.
 pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,

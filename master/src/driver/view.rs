@@ -14,7 +14,7 @@ use crate::job::phase::JobPhase;
 use crate::job::replica::ReplicaPhase;
 use crate::store::JobRecord;
 
-/// Maximum number of replicas in a gang whose view is published after every change.
+/// Maximum number of replicas in a small gang. The view of a small gang is published after every change.
 const SMALL_GANG: usize = 64;
 /// Minimum time between two views of a larger gang while its phase stays the same.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
@@ -84,7 +84,7 @@ impl Driver {
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
     /// [`PUBLISH_INTERVAL`]: a large view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
-        // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
+        // During a start, publish only when the stage changes: the agents of a large gang send thousands of answers.
         if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) {
             return;
         }

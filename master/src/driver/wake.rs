@@ -45,8 +45,8 @@ impl Driver {
         });
     }
 
-    /// The next time limit of the phase, or the next time to check for an overdue pod. If that time has passed, the
-    /// driver has already acted, and checks again after `release_timeout`.
+    /// The next time limit of the phase, the end of the time to live, or the next time to check for an overdue pod. If
+    /// that time has passed, the driver has already acted, and checks again after `release_timeout`.
     fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         // No event reports that a pod has survived its deletion.

@@ -28,9 +28,9 @@ pub(super) struct Peers {
 #[derive(Debug, Clone, Copy)]
 struct Trainer {
     address: SocketAddr,
-    /// The index of its host in `on_hosts`.
+    /// The index of the replica's host in `on_hosts`.
     host: usize,
-    /// Its index among the training replicas on its host.
+    /// The replica's index among the training replicas on its host.
     local: usize,
 }
 

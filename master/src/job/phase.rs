@@ -153,8 +153,8 @@ pub enum Ending {
     Failed(Failure),
     /// A user cancelled the job.
     Cancelled,
-    /// The gang restarts, and no failure is recorded: it restarts with new code or, in an elastic job, with other
-    /// members, or a takeover came in the middle of a start.
+    /// The gang restarts, and no failure is recorded. The reason is new code, other members of an elastic job, or a
+    /// takeover in the middle of a start.
     Regroup,
     /// Nothing failed. A user has suspended the job.
     Suspended,

@@ -18,7 +18,8 @@ use super::gang::{Gang, HelperUse, has_left, was_stopped};
 /// Usual time between SIGTERM and SIGKILL when a run is stopped without a failure. TensorFlow ignores SIGTERM, so a
 /// script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// Time beyond the grace for a pod to end or to report the end of its run. After that, the driver deletes the pod.
+/// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
+/// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum of [`Policy::leaving_grace`]. It is shorter than [`RELEASE_TIMEOUT`], so that members that are stopped can
 /// still report their end.
@@ -137,7 +138,7 @@ pub enum SuccessRule {
 pub enum Verdict {
     /// Restart the gang after a pause.
     Restart {
-        /// Whether this uses one of the job's restarts.
+        /// Whether the restart counts.
         budget: Budget,
         /// Time to wait before the restart.
         pause: Duration,
@@ -151,7 +152,7 @@ pub enum Verdict {
     GiveUp,
 }
 
-/// Whether a restart uses one of the job's restarts.
+/// Whether a restart counts, which means that it uses up one of the job's restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     /// The restart counts.
@@ -216,7 +217,7 @@ impl Policy {
     }
 
     /// How long the job waits for new code after this failure; `None` if it does not wait. The job waits only after a
-    /// failure of the script itself. It does not wait if the script has asked for a restart that does not count.
+    /// failure of the script itself. The job does not wait if the script has asked for a restart that does not count.
     pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
         let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
         self.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))

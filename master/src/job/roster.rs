@@ -17,7 +17,7 @@ use super::replica::ReplicaPhase;
 pub struct Roster(Vec<ReplicaId>);
 
 impl Roster {
-    /// Each replica with its seat: its role, and its index within that role in this start.
+    /// Each replica with its seat: the role, and the index within the role in this start.
     pub fn seats(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId)> {
         let mut taken = [0_u32; Role::ALL.len()];
         self.0.iter().map(move |id| {
@@ -28,22 +28,22 @@ impl Roster {
         })
     }
 
-    /// The number of its members.
+    /// The number of members.
     pub fn len(&self) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether it has no members.
+    /// Whether the roster has no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The number of its workers.
+    /// The number of workers.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.0.iter().filter(|id| id.role == Role::Worker).count()).unwrap_or(u32::MAX)
     }
 
-    /// Its members.
+    /// The members.
     pub fn members(&self) -> &[ReplicaId] {
         &self.0
     }
@@ -109,10 +109,10 @@ pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     wanted
 }
 
-/// Why a running gang of an elastic job restarts although nothing failed.
+/// How a running gang of an elastic job must change its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
-    /// The gang has more workers than wanted.
+    /// The gang has more workers than the maximum.
     Shrink,
     /// More workers can take part.
     Grow,

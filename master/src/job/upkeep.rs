@@ -45,7 +45,7 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     }
 }
 
-/// Whether its pod cannot start now, but the cluster keeps trying.
+/// Whether the replica's pod cannot start now, but the cluster keeps trying.
 fn may_recover(place: &Member) -> bool {
     matches!(&place.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Hopeless, .. }))
 }

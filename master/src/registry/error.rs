@@ -55,7 +55,7 @@ pub enum JobsError {
     /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The job's code is in its image, so it takes no new code.
+    /// The job's code is in its image, so the job takes no new code.
     #[error(
         "the script of job \"{0}\" is in its image: build the image again and submit the job with --replace, or submit \
          the job with its code, as in client train.py --image IMAGE"

@@ -24,7 +24,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
 const STAGING_WAIT: Duration = Duration::from_secs(15);
 
 impl Jobs {
-    /// Accepts a job. After this returns, the job is on record and survives a crash.
+    /// Accepts a job. When this function has returned, the job is on record and survives a crash.
     ///
     /// # Errors
     /// [`JobsError`].

@@ -33,7 +33,7 @@ pub enum Deed {
     Follow,
     /// Ask an agent to stop its run.
     Stop,
-    /// Record that a start failed and the job restarts.
+    /// Record that a start failed and the job restarts, or that a start may repeat an earlier master's start.
     MakeUp,
     /// Record that the job waits for new code.
     Halt,
@@ -208,7 +208,7 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // Requests of clients perform these actions. A panic ends no driver: the client receives status 500.
+            // HTTP handlers perform these actions. If one panics, no driver ends: the client receives status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
                 !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
             }

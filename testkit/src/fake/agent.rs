@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub(super) waiting_reader: Arc<()>,
     /// How often [`FakeAgent::cut_polls`] has broken the status requests in progress.
     pub(super) cuts: watch::Sender<u64>,
-    /// Whether no request or answer gets through.
+    /// Whether all requests and answers are lost.
     pub(super) is_cut_off: watch::Sender<bool>,
     pub(super) fence: Mutex<Fence>,
     pub(super) finished: CancellationToken,

@@ -29,7 +29,7 @@ enum StreamEnd {
 enum CopyError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("write the output to disk")]
+    #[error("could not write the output to disk")]
     File(#[source] io::Error),
     /// The agent ended the stream without sending any bytes, although the run continues.
     #[error("the agent ended the stream of output while its run continues")]

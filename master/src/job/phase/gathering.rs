@@ -60,7 +60,7 @@ fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
 }
 
 /// Whether no exec.py was started, and every dead replica received a stop request before its exec.py could start. After
-/// such a stop request, the agent accepts another start.
+/// this stop request, the agent accepts another start.
 fn has_only_called_back(gang: &Gang) -> bool {
     let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
     gang.newest_launch().is_none() && gang.all(is_fine)
@@ -155,7 +155,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         PodSelection::All => member.pod == Presence::Absent,
         PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
     };
-    // An elastic job does not wait for replicas that are not ready.
+    // An elastic job does not wait until its lost pods are gone.
     let is_elastic = seen.policy.elastic.is_some() && without == PodSelection::Unfit;
     let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
     if is_swept && seen.now >= until {

@@ -33,7 +33,8 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
 }
 
 impl JobPhase {
-    /// The phase's next time limit. Then the driver must send [`JobEvent::Observed`](super::JobEvent::Observed).
+    /// The next time limit of the phase or the job, when the driver must send
+    /// [`JobEvent::Observed`](super::JobEvent::Observed).
     pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
         let job = policy.deadline.map(|deadline| deadline.at);
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
