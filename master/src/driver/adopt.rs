@@ -21,7 +21,7 @@ use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of
 /// that, this master ends the job, and waits for at most this time until the pods have ended.
 const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which masters and drivers held a job before this driver.
+/// Which masters and drivers held a job before this driver, or hold the job now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenure {
     /// No driver of this master has held the job. Other masters may have held it.
@@ -34,7 +34,7 @@ pub enum Tenure {
 
 /// If this master may hold the job, returns at once. Otherwise shows the reason in the view, and waits until the job
 /// has ended and none of its pods is alive. If the other master ignores a request to end the job, ends the job.
-/// Returns `None` if the job no longer exists.
+/// Returns `None` if the job no longer exists, or if this master shuts down.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,

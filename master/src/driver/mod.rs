@@ -78,7 +78,7 @@ enum Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// The job no longer exists.
+    /// The job no longer exists, or this master shuts down.
     End,
     /// Another master holds the job.
     Yield,
@@ -89,7 +89,7 @@ enum Next {
 /// Why a driver ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driven {
-    /// The job was deleted.
+    /// The job was deleted, or this master shuts down.
     Ended,
     /// Another master holds the job.
     Yielded,
@@ -277,7 +277,7 @@ impl Driver {
     }
 }
 
-/// A number from 0 to 255 that spreads the pauses of different jobs.
+/// A number from 0 to 255 that differs between jobs, so that their pauses differ too.
 fn share_of(uid: &str) -> u8 {
     uid.bytes().fold(0, |share: u8, byte| share.wrapping_mul(31).wrapping_add(byte))
 }

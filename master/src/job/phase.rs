@@ -163,7 +163,7 @@ pub enum Ending {
 /// An input of [`step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobEvent {
-    /// A replica has changed, or time has passed.
+    /// A replica or the job's rules have changed, or time has passed.
     Observed,
     /// A user has asked to cancel the job.
     CancelWished,

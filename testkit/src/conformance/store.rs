@@ -1,9 +1,9 @@
 //! The rules for every store. The tests of each store run this whole suite.
 
-use protocol::ids::UnixMillis;
+use protocol::ids::{JobName, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
-use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Version, amend};
+use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, amend};
 
 /// Runs the suite on an empty store.
 ///
@@ -32,17 +32,17 @@ pub fn record(name: &str) -> JobRecord {
     JobRecord { format: FORMAT, ..JobRecord::new(spec, uid, holder, UnixMillis(1)) }
 }
 
+async fn read(store: &dyn JobStore, name: &JobName) -> Option<Stored> {
+    store.get(name).await.expect("could not read the record")
+}
+
 async fn a_created_record_is_read_back(store: &dyn JobStore) {
     let name = &record("first").spec.name;
-    assert_eq!(
-        store.get(name).await.expect("could not read the record"),
-        None,
-        "the store has a record before its creation"
-    );
+    assert_eq!(read(store, name).await, None, "the store has a record before its creation");
     let created = store.create(record("first")).await.expect("could not create the record");
     let given = JobRecord { uid: created.record.uid.clone(), ..record("first") };
     assert_eq!(created.record, given, "the store changed more than the uid of the record");
-    assert_eq!(store.get(name).await.expect("could not read the record"), Some(created.clone()));
+    assert_eq!(read(store, name).await, Some(created.clone()));
     store.create(record("another")).await.expect("could not create the record");
     let names: Vec<String> =
         store.list().await.expect("could not list the records").iter().map(|s| s.name().to_string()).collect();
@@ -57,8 +57,7 @@ async fn a_taken_name_is_refused(store: &dyn JobStore) {
 }
 
 async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
-    let read =
-        store.get(&record("first").spec.name).await.expect("could not read the record").expect("the record is missing");
+    let read = read(store, &record("first").spec.name).await.expect("the record is missing");
     let raised = JobRecord { epoch: 2, ..read.record.clone() };
     let updated = store.update(raised.clone(), &read.version).await.expect("could not update the record");
     assert_eq!(updated.record.epoch, 2);
@@ -71,7 +70,7 @@ async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
 
 async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     let name = record("first").spec.name;
-    let before = store.get(&name).await.expect("could not read the record").expect("the record is missing").record;
+    let before = read(store, &name).await.expect("the record is missing").record;
     let raise = || {
         amend(store, &name, |record| {
             record.epoch += 1;
@@ -80,7 +79,7 @@ async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     };
     let (one, two) = tokio::join!(raise(), raise());
     assert_eq!((one.is_ok(), two.is_ok()), (true, true));
-    let after = store.get(&name).await.expect("could not read the record").expect("the record is missing").record;
+    let after = read(store, &name).await.expect("the record is missing").record;
     assert_eq!((after.epoch, after.revision), (before.epoch + 2, before.revision + 2));
 }
 
@@ -101,14 +100,11 @@ async fn a_watch_sends_all_records_and_then_each_change(store: &dyn JobStore) {
 async fn a_delete_removes_only_the_record_with_its_uid_and_can_be_repeated(store: &dyn JobStore) {
     for name in ["first", "another"] {
         let name = record(name).spec.name;
-        let uid = store.get(&name).await.expect("could not read the record").expect("the record is missing").record.uid;
+        let uid = read(store, &name).await.expect("the record is missing").record.uid;
         store.delete(&name, "another uid").await.expect("a delete with another uid failed");
-        assert!(
-            store.get(&name).await.expect("could not read the record").is_some(),
-            "a delete with another uid removed the record"
-        );
+        assert!(read(store, &name).await.is_some(), "a delete with another uid removed the record");
         store.delete(&name, &uid).await.expect("could not delete the record");
         store.delete(&name, &uid).await.expect("could not delete an absent record");
-        assert_eq!(store.get(&name).await.expect("could not read the record"), None);
+        assert_eq!(read(store, &name).await, None);
     }
 }

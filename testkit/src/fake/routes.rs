@@ -70,11 +70,11 @@ struct Stop {
 }
 
 /// The fixed answers of a fake agent.
-const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
-const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
+const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "the agent has received a newer generation");
+const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "the state of the run does not allow this request");
 const CODE_MISSING: (StatusCode, &str) =
     (StatusCode::CONFLICT, r#"{"status": 409, "code": "code_missing", "detail": "the code is not complete here"}"#);
-const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");
+const GONE: (StatusCode, &str) = (StatusCode::GONE, "the agent's pod was deleted");
 const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
 
 /// Starts a fake agent.
@@ -182,7 +182,7 @@ async fn receive_code(
     let offered = history.manifest.clone().filter(|manifest| manifest.id() == id);
     let Some(manifest) = offered else { return Err(CODE_MISSING) };
     let (mut reader, mut input) = (BlobReader::new(&manifest), body.as_ref());
-    let bad = |_| (StatusCode::UNPROCESSABLE_ENTITY, "the blobs are refused");
+    let bad = |_| (StatusCode::UNPROCESSABLE_ENTITY, "the blobs do not match the manifest");
     while let Some(part) = reader.next(&mut input).map_err(bad)? {
         if let BlobPart::End(blob) = part {
             history.blobs.push(blob);

@@ -31,7 +31,6 @@ enum CopyError {
     Agent(#[from] AgentError),
     #[error("could not write the output to disk")]
     File(#[source] io::Error),
-    /// The agent ended the stream without sending any bytes, although the run continues.
     #[error("the agent ended the stream of output while its run continues")]
     NoStream,
 }
