@@ -29,7 +29,6 @@ const AGENTS_AT_ONCE: usize = 32;
 /// because an agent keeps only one manifest. A second attempt also helps if the agent has found a damaged file.
 const ATTEMPTS: usize = 3;
 
-/// Sends the code of one job to the agents.
 #[derive(Debug)]
 pub(super) struct Delivery {
     id: CodeId,
@@ -116,7 +115,6 @@ impl Delivery {
         Self { id, agents: agents.clone(), store, manifest: Shared::default(), stream: Shared::default(), turns }
     }
 
-    /// The id of the code to send.
     pub(super) fn id(&self) -> CodeId {
         self.id
     }

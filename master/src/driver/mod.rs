@@ -132,7 +132,6 @@ struct Driver {
     silence: BTreeMap<ReplicaId, Duration>,
     /// When the driver next renews the network policy of the job's pods.
     prepare_at: Instant,
-    /// When the newest view was published.
     published_at: Instant,
     /// When to publish the next view, if something has changed since.
     publish_at: Option<Instant>,

@@ -185,7 +185,6 @@ impl Replica {
         self.requested_at
     }
 
-    /// Notes that the request for the replica's pod was given up.
     pub(super) fn give_up_request(&mut self) {
         self.is_given_up |= self.requested_at.take().is_some();
     }
@@ -233,7 +232,6 @@ impl Replica {
         Self { may_be_found: epoch > 1, ..Self::new() }
     }
 
-    /// A replica about which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
             pods_before: 0,

@@ -18,7 +18,8 @@ pub fn is_warm(spec: &JobSpec) -> bool {
     }
 }
 
-/// The request to the agents of a role, if the job is warm. The request has the variables that are the same in every start.
+/// The request to the agents of a role, if the job is warm. The request has the variables that are the same in every
+/// start.
 pub fn request(spec: &JobSpec, role: Role) -> Option<WarmRequest> {
     let variable = |(name, value): (&str, &str)| Some((name.parse::<EnvName>().ok()?, value.to_owned()));
     let modules = match &spec.run_policy.preload {

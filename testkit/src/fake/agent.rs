@@ -241,7 +241,6 @@ impl FakeAgent {
         self.0.is_cut_off.send_replace(is_cut_off);
     }
 
-    /// The agent's clock.
     pub(super) fn clock() -> ClockMillis {
         static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
         ClockMillis(BOOT.elapsed().as_millis().try_into().expect("the milliseconds of a test fit into 64 bits"))
@@ -307,7 +306,6 @@ impl FakeAgent {
         self.0.stays.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until the agent finishes.
     pub(super) async fn finished(&self) {
         self.0.finished.cancelled().await;
     }

@@ -89,7 +89,6 @@ impl Default for JobPods {
 }
 
 impl JobPods {
-    /// Lists a new pod.
     fn list(&mut self, replica: ReplicaId, state: PodState, agent: Option<FakeAgent>) {
         self.agents.extend(agent.map(|agent| (replica, agent)));
         let pod = Pod { incarnation: new_incarnation(), state };

@@ -69,7 +69,6 @@ struct Stop {
     generation: Option<Generation>,
 }
 
-/// The fixed answers of a fake agent.
 const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "the agent has received a newer generation");
 const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "the state of the run does not allow this request");
 const CODE_MISSING: (StatusCode, &str) =
@@ -77,7 +76,6 @@ const CODE_MISSING: (StatusCode, &str) =
 const GONE: (StatusCode, &str) = (StatusCode::GONE, "the agent's pod was deleted");
 const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
 
-/// Starts a fake agent.
 pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
     let listener = TcpListener::bind(address).await.expect("could not listen on the loopback address");
     let agent = FakeAgent::new(listener.local_addr().expect("a listener has an address"), kind);
