@@ -27,8 +27,8 @@ pub struct Context {
     pub agents: AgentClient,
     /// The key from which the agents' tokens are derived.
     pub agent_key: AgentKey,
-    /// This master's name in the field `holder` of records. It sorts after the boot ids of all earlier masters of this
-    /// store.
+    /// This master's name in the field `holder` of records. The name sorts after the boot ids of all earlier masters of
+    /// this store.
     pub boot_id: String,
     /// The code that jobs bring.
     pub code: Arc<CodeStore>,

@@ -50,7 +50,7 @@ impl Driver {
     }
 
     /// While the gang of a fixed job gathers, creates again the pods that were requested and never listed. Somebody may
-    /// have deleted such a pod before the watch could list it.
+    /// have deleted these pods before the watch could list them.
     pub(super) fn create_unlisted(&mut self) {
         if self.unlisted_at().is_some_and(|at| at <= Instant::now()) {
             let unlisted = self.replicas.iter().filter(|(_, replica)| replica.requested_at().is_some());

@@ -14,7 +14,7 @@ pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> 
     with_workers(spec, workers.map_or(spec.worker_num, |workers| workers.max))
 }
 
-/// The kinds of the job's pods. For each kind: one of its replicas, and the minimum number of its pods.
+/// The kinds of the job's pods. For each kind: a replica of this kind, and the minimum number of pods.
 pub fn kinds(spec: &JobSpec) -> Vec<(ReplicaId, usize)> {
     let mut kinds: Vec<(ReplicaId, usize)> = vec![];
     for replica in with_workers(spec, spec.worker_min.unwrap_or(spec.worker_num)) {

@@ -152,7 +152,7 @@ pub enum Verdict {
     GiveUp,
 }
 
-/// Whether a restart counts, which means that it uses up one of the job's restarts.
+/// Whether a restart counts. A restart that counts uses up one of the job's restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     /// The restart counts.

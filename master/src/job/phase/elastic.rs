@@ -132,7 +132,7 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     }
 }
 
-/// Whether the gang restarts after this failure without a record. An elastic job does so if the cluster removed a pod
+/// Whether the gang restarts after this failure without a record: the cluster has removed a pod of an elastic job
 /// before any agent was asked to run exec.py. The next start then has another member.
 pub(super) fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
     seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)

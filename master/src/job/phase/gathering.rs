@@ -66,8 +66,8 @@ fn has_only_called_back(gang: &Gang) -> bool {
     gang.newest_launch().is_none() && gang.all(is_fine)
 }
 
-/// Whether to replace a lost pod without recording a failure. This is correct only before the first launch. The pod
-/// must be evicted, or must be left over from a start whose failure is already on record.
+/// Whether to replace a lost pod without recording a failure: no exec.py was started, and the pod was evicted or may be
+/// left over from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
