@@ -85,7 +85,8 @@ impl Pod {
 
     /// Copies the missing output. Returns the same values as [`Self::copy_run`]. The end of a stream need not be the
     /// end of the output, because an agent also ends the stream of a slow reader. An agent of an earlier version does
-    /// not report whether the output has ended. So after the end of the run, opens streams until a stream brings no bytes.
+    /// not report whether the output has ended. So after the end of the run, opens streams until a stream brings no
+    /// bytes.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let mut without_bytes = None;
