@@ -28,7 +28,7 @@ use crate::logs::{Archive, JobLogs};
 use crate::series::SeriesOfJob;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored};
 
-/// Pause before a job gets a new driver after its first driver broke. The pause doubles each time a driver breaks,
+/// Pause before a job gets a new driver after its first driver panicked. The pause doubles each time a driver panics,
 /// because the cause may still exist.
 const BROKEN_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum number of doublings: the longest pause is about four minutes.
@@ -46,7 +46,7 @@ pub struct JobHandle {
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
     stagings: mpsc::Sender<Staging>,
-    /// How many drivers of the job have broken.
+    /// How many drivers of the job have panicked.
     broken: u32,
 }
 
@@ -54,7 +54,7 @@ pub struct JobHandle {
 #[derive(Default)]
 struct Drivers {
     tasks: JoinSet<Driven>,
-    /// The uid distinguishes a job from a later job with the same name.
+    /// The job of each task, by the task's id.
     jobs: HashMap<Id, JobKey>,
     /// The task that removes unused code. The task begins when every job on record is in the registry.
     sweeper: Option<AbortOnDropHandle<()>>,
@@ -121,8 +121,8 @@ impl Jobs {
         let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
     }
 
-    /// Handles the end of a driver. A new driver replaces a broken driver, as in a takeover by another master. If
-    /// another master took the job over, the new driver only waits, and the job stays visible.
+    /// Handles the end of a driver. A new driver replaces a driver that panicked, as in a takeover by another master.
+    /// If another master took the job over, the new driver only waits, and the job stays visible.
     fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(job) = drivers.jobs.remove(&id) else { return };
@@ -133,7 +133,7 @@ impl Jobs {
             Ok((_, Driven::Yielded)) => (Tenure::Others, Duration::ZERO, before.broken),
             Ok((_, Driven::Broken)) | Err(_) => {
                 let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));
-                error!(job = %stored.name(), ?ended, ?pause, "a driver broke; starting another one");
+                error!(job = %stored.name(), ?ended, ?pause, "a driver panicked; starting another one");
                 (Tenure::Anew, pause, before.broken + 1)
             }
         };
@@ -183,7 +183,7 @@ impl Jobs {
             StoreEvent::Deleted(name) => {
                 if let Some(handle) = self.lock().remove(&name) {
                     handle.record.send_replace(None);
-                    // If another master deleted the record, it removed only its own copy of the output.
+                    // If another master deleted the record, that master removed only its own copy of the output.
                     self.removals.spawn(remove_output(name.clone(), handle.logs));
                     debug!(job = %name, "record deleted");
                 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use master::store::JobRecord;
 
-/// A nesting that is deeper than any JSON parser accepts.
+/// A depth of nesting that `serde_json` does not accept.
 const DEEP: usize = 20_000;
 
 /// The text of `record` with damage that `seed` chooses. Sometimes the record is still readable.

@@ -96,15 +96,15 @@ impl Driver {
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
-        // With leases, retry without a limit: if an agent's lease lapses, its follower reports the loss.
+        // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
         let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
         let pauses = if has_lease { tasks::patience().without_max_times() } else { tasks::patience() };
         let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 
-    /// Cancels the task of an earlier start, then runs this work in a new task. An agent that has the newer start
-    /// refuses the earlier start. The earlier task would report this refusal as a failure.
+    /// Cancels the task of an earlier start, then runs this work in a new task. An agent that is configured for the
+    /// newer start refuses the earlier task's requests, and that task would report the refusals as failures.
     async fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.cancel_start().await;
         self.start = Some(tasks::spawn(&self.reporter, work));
@@ -127,8 +127,8 @@ impl Driver {
             return;
         }
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
-        // After a success, only replicas that train get the full grace, because they may have something to save.
-        // TensorFlow's servers ignore SIGTERM.
+        // After a success, only replicas that run the training loop get the full grace, because they may still save
+        // something. TensorFlow's servers ignore SIGTERM.
         let has_succeeded = matches!(self.phase, JobPhase::Stopping { ending: Ending::Succeeded, .. });
         let of_servers = if has_succeeded { self.policy.stop_grace } else { grace };
         let spec = &self.stored.record.spec;
@@ -243,12 +243,12 @@ impl Driver {
     async fn cancel_start(&mut self) {
         if let Some(start) = self.start.take() {
             start.abort();
-            // The task's result does not matter: the watch and the agents show what it did.
+            // The task's result does not matter: the watch and the agents show what the task did.
             let _ = start.await;
         }
     }
 
-    /// The agents of those members of the current start for which `test` holds.
+    /// The members of the current start for which `test` holds, with the addresses of their agents.
     fn agents(&self, test: impl Fn(&Replica, &ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
         let Some(start) = self.phase.generation() else { return vec![] };
         let horizon = self.phase.horizon();

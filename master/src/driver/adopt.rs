@@ -18,15 +18,15 @@ use crate::job::policy::Policy;
 use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of};
 
 /// When a user asks to end a job of another master, that master has the pods' grace period plus this time to act. After
-/// that, this master ends the job.
+/// that, this master ends the job, and waits for at most this time until the pods have ended.
 const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which masters and drivers held a job before this driver.
+/// Which masters and drivers held a job before this driver, or hold the job now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenure {
     /// No driver of this master has held the job. Other masters may have held it.
     First,
-    /// An earlier driver of this master held the job and broke. This driver raises the epoch, as in a takeover.
+    /// An earlier driver of this master held the job and panicked. This driver raises the epoch, as in a takeover.
     Anew,
     /// A master that was started after this master holds the job. That master accepted the job or took it over.
     Others,
@@ -34,7 +34,7 @@ pub enum Tenure {
 
 /// If this master may hold the job, returns at once. Otherwise shows the reason in the view, and waits until the job
 /// has ended and none of its pods is alive. If the other master ignores a request to end the job, ends the job.
-/// Returns `None` if the job no longer exists.
+/// Returns `None` if the job no longer exists, or if this master shuts down.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
@@ -90,7 +90,7 @@ async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Durati
 /// the agents may refuse this master's token.
 async fn end_for_another_master(context: &Context, stored: Stored, channels: &Channels) -> Option<Stored> {
     let sentence =
-        "the job's pods were deleted, because the master that drives the job did not act on the request to end it";
+        "the job's pods were deleted, because the master that drives the job did not act on the request to end the job";
     warn!(job = %stored.name(), "{sentence}");
     show(&channels.view, sentence);
     let job = stored.key();
@@ -122,7 +122,7 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
     match (keys.filter(|(theirs, own)| theirs != own), tenure) {
         (Some((theirs, own)), _) => Some(format!(
             "left to the master whose agent key has the fingerprint {theirs}: this master's key has the fingerprint \
-             {own}, and the job's agents would refuse its token"
+             {own}, and the job's agents would refuse this master's token"
         )),
         (None, Tenure::Others) => Some("left to a master that was started after this one".to_owned()),
         (None, Tenure::First | Tenure::Anew) => None,
@@ -132,7 +132,7 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
 /// Makes this master the holder.
 ///
 /// # Errors
-/// Fails if the job no longer exists, or if a newer master holds it.
+/// Fails if the job no longer exists, or if a newer master or a later version of Muster has taken it over.
 pub(super) async fn adopt(
     context: &Context,
     stored: Stored,
@@ -152,7 +152,7 @@ pub(super) async fn adopt(
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
     // `stored` may be out of date. If a newer master has taken over the job since, leave the job to that master.
-    // Otherwise that master would only wait, and nobody would drive the job after the end of this master.
+    // If this master took the job back, the newer master would only wait, even after the end of this master.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
         if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {
@@ -209,7 +209,7 @@ mod tests {
     use crate::store::Halted;
 
     #[test]
-    fn a_new_master_continues_a_halt_until_newer_code_is_on_record_or_the_job_has_ended() {
+    fn a_new_master_continues_a_halt_until_newer_code_is_on_record_and_an_ended_job_has_no_halt() {
         let run_policy = RunPolicy { on_failure: OnFailure::Wait, ..RunPolicy::default() };
         let request = JobRequest { run_policy, ..JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce) };
         let spec = JobSpec::try_from(request).unwrap();
@@ -233,7 +233,7 @@ mod tests {
             assert_eq!(waits(&record, after), (generation, Leftovers::Possible, halted));
         }
         let pushed = JobRecord { pushes: 3, ..record.clone() };
-        assert_eq!(waits(&pushed, wait), (generation, Leftovers::Possible, None), "newer code ends the halt");
+        assert_eq!(waits(&pushed, wait), (generation, Leftovers::Possible, None), "newer code did not end the halt");
         let (result, times) = (JobResult::Cancelled, JobTimes::default());
         let ended = Ended { result, times, generation, roster: vec![], replicas: vec![].into() };
         let ended = JobRecord { ended: Some(ended), ..record }.bounded();

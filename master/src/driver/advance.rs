@@ -32,7 +32,7 @@ impl Driver {
             // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
             self.diagnose(judged(&phase, &actions), &gang).await;
             if has_moved {
-                // Measure the silence now: a script may print something when it is stopped.
+                // Measure now how long scripts have been silent: they may print something when they are stopped.
                 if phase.is_late() {
                     self.silence = self.silences().await;
                 }
@@ -56,8 +56,8 @@ impl Driver {
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
     }
 
-    /// Stores the diagnosis of this failure if none is stored yet. If there is no failure, drops the stored diagnosis:
-    /// a halted job has received new code, was ended or was suspended.
+    /// Stores the diagnosis of this failure if none is stored yet. Without a failure, drops the stored diagnosis, for
+    /// example when a halted job receives new code.
     async fn diagnose(&mut self, failure: Option<&Failure>, gang: &Gang) {
         match failure {
             Some(failure) if self.failed.is_none() => {
@@ -78,7 +78,7 @@ impl Driver {
             | JobPhase::Starting { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
-            // The script may have failed before all scripts ran, and then the start never reached `Running`.
+            // One script may have failed before all scripts ran, and then the start never reached `Running`.
             JobPhase::Halted(Halt { generation, .. }) => self.starts.note_running(*generation, gang),
             // After a resume, new pods do not count as replacements of lost pods.
             JobPhase::Suspended { .. } => {
@@ -118,7 +118,7 @@ impl Driver {
     }
 }
 
-/// The failure that these actions judge, or after which the job is halted.
+/// The failure that one of these actions records, or after which the job is halted.
 fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure> {
     if let JobPhase::Halted(Halt { failure, .. }) = phase {
         return Some(failure);

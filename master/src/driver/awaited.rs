@@ -1,5 +1,5 @@
-//! Reports that the phase needs from every member: an acknowledgement, or the end of a run. The phase cannot move
-//! before the last report. A step takes long in a large gang, so the driver calls `step` only then.
+//! Reports that the phase needs from every member of a start: an acknowledgement, or the end of a run. Only the last of
+//! these reports can move the phase. `step` takes long for a large gang, so the driver does not call it for the others.
 
 use protocol::agent::RunState;
 use protocol::ids::Generation;
@@ -94,13 +94,13 @@ mod tests {
     use crate::job::observation::LostRun;
 
     #[test]
-    fn a_phase_waits_only_for_usable_agents_that_have_not_done_what_it_awaits() {
+    fn a_phase_waits_only_for_usable_agents_that_have_not_done_what_the_phase_awaits() {
         let [earlier, start, later] = ["1.1", "1.2", "1.3"].map(|start| start.parse().unwrap());
         let status = |state, generation| {
             AgentState::Status(Box::new(RunStatus { state, generation, ..RunStatus::idle("boot") }))
         };
         let lost = || LostRun::broken("no answer");
-        // For each state of an agent: whether the phase waits for the agent's environment, start and end.
+        // For each state of an agent: whether a phase that awaits environments, starts or ends waits for this agent.
         let (none, environment, beginning, end) =
             ([false; 3], [true, false, false], [false, true, true], [false, false, true]);
         let cases = [

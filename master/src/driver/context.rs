@@ -27,8 +27,8 @@ pub struct Context {
     pub agents: AgentClient,
     /// The key from which the agents' tokens are derived.
     pub agent_key: AgentKey,
-    /// The name of this process as the holder of records. It sorts after the boot ids of all earlier masters of this
-    /// store.
+    /// This master's name in the field `holder` of records. The name sorts after the boot ids of all earlier masters of
+    /// this store.
     pub boot_id: String,
     /// The code that jobs bring.
     pub code: Arc<CodeStore>,
@@ -46,7 +46,7 @@ impl Context {
 pub struct Staging {
     /// The id of the code. The master's code store contains the code.
     pub code: CodeId,
-    /// Receives the progress as a channel. That channel closes early if the driver ends.
+    /// Where the driver sends a channel with the progress. The progress channel closes early if the driver ends.
     pub progress: oneshot::Sender<watch::Receiver<Staged>>,
 }
 
@@ -57,7 +57,7 @@ pub enum Staged {
     Underway(BTreeSet<ReplicaId>),
     /// All agents have the code.
     Everywhere,
-    /// This master no longer has the code, because one of its files was damaged.
+    /// This master no longer has the code, because a file of the code is missing or damaged.
     Lost,
     /// An agent did not accept the code. The text names the replica and the reason.
     Refused(String),
@@ -83,7 +83,7 @@ pub struct Channels {
     pub stagings: mpsc::Receiver<Staging>,
     /// The view of the job.
     pub view: watch::Sender<JobView>,
-    /// The job's output, as the master keeps it.
+    /// The output of the job that this master has stored.
     pub logs: Arc<JobLogs>,
     /// What the job's scripts have reported.
     pub series: Arc<SeriesOfJob>,

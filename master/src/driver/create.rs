@@ -29,7 +29,7 @@ impl Driver {
         self.request_pods(missing.map(|(id, _)| *id).collect());
     }
 
-    /// Creates the pods of these replicas. While an earlier request takes effect, a repeated call changes nothing.
+    /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
     pub(super) fn request_pods(&mut self, mut replicas: Vec<ReplicaId>) {
         let (now, at) = (self.began.elapsed(), Instant::now());
         replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, at)));
@@ -41,7 +41,8 @@ impl Driver {
         }
     }
 
-    /// Whether the replica's pod was not requested yet, or has not appeared within `release_timeout`.
+    /// Whether the replica's pod was not requested yet, or has not appeared within `release_timeout` although no
+    /// request is in progress.
     fn is_to_be_requested(&self, replica: &Replica, now: Instant) -> bool {
         let has_time = |at: Instant| now < at + self.policy.release_timeout;
         let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());
@@ -49,7 +50,7 @@ impl Driver {
     }
 
     /// While the gang of a fixed job gathers, creates again the pods that were requested and never listed. Somebody may
-    /// have deleted such a pod before the watch could list it.
+    /// have deleted these pods before the watch could list them.
     pub(super) fn create_unlisted(&mut self) {
         if self.unlisted_at().is_some_and(|at| at <= Instant::now()) {
             let unlisted = self.replicas.iter().filter(|(_, replica)| replica.requested_at().is_some());
@@ -57,7 +58,8 @@ impl Driver {
         }
     }
 
-    /// When to call [`Self::create_unlisted`] again. `None` for an elastic job, whose upkeep replaces missing pods.
+    /// When to call [`Self::create_unlisted`] again. `None` if every requested pod is listed, and for an elastic job,
+    /// whose upkeep replaces missing pods.
     pub(super) fn unlisted_at(&self) -> Option<Instant> {
         let gathers = matches!(self.phase, JobPhase::Pending { .. }) && self.policy.elastic.is_none();
         let requested_at = self.replicas.values().filter(|_| gathers).filter_map(Replica::requested_at).min()?;

@@ -26,17 +26,17 @@ use crate::job::observation::{AgentState, LostRun};
 const AGENTS_AT_ONCE: usize = 32;
 
 /// Maximum number of attempts to send code to an agent. A second attempt helps if a push has sent other code meanwhile,
-/// because an agent keeps only one manifest. It also helps if the agent has found a damaged file.
+/// because an agent keeps only one manifest. A second attempt also helps if the agent has found a damaged file.
 const ATTEMPTS: usize = 3;
 
-/// Sends the code of one job to the agents.
 #[derive(Debug)]
 pub(super) struct Delivery {
     id: CodeId,
     agents: AgentClient,
     store: Arc<CodeStore>,
     manifest: Shared<()>,
-    /// The blobs that an agent lacks, as one stream, by their ids. Usually all agents lack the same blobs.
+    /// The blobs that an agent lacks, as one stream. The key is the list of their ids. Usually all agents lack the same
+    /// blobs.
     stream: Shared<Vec<Sha256>>,
     /// A permit for each agent that receives blobs. A dead agent does not answer the offer, so it takes no permit.
     turns: Semaphore,
@@ -73,9 +73,9 @@ impl<K: PartialEq> Shared<K> {
 /// Why an agent does not have the code.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeliveryError {
-    #[error("this master no longer has the job's code: delete the job and submit it again, which sends the code")]
+    #[error("this master no longer has the job's code: delete the job, and submit it and its code again")]
     Lost,
-    #[error("read the job's code")]
+    #[error("could not read the job's code")]
     Store(#[source] io::Error),
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -84,8 +84,8 @@ pub(super) enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// The loss of the replica after this failure. A new pod has a new disk but the same image, so only lost code and
-    /// bad code are hopeless.
+    /// The loss of the replica after this failure. Code that this master has lost and invalid code are hopeless. After
+    /// any other failure, a new pod may receive the code.
     fn lost_run(&self) -> LostRun {
         let reason = format!("its agent did not receive the job's code: {}", error_chain(self));
         match self {
@@ -95,8 +95,8 @@ impl DeliveryError {
         }
     }
 
-    /// Returns the agent's own error. If the agent reported no error, combines the agent's answer `missing` with the
-    /// reason why the code could not be sent.
+    /// Returns the agent's error if delivery failed at the agent. Otherwise combines the reason why the code could not
+    /// be sent with `missing`, the agent's earlier refusal to be configured without the code.
     pub(super) fn at_agent(self, missing: &str) -> AgentError {
         match self {
             Self::Agent(error) => error,
@@ -115,7 +115,6 @@ impl Delivery {
         Self { id, agents: agents.clone(), store, manifest: Shared::default(), stream: Shared::default(), turns }
     }
 
-    /// The id of the code to send.
     pub(super) fn id(&self) -> CodeId {
         self.id
     }
@@ -227,7 +226,7 @@ impl Delivery {
 /// The loss of a replica whose agent cannot receive code.
 fn too_old() -> LostRun {
     LostRun::hopeless(
-        "its agent is of an earlier version and cannot receive the job's code: restart the master with an agent of its own \
-         version (--agent-image, or --agent-binary)",
+        "its agent is of an earlier version and cannot receive the job's code: restart the master with an agent of \
+         the master's version (--agent-image, or --agent-binary)",
     )
 }

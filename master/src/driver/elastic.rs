@@ -75,7 +75,7 @@ impl Starts {
         Self { before, started_pushes, ..Self::default() }
     }
 
-    /// Whether an earlier start may have been lost without a trace.
+    /// Whether there may have been an earlier start that no agent reported.
     pub(super) fn is_blind(&self) -> bool {
         self.is_blind
     }
@@ -89,8 +89,9 @@ impl Starts {
         self.started_pushes
     }
 
-    /// Stores the number of pushes of a start when all its scripts run, or when one of its scripts has failed. If an
-    /// earlier master configured the start, only the agents can report this number.
+    /// Stores how often a user had pushed new code when this start was configured. Call this function when all scripts
+    /// of the start run, or when one of them has failed. If an earlier master configured the start, only the agents can
+    /// report the number.
     pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
         self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
     }
@@ -193,7 +194,7 @@ impl Driver {
             JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
                 self.starts.cause.get_or_insert(ChangeCause::Pushed);
             }
-            // If there is a failure here, somebody has stopped a member's run.
+            // If a member has failed by now, somebody has stopped the member's run.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }
@@ -229,7 +230,7 @@ impl Driver {
         matches!(&self.phase, JobPhase::Halted(halt) if halt.has_new_code(&self.policy))
     }
 
-    /// Creates and deletes pods. While an earlier request takes effect, a repeated call changes nothing.
+    /// Creates and deletes these pods. Skips a pod whose earlier request may still take effect.
     pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
         self.request_pods(create.into_iter().collect());
         for id in delete {
@@ -255,13 +256,13 @@ impl Driver {
         let copied = OptionFuture::from(follower.map(Follower::caught_up));
         let (context, job, standing) = (Arc::clone(&self.context), self.stored.key(), replica.seen.agent.standing());
         replica.deletion = Some(tasks::spawn(&self.reporter, async move {
-            // Output that is not copied by then is lost with the pod.
+            // Output that is not copied within `patience` is lost with the pod.
             let _ = timeout(patience, copied).await;
             tasks::replace(context.backend.as_ref(), &job, id, standing).await;
         }));
     }
 
-    /// Adds the replicas that still have a pod although the job now needs fewer workers.
+    /// Begins to track the replicas that still have a pod although the job now needs fewer workers.
     pub(super) fn add_listed(&mut self, table: &PodTable) {
         let unknown: Vec<ReplicaId> = table.keys().filter(|id| !self.replicas.contains_key(id)).copied().collect();
         self.add(&unknown);

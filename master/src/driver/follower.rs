@@ -54,7 +54,7 @@ pub(super) struct Follower {
     _task: AbortOnDropHandle<()>,
 }
 
-/// The pod to follow, and the receiver of its reports.
+/// What a follower needs: the pod, and where the pod's states and output are sent.
 pub(super) struct Followed {
     pub(super) agents: AgentClient,
     pub(super) subject: Subject,
@@ -112,7 +112,8 @@ impl Follower {
         self.address == address
     }
 
-    /// The renewal of the agent's lease, to send with a request. `None` without a lease, or if the clock is unknown.
+    /// The renewal of the agent's lease, to send with a request. `None` without a lease, or if the agent's clock
+    /// is unknown.
     pub(super) fn renewal(&self) -> Option<Renewal> {
         let heard = (*self.heard.borrow())?;
         Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })
@@ -144,7 +145,7 @@ impl Follower {
     }
 }
 
-/// Waits for copies in progress, then drops the followers.
+/// Waits for copies in progress, but not longer than [`COPY_TIMEOUT`]. Then drops the followers.
 pub(super) async fn await_copies(followers: Vec<Follower>) {
     let all = join_all(followers.iter().map(Follower::caught_up));
     if timeout(COPY_TIMEOUT, all).await.is_err() {
@@ -160,7 +161,7 @@ struct Pod {
     /// The newest start for which [`Follower::watch_run`] was called.
     watched: watch::Receiver<Option<Generation>>,
     ended: CancellationToken,
-    /// When this task began. Its clock starts here.
+    /// When this task began. The task measures all times from here.
     began: Instant,
 }
 
@@ -198,8 +199,8 @@ impl Pod {
     }
 
     /// Returns the state to report to the driver. If `state` is from the agent's first answer, first sends the code.
-    /// Retries until the pod has ended. If the agent has a lease, retries only for the length of the lease. Returns
-    /// `None` if the pod has ended.
+    /// Retries until the pod has ended. If the agent has a lease, retries only for the length of the lease, and then
+    /// returns `Unreachable`. Returns `None` if the pod has ended.
     async fn with_code(&self, is_first: bool, state: AgentState, has_lease: bool) -> Option<AgentState> {
         let Followed { delivery, address, lease, .. } = &self.followed;
         let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
@@ -267,7 +268,7 @@ impl Pod {
         }
     }
 
-    /// Waits while the agent's status can change only after a request of the driver. Polls that only confirm such
+    /// Waits while the agent's status can change only after a request of the driver. Polls that only confirm these
     /// requests would slow down the start of a large gang. The wait is limited, because a master that is being
     /// replaced may still start a run.
     async fn until_it_may_change(&self, heard: Option<&RunStatus>) {

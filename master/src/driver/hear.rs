@@ -135,8 +135,8 @@ impl Driver {
         self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
     }
 
-    /// Whether an agent reports an earlier start while the driver configures the next start. The configure request
-    /// stops the earlier run, so only the answer to that request counts.
+    /// Whether an agent reports an earlier start while the driver configures the next start. The task that configures
+    /// the agent stops the earlier run, so only the report of that task counts.
     fn is_being_configured_anew(&self, agent: &AgentState) -> bool {
         let JobPhase::Starting { generation, stage: StartStage::Configuring, .. } = &self.phase else { return false };
         let runs_earlier = |status: &RunStatus| {

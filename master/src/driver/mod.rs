@@ -65,12 +65,12 @@ enum Report {
     /// A replica's agent does not stop its run.
     NotStopped {
         replica: ReplicaId,
-        /// The start to stop. By now, the replica may have a newer start in another pod.
+        /// The start whose run was to stop. By now, the replica may have a newer start in another pod.
         generation: Option<Generation>,
         /// Why the agent does not stop the run.
         reason: String,
     },
-    /// A task of the driver has panicked, so its work is not done.
+    /// A task of the driver has panicked, so the task's work is not done.
     Broken,
 }
 
@@ -78,7 +78,7 @@ enum Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// The job no longer exists.
+    /// The job no longer exists, or this master shuts down.
     End,
     /// Another master holds the job.
     Yield,
@@ -89,7 +89,7 @@ enum Next {
 /// Why a driver ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driven {
-    /// The job was deleted.
+    /// The job was deleted, or this master shuts down.
     Ended,
     /// Another master holds the job.
     Yielded,
@@ -126,13 +126,12 @@ struct Driver {
     look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
-    /// The diagnosis of a failed start, until the failure is judged or a halted job gets new code.
+    /// The diagnosis of a failed start, until the failure is recorded or a halted job gets new code.
     failed: Option<FailedStart>,
     /// The time since each replica's last output, measured at the job's deadline, until the failure is diagnosed.
     silence: BTreeMap<ReplicaId, Duration>,
     /// When the driver next renews the network policy of the job's pods.
     prepare_at: Instant,
-    /// When the newest view was published.
     published_at: Instant,
     /// When to publish the next view, if something has changed since.
     publish_at: Option<Instant>,
@@ -277,7 +276,7 @@ impl Driver {
     }
 }
 
-/// A number from 0 to 255 that spreads the pauses of different jobs.
+/// A number from 0 to 255 that differs between jobs, so that their pauses differ too.
 fn share_of(uid: &str) -> u8 {
     uid.bytes().fold(0, |share: u8, byte| share.wrapping_mul(31).wrapping_add(byte))
 }

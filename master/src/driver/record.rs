@@ -1,4 +1,5 @@
-//! What a driver writes to its job's record: starts, their failures, the job's end, and the job's deletion.
+//! What a driver writes to its job's record: starts, failures, halts, suspensions, and the job's end. Also deletes the
+//! record.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -72,7 +73,7 @@ impl Driver {
         Next::GoOn
     }
 
-    /// Writes the record again after somebody damaged it.
+    /// Rewrites the record after somebody has damaged it.
     pub(super) async fn mend(&mut self) -> Next {
         self.write(|_| Change::Nothing).await
     }
@@ -121,8 +122,8 @@ impl Driver {
         .await
     }
 
-    /// Before the pods are deleted, records which start the suspension has ended, and the number of starts. Without
-    /// the pods, a later master cannot find out.
+    /// Records which start the suspension has ended, and the number of starts. After the pods are deleted, a later
+    /// master cannot observe them.
     pub(super) async fn record_suspension(&mut self) -> Next {
         let JobRecord { restarts, suspension, .. } = &self.stored.record;
         let known = restarts.newest_failed().max(suspension.ended);
@@ -156,7 +157,8 @@ impl Driver {
         .await
     }
 
-    /// Builds the diagnosis of a failed start after copying the last output of the replica that failed first.
+    /// Builds the diagnosis of a failed start. If exec.py of a replica has failed, first waits until the replica's last
+    /// output is copied.
     pub(super) async fn failed_start(&mut self, failure: Failure, gang: &Gang) -> FailedStart {
         let mut last_lines = vec![];
         let silence = mem::take(&mut self.silence);
@@ -190,7 +192,7 @@ impl Driver {
         silences
     }
 
-    /// Marks the logs as complete when the copies in progress have ended.
+    /// Marks the logs as complete when the copies in progress have ended or have taken too long.
     pub(super) fn complete_logs(&mut self) {
         let followers: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.follower.take()).collect();
         let logs = Arc::clone(&self.channels.logs);

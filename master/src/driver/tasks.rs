@@ -1,4 +1,4 @@
-//! The driver's background work: each function calls agents or the back end and reports the outcome.
+//! The driver's background work: calls of agents and of the back end, with their retries.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ use crate::logs::ReplicaLog;
 
 /// Maximum number of agents that are called at the same time.
 pub(super) const AGENTS_AT_ONCE: usize = 64;
-/// Maximum time to copy the rest of a dead run's output before its pod ends.
+/// Maximum time to copy the rest of a dead run's output before the run's pod ends.
 pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of retries of a call. All pauses together last about two seconds.
 const ATTEMPTS: usize = 6;
@@ -82,7 +82,7 @@ impl Fanout {
             let reason = format!("{what}: {}", error_chain(&error));
             match error {
                 AgentError::Ending(_) => AgentState::Failed(LostRun::disrupted(reason)),
-                // Every pod of the job has the same image.
+                // A new pod would have the same image and the same code.
                 AgentError::Unfit { code: ErrorCode::BadCode | ErrorCode::NoPython, .. } => {
                     AgentState::Failed(LostRun::hopeless(reason))
                 }
@@ -127,7 +127,8 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
     stream::iter(seats).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
 }
 
-/// Configures an agent. If the agent still has a run that an earlier master launched, stops that run first.
+/// Configures an agent. If the agent lacks the code, first sends the code. If the agent still has a run that an earlier
+/// master launched, first stops that run.
 async fn configure_one(call: &Fanout, agent: SocketAddr, part: PartOfStart, body: &Bytes) -> Result<(), AgentError> {
     let send = async || call.agents.configure(agent, part, body.clone()).await;
     match (send.retry(call.pauses).when(is_unreachable).await, &call.delivery) {
@@ -160,7 +161,8 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
-/// Stops a run. An agent that is shutting down refuses the request but stops its run, so this refusal is a success.
+/// Asks an agent to stop its run. An agent that is shutting down refuses the request but stops its run, so this refusal
+/// is a success.
 pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,
@@ -182,7 +184,7 @@ pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) 
     log.complete();
 }
 
-/// Shuts down an agent whose run has ended. Returns whether the agent accepted.
+/// Asks an agent whose run has ended to shut down. Returns whether the agent accepted the request.
 pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> bool {
     match agent {
         Some(agent) => agents.finish(agent).await.is_ok(),
@@ -195,7 +197,7 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
     replace(backend, job, id, Standing::Held).await;
 }
 
-/// Like [`delete`]. If the agent is fenced, its run is dead, so the pod is deleted without a confirmation.
+/// Like [`delete`]. If the agent is fenced, its run is dead, so the pod is deleted without a confirmation by its node.
 pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
     let delete = async || match standing {
         Standing::Held | Standing::Lapsed => backend.delete(job, id).await,
@@ -228,7 +230,7 @@ pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&R
             AgentState::Status(status)
         }
         Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
-            refused("its agent was restarted, and its run is lost".to_owned())
+            refused("its agent was restarted, and the run is lost".to_owned())
         }
         Err(error) => refused(format!("its agent did not report its status: {}", error_chain(&error))),
     }

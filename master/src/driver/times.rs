@@ -13,8 +13,8 @@ pub(super) struct Launches {
     pub(super) last: Option<UnixMillis>,
 }
 
-/// Notes that the phase `after` is entered now. For most phases, only the first time is stored. The end time is an
-/// exception: a halt, a suspension or a restart clears it.
+/// Stores when the phase `after` is entered. For most phases, only the first entry is stored. A halt, a suspension or a
+/// restart clears the end time. The next phase clears the time of a halt.
 pub(super) fn reach(
     times: &mut JobTimes,
     (before, after): (&JobPhase, &JobPhase),
@@ -25,7 +25,7 @@ pub(super) fn reach(
     times.halted = None;
     match after {
         JobPhase::Pending { .. } => {}
-        // After a halt, the job comes here without `Stopping`, so it has no end time yet.
+        // A halted job enters `Releasing` without `Stopping`, so it has no end time yet.
         JobPhase::Releasing { .. } => stamp(&mut times.ended),
         JobPhase::Halted { .. } => (times.halted, times.ended) = (Some(now), None),
         JobPhase::Restarting { .. } | JobPhase::Suspended { .. } => times.ended = None,

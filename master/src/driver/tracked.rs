@@ -29,34 +29,34 @@ pub(super) enum PodNews {
 pub(super) struct Replica {
     /// The number of this replica's earlier pods under this driver.
     pods_before: u32,
-    /// Its newest pod, which may be deleted by now.
+    /// The replica's newest pod, which may be deleted by now.
     incarnation: Option<Incarnation>,
-    /// Whether an earlier master may have created its first pod.
+    /// Whether an earlier master may have created the replica's first pod.
     may_be_found: bool,
-    /// When its pod was requested; `None` after the pod was listed.
+    /// When the replica's pod was requested; `None` after the pod was listed.
     requested_at: Option<Instant>,
-    /// Whether the driver gave up its last request for a pod before the pod was listed.
+    /// Whether the driver gave up the last request for a pod before the pod was listed.
     is_given_up: bool,
-    /// When its pod may be replaced; for elastic jobs only.
+    /// When the replica's pod may be replaced; for elastic jobs only.
     pub(super) replacements: Replacements,
-    /// Whether the pod of its newest run was deleted. A later pod cannot report about that run.
+    /// Whether the pod of the newest run was deleted. A later pod cannot report about that run.
     has_lost_run: bool,
     /// The driver's observations of the replica.
     pub(super) seen: Observation,
-    /// Whether its agent is an agent of the first prototype, which reports neither status nor output.
+    /// Whether the replica's agent is an agent of the first prototype, which reports neither status nor output.
     pub(super) is_seed_only: bool,
-    /// Whether the driver has already asked its run to stop.
+    /// Whether the driver has already asked the replica's run to stop.
     pub(super) is_stopped: bool,
-    /// Whether the driver has already asked its pod to shut down.
+    /// Whether the driver has already asked the replica's pod to shut down.
     pub(super) is_released: bool,
-    /// When the deletion of its pod was last requested.
+    /// When the deletion of the replica's pod was last requested.
     pub(super) deletion_asked_at: Option<Instant>,
-    /// The task that copies its output and then deletes its pod. The task is aborted when the pod is gone, so that the
-    /// task never deletes the next pod.
+    /// The task that copies the replica's output and then deletes the pod. The task is aborted when the pod is gone, so
+    /// that the task never deletes the next pod.
     pub(super) deletion: Option<AbortOnDropHandle<()>>,
-    /// The task that polls its agent's status and copies its output.
+    /// The task that polls the agent's status and copies the replica's output.
     pub(super) follower: Option<Follower>,
-    /// The offset in the replica's output at which its newest start begins.
+    /// The offset in the replica's output at which the newest start begins.
     pub(super) output_from: u64,
 }
 
@@ -70,7 +70,7 @@ impl Replica {
         }
     }
 
-    /// The address of its agent, if the agent's newest answer is a status or an acknowledgement.
+    /// The address of the replica's agent, if the agent's newest answer is a status or an acknowledgement.
     pub(super) fn agent(&self) -> Option<SocketAddr> {
         let addresses = self.seen.addresses().filter(|_| self.seen.agent.has_answered())?;
         Some(addresses.agent)
@@ -81,8 +81,8 @@ impl Replica {
         Subject { id, pod: self.pods_before }
     }
 
-    /// The address of its agent, if a new follower must begin there. A failed agent needs no follower, because it stays
-    /// failed. An agent of the first prototype needs no follower, because it has no status.
+    /// The address of the replica's agent, if a new follower must begin to poll it. A failed agent needs no follower,
+    /// because it stays failed. An agent of the first prototype needs no follower, because it has no status.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
         let is_followable = !self.is_seed_only && !self.has_lost_run && !self.seen.agent.is_lost();
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;
@@ -101,22 +101,22 @@ impl Replica {
             self.requested_at = None;
         }
         if matches!(agent, AgentState::Unreachable { is_fenced: true, .. }) {
-            // Now the pod can be deleted without its node, so allow a new deletion.
+            // Now the pod can be deleted without a confirmation by its node, so allow a new deletion.
             self.deletion_asked_at = None;
         }
-        // According to the record, this agent was launched already. Do not launch it again.
+        // According to the record, this agent was already asked to run exec.py. Do not ask again.
         let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
         self.seen.hear(before.unwrap_or(agent));
     }
 
-    /// Stores why its pod does not exist yet, or why its agent is not ready yet.
+    /// Stores why the replica's pod does not exist yet, or why the agent is not ready yet.
     pub(super) fn wait(&mut self, subject: Subject, reason: String) {
         if subject.pod == self.pods_before {
             self.seen.waits = Some(reason);
         }
     }
 
-    /// Stores its pod as the back end lists it now.
+    /// Stores the replica's pod as the back end lists it now.
     pub(super) fn see(&mut self, pod: Option<Pod>) -> PodNews {
         let was_listed = self.seen.pod.is_some();
         let (incarnation, state) = pod.map(|Pod { incarnation, state }| (incarnation, state)).unzip();
@@ -163,12 +163,13 @@ impl Replica {
         *self = Self { pods_before, replacements, is_given_up, incarnation, seen, ..Self::new() };
     }
 
-    /// Whether its pod may be a member of a start of generation `horizon` or later.
+    /// Whether the replica's pod may be a member of a start of generation `horizon` or later.
     pub(super) fn may_be_member(&self, horizon: Option<Generation>) -> bool {
         self.seen.enrolment().is_some_and(|enrolled| horizon.is_none_or(|horizon| enrolled.generation >= horizon))
     }
 
-    /// Notes that its pod is requested. `now` is the time since the driver began. Forgets why the last request failed.
+    /// Notes that the replica's pod is requested. `now` is the time since the driver began. Forgets why the last
+    /// request failed.
     pub(super) fn request(&mut self, now: Duration) {
         if self.seen.agent.is_lost() {
             self.lose_pod();
@@ -184,12 +185,11 @@ impl Replica {
         self.requested_at
     }
 
-    /// Notes that the request for its pod was given up.
     pub(super) fn give_up_request(&mut self) {
         self.is_given_up |= self.requested_at.take().is_some();
     }
 
-    /// Whether the deletion of its pod was requested less than `period` ago.
+    /// Whether the deletion of the replica's pod was requested less than `period` ago.
     pub(super) fn was_asked_to_go_within(&self, period: Duration) -> bool {
         self.deletion_asked_at.is_some_and(|at| at.elapsed() < period)
     }
@@ -207,7 +207,7 @@ impl Replica {
         }
     }
 
-    /// Makes its follower poll its agent for this start.
+    /// Makes the replica's follower poll the agent for this start.
     pub(super) fn watch_run(&self, start: Option<Generation>) {
         self.follower.iter().for_each(|follower| follower.watch_run(start));
     }
@@ -226,12 +226,12 @@ impl Replica {
             };
     }
 
-    /// A replica when its driver begins. From the second epoch on, an earlier master may have created its pod.
+    /// A replica when its driver begins. From the second epoch on, an earlier master may have created the replica's
+    /// pod.
     pub(super) fn first(epoch: u32) -> Self {
         Self { may_be_found: epoch > 1, ..Self::new() }
     }
 
-    /// A replica about which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
             pods_before: 0,
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_shows_why_its_agent_is_not_ready_until_the_agent_answers() {
+    fn a_reason_to_wait_is_shown_until_the_pod_is_listed_or_its_agent_answers() {
         let id = "worker-1".parse().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let state = PodState::Running(Addresses { agent: address, tensorflow: address });

@@ -1,4 +1,4 @@
-//! Builds the view of a job from what its driver knows.
+//! Builds the view of a job from its record and its driver's observations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::job::phase::JobPhase;
 use crate::job::replica::ReplicaPhase;
 use crate::store::JobRecord;
 
-/// Maximum number of replicas in a gang whose view is published after every change.
+/// Maximum number of replicas in a small gang. The view of a small gang is published after every change.
 const SMALL_GANG: usize = 64;
 /// Minimum time between two views of a larger gang while its phase stays the same.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
@@ -77,14 +77,14 @@ impl Driver {
         // The advice is for Kubernetes, where pods have an image. With a lease, the start does not wait long.
         let advice = spec.image.as_ref().filter(|_| spec.run_policy.lease().is_none());
         let advice =
-            advice.map_or(String::new(), |_| format!("; if its node is dead: kubectl delete pod {} --force", view.pod));
+            advice.map_or(String::new(), |_| format!("; if the node is dead: kubectl delete pod {} --force", view.pod));
         seen.may_run().then(|| format!("{known}the next start waits, because exec.py may still run here{advice}"))
     }
 
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
-    /// [`PUBLISH_INTERVAL`]. Such a view takes long to build, and thousands of reports may arrive in a second.
+    /// [`PUBLISH_INTERVAL`]: a large view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
-        // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
+        // During a start, publish only when the stage changes: the agents of a large gang send thousands of answers.
         if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) {
             return;
         }
@@ -131,7 +131,7 @@ impl Driver {
 }
 
 /// Replaces a view if the new view differs in more than its `seq`. Returns whether the view was replaced.
-/// After a start has ended, the view keeps its generation and its number of pushes.
+/// After a start has ended, the view keeps the generation and the number of pushes of that start.
 fn renew(view: &mut JobView, mut shown: JobView) -> bool {
     shown.seq = view.seq;
     shown.generation = shown.generation.or(view.generation);

@@ -1,4 +1,4 @@
-//! When a driver acts without an event: at a time limit, when something is overdue, and at the end of a time to live.
+//! When a driver acts without an event: at a time limit, when a pod is overdue, and at the end of a time to live.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Driver {
         self.replicas.values().any(|replica| replica.seen.presence() == Presence::Live)
     }
 
-    /// Renews the NetworkPolicy of a job that has pods. No watch reports its deletion.
+    /// Renews the NetworkPolicy of a job that has pods. No watch reports the policy's deletion.
     pub(super) fn prepare_again(&mut self) {
         if Instant::now() < self.prepare_at {
             return;
@@ -45,8 +45,8 @@ impl Driver {
         });
     }
 
-    /// The next time limit of the phase, or the next time to check for an overdue pod. If that time has passed, the
-    /// driver has already acted, and checks again after `release_timeout`.
+    /// The next time limit of the phase, the end of the time to live, or the next time to check for an overdue pod. If
+    /// that time has passed, the driver has already acted, and checks again after `release_timeout`.
     fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         // No event reports that a pod has survived its deletion.
@@ -91,7 +91,7 @@ mod tests {
             next_of([at(one), at(other)], now, later).map(|at| (at - start).as_secs())
         };
         assert_eq!([next(None, None), next(Some(12), None), next(Some(10), None)], [None, Some(12), Some(25)]);
-        assert_eq!(next(Some(12), Some(9)), Some(12), "an overdue pod does not delay the start timeout");
+        assert_eq!(next(Some(12), Some(9)), Some(12), "an overdue pod delays the start timeout");
         assert_eq!(next(Some(30), Some(9)), Some(25));
     }
 }

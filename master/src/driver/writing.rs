@@ -1,5 +1,5 @@
-//! The driver's writes to its job's record. Each write is repeated until the store accepts it or the record no longer
-//! exists. Otherwise, the next master would repeat what this master has already done.
+//! The driver's writes to its job's record. Each write is repeated until the store accepts it or can never accept it.
+//! Without the write, the next master would repeat what this master has already done.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tracing::{error, warn};
 use crate::error_chain::error_chain;
 use crate::store::{Change, JobRecord, JobStore, StoreError, Stored, amend};
 
-/// First and longest pause between two attempts, without jitter.
+/// First pause between two attempts, without jitter. The pauses double up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -39,7 +39,7 @@ where
     let may_succeed = |error: &StoreError| !matches!(error, StoreError::NotFound(_) | StoreError::LaterFormat { .. });
     let tell = |error: &StoreError, _| match error {
         StoreError::Refused(reason) => {
-            let sentence = format!("the job waits: its record cannot be written: {reason}");
+            let sentence = format!("the job waits, because the store refuses its record: {reason}");
             error!(job = %view.borrow().name, reason, "the store refused a record");
             show(view, &sentence);
         }

@@ -20,7 +20,8 @@ pub enum AgentState {
     Started(Generation),
     /// The agent failed or refused a request, or its pod was deleted or could not be created.
     Failed(LostRun),
-    /// The agent has not answered for the length of its lease. This master no longer asks it for its status.
+    /// The agent has not answered for the length of its lease. This master no longer asks the agent for
+    /// its status.
     Unreachable {
         /// The loss, for users.
         lost: LostRun,
@@ -74,7 +75,7 @@ impl AgentState {
     }
 }
 
-/// A run that ended without its own report.
+/// The loss of a run or of its pod, without a report of the run's end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRun {
     /// Why the run was lost, as text for users.
@@ -93,7 +94,7 @@ impl LostRun {
         Self { reason: reason.chars().take(REASON_CHARS_MAX).collect(), loss }
     }
 
-    /// A loss because something broke.
+    /// A loss that is neither hopeless nor caused by the cluster.
     pub fn broken(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Broken)
     }

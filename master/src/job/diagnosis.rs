@@ -80,7 +80,7 @@ fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<
     stood
 }
 
-/// The failed and stopped replicas except the first failed one. Replicas that ended by themselves come first.
+/// The failed and stopped replicas except the replica that failed first. Replicas that ended by themselves come first.
 fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
     // After a start timeout, no member has failed.
     let Some(first) = failure.replica().filter(|_| !matches!(failure, Failure::StartTimeout { .. })) else {

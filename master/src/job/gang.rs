@@ -18,9 +18,9 @@ pub struct Member {
     pub id: ReplicaId,
     /// The replica's phase.
     pub phase: ReplicaPhase,
-    /// Whether its pod exists.
+    /// Whether the replica's pod exists.
     pub pod: Presence,
-    /// Why it has no pod, why its pod has no address, or why its agent is not ready, if known.
+    /// Why the replica has no pod, why its pod has no address, or why its agent is not ready, if known.
     pub waits_for: Option<String>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
@@ -31,17 +31,17 @@ pub struct Member {
 /// A replica as a place that a pod can take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The part of its pod in the newest known start.
+    /// The membership of the replica's pod in the newest known start.
     pub enrolled: Option<Enrolled>,
-    /// Whether exec.py of any start may still run in its pod.
+    /// Whether exec.py of any start may still run in the replica's pod.
     pub may_run: bool,
-    /// Whether the cluster is removing its pod.
+    /// Whether the cluster is removing the replica's pod.
     pub is_leaving: bool,
-    /// The standing of its agent's lease.
+    /// The standing of the lease of the replica's agent.
     pub standing: Standing,
-    /// How the script of its newest run uses the helper.
+    /// How the script of the replica's newest run uses the helper.
     pub helper: HelperUse,
-    /// When its next pod may be created, as the time since the driver began.
+    /// When the replica's next pod may be created, as the time since the driver began.
     pub create_at: Duration,
 }
 
@@ -83,24 +83,24 @@ impl Member {
         Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by, place }
     }
 
-    /// Whether its pod is alive and its agent was not configured in this start.
+    /// Whether the replica's pod is alive and the agent was not configured in this start.
     pub fn is_idle(&self) -> bool {
         self.pod == Presence::Live && !self.phase.was_configured()
     }
 
-    /// Whether the cluster is removing its pod, so that this master need not delete the pod. False for the pod of a
-    /// fenced agent: the node of that pod may be dead, and then the pod would stay.
+    /// Whether the cluster is removing the replica's pod, so that this master need not delete the pod. False for the
+    /// pod of a fenced agent: the node of that pod may be dead, and then the pod would stay.
     pub fn is_on_its_way(&self) -> bool {
         self.place.is_leaving && self.place.standing < Standing::Fenced
     }
 
-    /// Whether its pod is alive and has not reported the end of its run.
+    /// Whether the replica's pod is alive and has not reported the end of the run.
     pub fn is_unended(&self) -> bool {
         self.pod == Presence::Live && !self.phase.is_dead()
     }
 
-    /// Whether its current or next pod can serve another start. A pod whose deletion this master has requested cannot
-    /// serve another start, even if the pod still looks healthy.
+    /// Whether the replica's current or next pod can serve another start. A pod whose deletion this master has
+    /// requested cannot serve another start, even if the pod still looks healthy.
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
@@ -109,28 +109,28 @@ impl Member {
         }
     }
 
-    /// Whether the cluster is evicting its pod.
+    /// Whether the cluster is evicting the replica's pod.
     pub fn is_leaving(&self) -> bool {
         let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
         is_disrupted && self.pod == Presence::Live && self.place.standing == Standing::Held
     }
 
-    /// Whether its agent has answered, and has a run or can still start one.
+    /// Whether the replica's agent has answered, and has a run or can still start one.
     pub fn has_joined(&self) -> bool {
         self.phase.has_joined() && !self.is_spent()
     }
 
-    /// Whether a stop request came before its exec.py was started, and its pod has ended since.
+    /// Whether a stop request came before the replica's exec.py was started, and the pod has ended since.
     pub fn is_spent(&self) -> bool {
         self.phase.was_called_back() && self.pod == Presence::Ended
     }
 
-    /// Whether its agent has an address but has not answered. The agent may already have a run.
+    /// Whether the replica's agent has an address but has not answered. The agent may already have a run.
     pub fn is_silent(&self) -> bool {
         self.phase == ReplicaPhase::Scheduled
     }
 
-    /// The failure that this replica causes, if any.
+    /// The failure of this replica, if it has failed.
     pub fn failure(&self) -> Option<Failure> {
         let replica = self.id;
         match &self.phase {
@@ -300,7 +300,8 @@ impl Gang {
         self.members().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
-    /// The failure of a gang that exceeded this start timeout. It names the replicas for which `has_come` is false.
+    /// The failure of a gang that exceeded this start timeout. The failure names the replicas for which `has_come`
+    /// is false.
     pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.places.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {

@@ -13,8 +13,8 @@ use serde_json::value::{RawValue, to_raw_value};
 
 type Variable = (&'static str, Value);
 
-/// The addresses of a gang, as these scripts need them. A gang may have thousands of replicas, so values that are the
-/// same for all replicas are computed once.
+/// The addresses of a gang, from which these variables are computed. A gang may have thousands of replicas, so values
+/// that are the same for all replicas are computed once.
 #[derive(Debug)]
 pub(super) struct Peers {
     /// The replicas that train, by rank.
@@ -28,9 +28,9 @@ pub(super) struct Peers {
 #[derive(Debug, Clone, Copy)]
 struct Trainer {
     address: SocketAddr,
-    /// The index of its host in `on_hosts`.
+    /// The index of the replica's host in `on_hosts`.
     host: usize,
-    /// Its index among the training replicas on its host.
+    /// The replica's index among the training replicas on its host.
     local: usize,
 }
 

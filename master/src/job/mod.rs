@@ -1,4 +1,4 @@
-//! The states and rules of a job: pure functions over values. They use no runtime, HTTP, clock or environment.
+//! The states and rules of a job: pure functions over values. The functions use no runtime, HTTP, clock or environment.
 //! The caller passes the time and carries out the actions.
 
 mod agent_state;

@@ -1,4 +1,5 @@
-//! Observations of each replica: its pod's state from the back end, and its agent's answers. They are never stored.
+//! Observations of each replica: its pod's state from the back end, and its agent's answers. No record contains
+//! observations.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Whether the pod has ended. The back end may still list it.
+    /// Whether the pod has ended. The back end may still list the pod.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, PodState::Terminated { .. } | PodState::Disrupted { .. })
     }
@@ -96,21 +97,22 @@ pub struct Addresses {
 /// Everything that the master has observed of one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
-    /// Its pod; `None` before the back end lists the pod, and after the pod's deletion.
+    /// The replica's pod; `None` before the back end lists the pod, and after the pod's deletion.
     pub pod: Option<PodState>,
-    /// Why its pod does not exist yet, or why its agent is not ready yet, if known.
+    /// Why the replica's pod does not exist yet, or why the agent is not ready yet, if known.
     pub waits: Option<String>,
-    /// The state of its agent.
+    /// The state of the replica's agent.
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// The part of its pod in a start, as this master gave it or as an earlier state of its agent showed it.
+    /// The membership of the replica's pod in a start, as this master chose it or as an earlier state of the agent
+    /// showed it.
     pub enrolled: Option<Enrolled>,
-    /// Whether an earlier master may have created its pod, and started exec.py in it.
+    /// Whether an earlier master may have created the replica's pod, and started exec.py in it.
     pub is_found: bool,
 }
 
-/// A pod's part in one start.
+/// A pod's membership in one start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enrolled {
     /// The start.
@@ -124,7 +126,7 @@ pub struct Enrolled {
 pub enum DeletedBy {
     /// This master has not deleted the pod. The cluster or a user may have deleted it.
     Others,
-    /// This master. The loss of such a pod is not the cause of a failure.
+    /// This master has deleted the pod. The pod's loss is not the cause of a failure.
     ThisMaster,
 }
 
@@ -139,7 +141,8 @@ impl Observation {
         is_found: false,
     };
 
-    /// Applies a report about its agent. Ignores a late report: acknowledgements and statuses may arrive out of order.
+    /// Applies a report about the replica's agent. Ignores a late report: acknowledgements and statuses may arrive out
+    /// of order.
     pub fn hear(&mut self, heard: AgentState) {
         let is_late = match (&self.agent, &heard) {
             (AgentState::Status(known), AgentState::Configured(late) | AgentState::Started(late)) => {
@@ -159,13 +162,13 @@ impl Observation {
         }
     }
 
-    /// Sets the state of its agent. Keeps the enrolment that the previous state reported.
+    /// Sets the state of the replica's agent. Keeps the enrolment that the previous state reported.
     pub fn agent_becomes(&mut self, agent: AgentState) {
         self.enrolled = self.enrolment();
         self.agent = agent;
     }
 
-    /// Its pod's part in the newest known start. An earlier master may have chosen this part.
+    /// The membership of the replica's pod in the newest known start. An earlier master may have begun that start.
     pub fn enrolment(&self) -> Option<Enrolled> {
         let enrolled = |generation: Option<Generation>, membership: Option<Membership>| {
             Some(Enrolled { generation: generation?, membership: membership? })
@@ -186,7 +189,7 @@ impl Observation {
         [self.enrolled, reported, last].into_iter().flatten().max_by_key(|enrolled| enrolled.generation)
     }
 
-    /// Whether exec.py of any start may still run in its pod.
+    /// Whether exec.py of any start may still run in the replica's pod.
     pub fn may_run(&self) -> bool {
         let may_run = match &self.agent {
             // Without an address, no master can have asked the agent to run exec.py.
@@ -202,7 +205,7 @@ impl Observation {
         may_run && self.presence() == Presence::Live
     }
 
-    /// The addresses of its pod, while the pod runs.
+    /// The addresses of the replica's pod, while the pod runs.
     pub fn addresses(&self) -> Option<Addresses> {
         match &self.pod {
             Some(PodState::Running(addresses)) => Some(*addresses),
@@ -217,7 +220,7 @@ impl Observation {
         }
     }
 
-    /// Whether its pod exists.
+    /// Whether the replica's pod exists.
     pub fn presence(&self) -> Presence {
         match &self.pod {
             Some(
@@ -228,12 +231,12 @@ impl Observation {
         }
     }
 
-    /// Whether the cluster is evicting its pod.
+    /// Whether the cluster is evicting the replica's pod.
     pub fn is_leaving(&self) -> bool {
         matches!(self.pod, Some(PodState::Leaving { .. }))
     }
 
-    /// Why it has no pod, why its pod has no address, or why its agent is not ready, if known.
+    /// Why the replica has no pod, why its pod has no address, or why its agent is not ready, if known.
     pub fn waits_for(&self) -> Option<&str> {
         match &self.pod {
             Some(PodState::Pending { reason }) => reason.as_deref(),
@@ -249,7 +252,7 @@ impl Observation {
         }
     }
 
-    /// The loss of its pod, with this reason.
+    /// The loss of the replica's pod, with this reason.
     pub fn lost(&self, reason: &str) -> LostRun {
         match self.deleted_by {
             DeletedBy::Others => LostRun::disrupted(reason),

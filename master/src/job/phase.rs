@@ -89,7 +89,7 @@ pub enum JobPhase {
         without: PodSelection,
         /// When the pause ends.
         until: Duration,
-        /// When the gang began, or will begin, to gather. The start timeout counts from here.
+        /// When the gang began, or will begin, to gather. The start timeout begins at this time.
         since: Duration,
     },
     /// The script has failed, and every run is dead. The job keeps its pods and waits for new code.
@@ -153,7 +153,8 @@ pub enum Ending {
     Failed(Failure),
     /// A user cancelled the job.
     Cancelled,
-    /// Nothing failed. The gang restarts with new code or, in an elastic job, with other members.
+    /// The gang restarts, and no failure is recorded. The reason is new code, other members of an elastic job, or a
+    /// takeover in the middle of a start.
     Regroup,
     /// Nothing failed. A user has suspended the job.
     Suspended,
@@ -162,7 +163,7 @@ pub enum Ending {
 /// An input of [`step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobEvent {
-    /// A replica has changed, or time has passed.
+    /// A replica or the job's rules have changed, or time has passed.
     Observed,
     /// A user has asked to cancel the job.
     CancelWished,

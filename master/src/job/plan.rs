@@ -9,12 +9,12 @@ pub fn replicas(spec: &JobSpec) -> Vec<ReplicaId> {
     with_workers(spec, spec.worker_num)
 }
 
-/// All replicas of the job while this is its range of workers.
+/// All replicas of the job with this range of workers; `None` for a fixed job.
 pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> {
     with_workers(spec, workers.map_or(spec.worker_num, |workers| workers.max))
 }
 
-/// The kinds of the job's pods: one replica of each kind, and the minimum number of pods of this kind.
+/// The kinds of the job's pods. For each kind: a replica of this kind, and the minimum number of pods.
 pub fn kinds(spec: &JobSpec) -> Vec<(ReplicaId, usize)> {
     let mut kinds: Vec<(ReplicaId, usize)> = vec![];
     for replica in with_workers(spec, spec.worker_min.unwrap_or(spec.worker_num)) {

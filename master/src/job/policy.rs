@@ -15,19 +15,21 @@ use protocol::run_policy::{
 
 use super::gang::{Gang, HelperUse, has_left, was_stopped};
 
-/// Time between SIGTERM and SIGKILL when a run is stopped after a success or a cancel. TensorFlow ignores SIGTERM,
-/// so a script that does not handle SIGTERM always takes this long.
+/// Usual time between SIGTERM and SIGKILL when a run is stopped without a failure. TensorFlow ignores SIGTERM, so a
+/// script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// Time beyond the grace for a pod to end or to report the end of its run. After that, the driver deletes the pod.
+/// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
+/// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum time between SIGTERM and SIGKILL for the other members when a pod is evicted. It is shorter than
-/// [`RELEASE_TIMEOUT`], so that these members can still report their end.
+/// Maximum of [`Policy::leaving_grace`]. It is shorter than [`RELEASE_TIMEOUT`], so that members that are stopped can
+/// still report their end.
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 /// See [`Elastic::gather`].
 const GATHER: Duration = Duration::from_secs(10);
 /// See [`Elastic::settle`].
 const SETTLE: Duration = Duration::from_millis(200);
-/// Maximum pause before a restart that does not count. A job on preemptible machines has many such restarts.
+/// Maximum pause before a restart that does not count, unless the job's first pause is longer. A job on preemptible
+/// machines has many of these restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales the pause by `share`.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
@@ -49,8 +51,8 @@ pub struct Policy {
     /// Time between SIGTERM and SIGKILL after a success, for replicas that may still save or export a model. If the
     /// job has templates, this is the grace period of its pods.
     pub success_grace: Duration,
-    /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods: that pod's own grace, at most
-    /// [`LEAVING_GRACE_MAX`].
+    /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods, or while scripts that use the
+    /// helper leave after a step: the grace period of the job's pods, at most [`LEAVING_GRACE_MAX`].
     pub leaving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
@@ -62,7 +64,7 @@ pub struct Policy {
     pub backoff: Duration,
     /// Exit codes for which a restart is useless.
     pub no_retry_exit_codes: BTreeSet<u8>,
-    /// The restart rules of roles. Without a rule for its role, a failed replica leads to a restart of the job.
+    /// The restart rules of roles. If a role has no rule, its failed replicas lead to a restart of the job.
     pub restart: BTreeMap<Role, RestartRule>,
     /// How long the job waits for new code when its script has failed; `None` if it does not wait.
     pub halt: Option<Duration>,
@@ -73,7 +75,7 @@ pub struct Policy {
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
-    /// How often a user had pushed new code when the driver last chose the code of the next start.
+    /// How often a user has pushed new code, from the newest record that the driver has applied.
     pub pushes: u32,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
@@ -99,7 +101,7 @@ pub struct Elastic {
 }
 
 impl Elastic {
-    /// The rules for this number of workers.
+    /// The rules for this range of workers.
     pub fn of(workers: Workers, policy: &RunPolicy) -> Self {
         let grow_interval = policy.grow_interval_seconds.map(seconds);
         Self { workers, gather: GATHER, settle: SETTLE, grow_interval, lease: policy.lease() }
@@ -136,7 +138,7 @@ pub enum SuccessRule {
 pub enum Verdict {
     /// Restart the gang after a pause.
     Restart {
-        /// Whether this uses one of the job's restarts.
+        /// Whether the restart counts.
         budget: Budget,
         /// Time to wait before the restart.
         pause: Duration,
@@ -150,12 +152,12 @@ pub enum Verdict {
     GiveUp,
 }
 
-/// Whether a restart uses one of the job's restarts.
+/// Whether a restart counts. A restart that counts uses up one of the job's restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
-    /// The restart uses one.
+    /// The restart counts.
     Counted,
-    /// The restart uses none.
+    /// The restart does not count.
     Free,
 }
 
@@ -209,13 +211,13 @@ impl Policy {
         }
     }
 
-    /// Time from a stop request to the deletion of the pod, if its run has not ended.
+    /// Time from a stop request to the deletion of a pod whose run has not ended.
     pub fn stop_limit(&self) -> Duration {
         self.stop_grace.max(self.success_grace) + self.release_timeout
     }
 
     /// How long the job waits for new code after this failure; `None` if it does not wait. The job waits only after a
-    /// failure of the script itself. It does not wait if the script has asked for a restart that does not count.
+    /// failure of the script itself. The job does not wait if the script has asked for a restart that does not count.
     pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
         let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
         self.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))

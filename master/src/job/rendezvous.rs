@@ -76,7 +76,7 @@ impl<'a> Rendezvous<'a> {
         variables.extend(rank.into_iter().flat_map(of_rank).map(own));
         let constants = constants(self.spec, replica.role).into_iter();
         variables.extend(constants.map(|(name, value)| (name, Variable::Own(value.into()))));
-        // These variables win: no job may change them.
+        // No job may change these variables, so they replace earlier values.
         let computed = [
             (env::NUM_WORKERS, Value::from(self.count(Role::Worker))),
             (env::TOT_WORKERS, Value::from(self.count(Role::Worker))),
@@ -174,7 +174,7 @@ pub(super) fn constants(spec: &JobSpec, role: Role) -> BTreeMap<&str, &str> {
     variables
 }
 
-/// Whether replicas of this role are members of a start.
+/// Whether replicas of this role have a [`Membership`].
 fn is_member(role: Role) -> bool {
     match role {
         Role::Chief | Role::Worker | Role::Ps => true,

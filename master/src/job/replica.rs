@@ -9,19 +9,19 @@ use super::observation::{AgentState, LostRun, Observation, PodState};
 /// The phase of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaPhase {
-    /// Its pod does not exist yet, or has no address yet.
+    /// The replica's pod does not exist yet, or has no address yet.
     Requested,
-    /// Its pod has an address, but its agent has not answered.
+    /// The replica's pod has an address, but the agent has not answered.
     Scheduled,
-    /// Its agent has answered and has no environment for the current generation.
+    /// The replica's agent has answered and has no environment for the current generation.
     Joined,
-    /// Its agent has the environment of this generation.
+    /// The replica's agent has the environment of this generation.
     Configured(Generation),
     /// exec.py runs in this generation.
     Running(Generation),
     /// exec.py has ended in this generation.
     Exited(Generation, ExitReport),
-    /// Its pod is lost or its agent misbehaves. Its run counts as ended.
+    /// The replica's pod is lost or the agent misbehaves. The run counts as ended.
     Lost(LostRun),
 }
 
@@ -88,7 +88,7 @@ impl ReplicaPhase {
             AgentState::Status(status) => match status.generation {
                 Some(generation) if is_current(&generation) => Self::of_run(status, generation),
                 Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
-                    Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which has ended")))
+                    Self::Lost(LostRun::broken(format!("its agent still runs exec.py of an earlier start, {over}")))
                 }
                 // An agent that is shutting down with its pod accepts no other start.
                 Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {
@@ -122,7 +122,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether its agent has answered and is still usable.
+    /// Whether the replica's agent has answered and is still usable.
     pub fn has_joined(&self) -> bool {
         match self {
             Self::Joined | Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
@@ -130,7 +130,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether its agent has, or had, the environment of the current generation.
+    /// Whether the replica's agent has, or had, the environment of the current generation.
     pub fn was_configured(&self) -> bool {
         match self {
             Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
@@ -159,7 +159,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether a stop request ended its run before exec.py was started.
+    /// Whether a stop request ended the replica's run before exec.py was started.
     pub fn was_called_back(&self) -> bool {
         self.exit().is_some_and(|exit| exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)))
     }
@@ -177,7 +177,7 @@ impl ReplicaPhase {
         self.exit().is_some_and(|exit| exit.is_success() && !exit.stopped)
     }
 
-    /// Whether its run has ended for good.
+    /// Whether the replica's run has ended for good.
     pub fn is_dead(&self) -> bool {
         match self {
             Self::Exited(..) | Self::Lost(_) => true,

@@ -17,7 +17,7 @@ use super::replica::ReplicaPhase;
 pub struct Roster(Vec<ReplicaId>);
 
 impl Roster {
-    /// Each replica with its seat: its role, and its index within that role in this start.
+    /// Each replica with its seat: the role, and the index within the role in this start.
     pub fn seats(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId)> {
         let mut taken = [0_u32; Role::ALL.len()];
         self.0.iter().map(move |id| {
@@ -28,22 +28,22 @@ impl Roster {
         })
     }
 
-    /// The number of its members.
+    /// The number of members.
     pub fn len(&self) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether it has no members.
+    /// Whether the roster has no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The number of its workers.
+    /// The number of workers.
     pub fn workers(&self) -> u32 {
         u32::try_from(self.0.iter().filter(|id| id.role == Role::Worker).count()).unwrap_or(u32::MAX)
     }
 
-    /// Its members.
+    /// The members.
     pub fn members(&self) -> &[ReplicaId] {
         &self.0
     }
@@ -109,10 +109,10 @@ pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     wanted
 }
 
-/// Why a running gang of an elastic job restarts although nothing failed.
+/// How a running gang of an elastic job must change its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
-    /// The gang has more workers than wanted.
+    /// The gang has more workers than the maximum.
     Shrink,
     /// More workers can take part.
     Grow,
@@ -133,7 +133,7 @@ pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) ->
 }
 
 /// Minimum time from a start to a restart that adds workers. If every wanted worker is ready, the gang restarts
-/// earlier. The default is shorter if all scripts use the helper, because such scripts lose no step.
+/// earlier. The default is shorter if all scripts use the helper, because these scripts lose no step.
 pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {
@@ -164,7 +164,7 @@ fn is_ready(place: &Member) -> bool {
     place.has_joined() && is_living(place)
 }
 
-/// Whether the replica may soon be ready. A replica whose pod cannot be scheduled is not.
+/// Whether the replica may soon be ready. A replica whose pod cannot be scheduled will not be ready soon.
 fn is_coming(place: &Member, now: Duration) -> bool {
     let is_unhindered = place.waits_for.is_none();
     match (place.pod, &place.phase) {

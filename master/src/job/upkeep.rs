@@ -45,7 +45,7 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     }
 }
 
-/// Whether its pod cannot start now, but the cluster keeps trying.
+/// Whether the replica's pod cannot start now, but the cluster keeps trying.
 fn may_recover(place: &Member) -> bool {
     matches!(&place.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Hopeless, .. }))
 }
@@ -60,7 +60,8 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// Spaces the replacements of one replica's pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replacements {
-    /// The number of pods created so far. After [`FORGET_AFTER`], only one of them counts.
+    /// The number of pods created so far. After [`FORGET_AFTER`] without a new pod, only one pod
+    /// counts.
     created: u32,
     /// When the newest pod was created, as the time since the driver began.
     last: Duration,
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pauses_between_replacements_double_up_to_a_limit_and_are_forgotten() {
+    fn the_pauses_between_replacements_double_up_to_a_limit_and_begin_again_after_a_long_time() {
         let mut replacements = Replacements::default();
         let mut now = Duration::from_secs(5);
         let mut pauses = vec![];
@@ -105,6 +106,6 @@ mod tests {
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
         now += FORGET_AFTER;
         replacements.note(now);
-        assert_eq!(replacements.next_at() - now, FIRST_PAUSE, "the pauses begin again at the shortest");
+        assert_eq!(replacements.next_at() - now, FIRST_PAUSE, "the pauses do not begin again at the shortest");
     }
 }

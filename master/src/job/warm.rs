@@ -13,12 +13,13 @@ pub fn is_warm(spec: &JobSpec) -> bool {
     match &spec.run_policy.preload {
         Some(Preload::Never) => false,
         Some(Preload::Modules(_)) => true,
-        // Elastic jobs and jobs with pushed code restart often. For other jobs, the memory would be wasted.
+        // Elastic jobs and jobs that bring their code restart often. For other jobs, the memory would be wasted.
         None => spec.workers().is_some() || spec.code.is_some(),
     }
 }
 
-/// The request to the agents of a role, if the job is warm. It contains the variables that are the same in every start.
+/// The request to the agents of a role, if the job is warm. The request has the variables that are the same in every
+/// start.
 pub fn request(spec: &JobSpec, role: Role) -> Option<WarmRequest> {
     let variable = |(name, value): (&str, &str)| Some((name.parse::<EnvName>().ok()?, value.to_owned()));
     let modules = match &spec.run_policy.preload {

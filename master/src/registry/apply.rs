@@ -17,7 +17,7 @@ use crate::tfjob::{Read, difference};
 pub struct Applied {
     /// The job.
     pub submitted: Submitted,
-    /// The change of a job that was already on record.
+    /// The change that the TFJob made to a job that was already on record.
     pub change: JobPatch,
 }
 

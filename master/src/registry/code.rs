@@ -95,7 +95,6 @@ impl Jobs {
         }
     }
 
-    /// The code of all jobs on record.
     fn codes(&self) -> BTreeSet<CodeId> {
         let of_record = |stored: &Stored| [stored.record.spec.code, stored.record.code];
         let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().map(of_record);

@@ -24,8 +24,8 @@ pub enum JobsError {
     Exists(JobName),
     /// The TFJob was changed in a way that a job does not allow.
     #[error(
-        "tfjob {0} is on record with another spec: only suspend and, with enableDynamicWorker, the number of workers may \
-         change. Delete it first: client delete {0}"
+        "tfjob {0} is on record with another spec: only suspend and, with enableDynamicWorker, the number of workers \
+         may change. To apply the file as a new job, first delete the old job: client delete {0}"
     )]
     OtherTfJob(JobName),
     /// The TFJob was applied again with other code.
@@ -35,8 +35,8 @@ pub enum JobsError {
     OtherCode(JobName),
     /// An unreadable record has this name.
     #[error(
-        "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \
-         by {removal}", .job.name
+        "the name \"{}\" belongs to a record that cannot be read ({reason}): choose another name, or remove the record \
+         with {removal}", .job.name
     )]
     Unreadable {
         /// The job.
@@ -55,14 +55,14 @@ pub enum JobsError {
     /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The job's code is in its image, so it takes no new code.
+    /// The job's code is in its image, so the job takes no new code.
     #[error(
-        "the script of job \"{0}\" is in its image: build the image again and submit the job with --replace, or submit it \
-         with its code, as in client train.py --image IMAGE"
+        "the script of job \"{0}\" is in its image: build the image again and submit the job with --replace, or submit \
+         the job with its code, as in client train.py --image IMAGE"
     )]
     NotPushable(JobName),
     /// The job has ended, or a user has asked for its end.
-    #[error("job \"{0}\" has ended, or is being stopped, so it takes no new code: submit it again with --replace")]
+    #[error("job \"{0}\" has ended, or is being stopped, so it takes no new code: submit the job again with --replace")]
     TakesNoCode(JobName),
     /// Agents still receive the new code.
     #[error("the new code of job \"{name}\" has not reached {} yet; the master is still sending it", listed(left))]
@@ -88,10 +88,10 @@ pub enum JobsError {
     #[error("agents cannot join this master: it creates its pods itself. Start a master with --backend joined")]
     NoMachines,
     /// The first agent of a job must give the number of workers, and this agent did not.
-    #[error("no job is named \"{0}\": give --worker-num to begin one")]
+    #[error("no job is named \"{0}\": give --worker-num to create the job")]
     NotBegun(JobName),
     /// The agent's rules differ from the job's rules.
-    #[error("job \"{name}\" has{rules}: use the same flags, or choose another --task")]
+    #[error("job \"{name}\" was created with{rules}: use the same flags, or choose another --task")]
     OtherRules {
         /// The job.
         name: JobName,
@@ -99,7 +99,7 @@ pub enum JobsError {
         rules: String,
     },
     /// A new agent cannot join a job that has ended.
-    #[error("job \"{0}\" has ended: choose another --task, or remove it with client delete {0}")]
+    #[error("job \"{0}\" has ended: choose another --task, or remove the job with client delete {0}")]
     Ended(JobName),
     /// The master, or a machine of the job, cannot reach the agent that wants to join.
     #[error("{by} cannot reach the agent at {agent} (--address): {reason}")]
@@ -115,16 +115,19 @@ pub enum JobsError {
     #[error("could not write the agent's message to disk")]
     NotWritten(#[source] io::Error),
     /// The store refuses the job's record.
-    #[error("the job's record was refused: {0}")]
+    #[error("the store refused the job's record: {0}")]
     NotKept(String),
     /// The back end could not delete the job's pods.
-    #[error("the pods of the job cannot be deleted")]
+    #[error("could not delete the pods of the job")]
     Pods(#[source] BackendError),
     /// The store does not answer.
     #[error("could not access the job's record")]
     Store(#[source] StoreError),
     /// The store or the back end did not answer in time.
-    #[error("job \"{name}\": no result after {} s; it may still succeed, and repeating it is safe", limit.as_secs())]
+    #[error(
+        "the request for job \"{name}\" has no result after {} s: it may still succeed, and repeating it is safe",
+        limit.as_secs()
+    )]
     Late {
         /// The job.
         name: JobName,
@@ -132,7 +135,7 @@ pub enum JobsError {
         limit: Duration,
     },
     /// The job is on record but has not reached the registry in time.
-    #[error("job \"{0}\" is on record, but this master has not started it yet")]
+    #[error("job \"{0}\" is on record, but this master does not drive the job yet")]
     Slow(JobName),
 }
 

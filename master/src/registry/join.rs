@@ -43,7 +43,7 @@ impl Jobs {
         if view.result.is_none() && request.left.is_none() {
             self.probe(&job, &request, machines).await?;
         }
-        // After the answer that its job has ended, the agent ends too. So note that the agent leaves.
+        // The agent ends when it is told that its job has ended. So note now that the agent leaves.
         let left = request.left.or(view.result.as_ref().map(|_| Left::Finished));
         let lease_seconds = Some(view.spec.run_policy.lease_seconds);
         let message = JoinRequest { lease_seconds, left, ..request };
@@ -105,7 +105,7 @@ fn check_boot_id(boot_id: &str) -> Result<(), Refusal> {
     if !boot_id.is_empty() && boot_id.len() <= BOOT_ID_MAX && boot_id.bytes().all(is_fine) {
         return Ok(());
     }
-    let sentence = format!("boot_id must have 1 to {BOOT_ID_MAX} letters, digits and hyphens");
+    let sentence = format!("boot_id must consist of 1 to {BOOT_ID_MAX} letters, digits and hyphens");
     Err(Refusal { code: ErrorCode::BadRequest, sentence })
 }
 

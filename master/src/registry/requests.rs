@@ -24,7 +24,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
 const STAGING_WAIT: Duration = Duration::from_secs(15);
 
 impl Jobs {
-    /// Accepts a job. After this returns, the job is on record and survives a crash.
+    /// Accepts a job. When this function has returned, the job is on record and survives a crash.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -36,7 +36,7 @@ impl Jobs {
         let name = spec.name.clone();
         let bytes = json_bytes_of(&spec);
         if bytes > SPEC_BYTES_MAX {
-            return Err(JobsError::NotKept(format!("it is {bytes} bytes long as JSON, above {SPEC_BYTES_MAX}")));
+            return Err(JobsError::NotKept(format!("the spec is {bytes} bytes long as JSON, above {SPEC_BYTES_MAX}")));
         }
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
@@ -69,7 +69,8 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits until a recorded job is in the registry. Until then, an earlier job with this name may be there.
+    /// Waits until a recorded job is in the registry. Until then, the registry may contain an earlier job
+    /// with this name.
     pub(super) async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();

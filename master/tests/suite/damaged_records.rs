@@ -162,8 +162,8 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
     let problem: Problem = serde_json::from_str(&body).expect("a problem");
     assert_eq!((status, problem.code), (409, ErrorCode::JobExists));
-    let sentence = "the record of a job named \"taken\" is in the way and cannot be read (missing field `spec` at line 1 \
-        column 23): choose another name, or remove it by client delete taken";
+    let sentence = "the name \"taken\" belongs to a record that cannot be read (missing field `spec` at line 1 \
+        column 23): choose another name, or remove the record with client delete taken";
     assert_eq!(problem.detail, sentence);
     for (method, path, expected) in [
         ("GET", "/create?strategy=AllReduce&name=taken", 409),

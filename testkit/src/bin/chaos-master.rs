@@ -9,8 +9,8 @@ use testkit::chaos::{Chaos, STRIKE_VARIABLE, Strike, strike};
 #[tokio::main]
 async fn main() -> ExitCode {
     #[expect(clippy::disallowed_methods, reason = "a test's program has no flags of its own")]
-    let armed = std::env::var(STRIKE_VARIABLE).expect("MUSTER_CHAOS is set");
-    let armed: Strike = armed.parse().expect("MUSTER_CHAOS is POINT:FAULT:N");
+    let armed = std::env::var(STRIKE_VARIABLE).expect("the variable MUSTER_CHAOS is not set");
+    let armed: Strike = armed.parse().expect("MUSTER_CHAOS is not of the form POINT:FAULT:N");
     let chaos = Chaos::new([armed]);
     master::exit_code(master::run_with(Config::parse(), |context| strike(context, &chaos)).await)
 }

@@ -1,4 +1,4 @@
-//! A back end with faults before and after each change of a pod.
+//! A back end with faults before and after each change of a pod or of a job's network policy.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl PodBackend for ChaosBackend {
         self.chaos.around(Some(Deed::DeleteAll), self.inner.delete_all(job), error).await
     }
 
-    /// While the master is frozen, the watch reports no changes.
+    /// While the master is frozen or dead, the watch reports no changes.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
         let mut pods = self.inner.watch(job);
         let (sender, seen) = watch::channel(pods.borrow_and_update().clone());

@@ -50,7 +50,7 @@ enum Condition {
 
 /// A failure that this module has caused.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("struck {0} on purpose")]
+#[error("a test injected a fault at {0}")]
 pub struct Struck(Point);
 
 impl Chaos {
@@ -169,7 +169,7 @@ impl Chaos {
             true
         });
         if let Some(fault) = struck {
-            warn!(%point, %fault, "struck on purpose");
+            warn!(%point, %fault, "injecting a fault");
         }
         struck
     }

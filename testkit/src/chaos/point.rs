@@ -23,17 +23,17 @@ pub enum Deed {
     Join,
     /// Offer code to an agent.
     Offer,
-    /// Send an agent the files of the code that the agent lacks.
+    /// Send an agent the files of the offered code that the agent lacks.
     Send,
     /// Send an agent its environment.
     Configure,
     /// Ask an agent to run exec.py.
     Run,
-    /// Ask an agent for the status of its run.
+    /// Ask an agent for its status again.
     Follow,
     /// Ask an agent to stop its run.
     Stop,
-    /// Record that a start failed and the job restarts.
+    /// Record that a start failed and the job restarts, or that a start may repeat an earlier master's start.
     MakeUp,
     /// Record that the job waits for new code.
     Halt,
@@ -113,7 +113,7 @@ impl Deed {
         }
     }
 
-    /// Whether a master performs this action only for a job that brings code.
+    /// Whether a master performs this action only for a job that can receive new code.
     pub fn is_about_code(self) -> bool {
         matches!(self, Self::Offer | Self::Send | Self::Halt | Self::Push)
     }
@@ -154,7 +154,7 @@ pub enum Point {
 }
 
 impl Point {
-    /// Every point that a master passes for a job that brings no code.
+    /// Every point that a master passes for a job that cannot receive new code.
     pub fn without_code() -> impl Iterator<Item = Self> {
         Self::all().filter(|point| !point.deed().is_about_code())
     }
@@ -208,7 +208,7 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // No driver performs these actions. After a panic, the client handles an answer with status 500.
+            // HTTP handlers perform these actions. If a handler panics, no driver ends: the client receives status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
                 !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
             }

@@ -1,4 +1,4 @@
-//! Rules that each change of a job's record must keep, also if faults strike the masters that write the record. A rule
+//! Rules that each change of a job's record must obey, also if faults strike the masters that write the record. A rule
 //! compares the record before the change with the record after the change.
 
 use master::store::JobRecord;

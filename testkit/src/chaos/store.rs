@@ -58,7 +58,7 @@ impl JobStore for ChaosStore {
         self.inner.now()
     }
 
-    /// While the master is frozen, the watch reports no changes.
+    /// While the master is frozen or dead, the watch reports no changes.
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         let mut events = self.chaos.around(None, self.inner.watch(), unavailable).await?;
         let (sender, heard) = mpsc::channel(1);

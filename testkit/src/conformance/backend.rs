@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// exec.py. `uid` is the uid of the job, as in its record if a record exists. The agents' token is derived from `key`.
 ///
 /// # Panics
-/// If a rule is broken. The message describes the failure.
+/// If the back end breaks a rule. The message describes how.
 pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str, key: &AgentKey) {
     let token = key.token(uid);
     let agents = AgentClient::new().with_token(&token);
@@ -33,7 +33,7 @@ pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str, key: &Ag
     suite.creating_a_pod_again_changes_nothing().await;
     suite.every_pod_has_addresses_of_its_own().await;
     suite.a_new_watch_begins_with_all_present_pods().await;
-    suite.a_pod_whose_agent_finishes_stays_listed_as_ended().await;
+    suite.a_pod_whose_agent_finishes_stays_ended_even_if_it_is_created_again().await;
     suite.a_deleted_pod_is_gone_and_may_be_deleted_again().await;
     suite.a_deleted_pod_can_be_created_again().await;
     suite.all_pods_of_a_job_can_be_deleted_at_once().await;
@@ -55,7 +55,7 @@ impl Suite<'_> {
 
     async fn a_job_can_be_prepared_twice(&self) {
         for _ in 0..2 {
-            self.backend.prepare(&self.job).await.expect("prepare");
+            self.backend.prepare(&self.job).await.expect("could not prepare the job");
         }
     }
 
@@ -91,13 +91,16 @@ impl Suite<'_> {
         assert_eq!(listed, self.replicas);
     }
 
-    async fn a_pod_whose_agent_finishes_stays_listed_as_ended(&self) {
+    async fn a_pod_whose_agent_finishes_stays_ended_even_if_it_is_created_again(&self) {
         let first = self.replicas[0];
         let PodState::Running(addresses) = self.table()[&first].state else { panic!("{first} does not run") };
-        self.agents.finish(addresses.agent).await.expect("an idle agent finishes");
+        self.agents.finish(addresses.agent).await.expect("an idle agent did not finish");
         self.until("the pod has ended", |table| matches!(state(table, first), Some(PodState::Terminated { .. }))).await;
         self.create(first).await;
-        assert!(matches!(self.table()[&first].state, PodState::Terminated { .. }), "an ended pod is not started again");
+        assert!(
+            matches!(self.table()[&first].state, PodState::Terminated { .. }),
+            "creating an ended pod has changed it"
+        );
     }
 
     async fn a_deleted_pod_is_gone_and_may_be_deleted_again(&self) {
@@ -118,7 +121,7 @@ impl Suite<'_> {
         let later = self.until("the second pod runs", |table| is_running(table, first)).await;
         assert_ne!(
             earlier[&first].incarnation, later[&first].incarnation,
-            "a pod that is created again has a new incarnation"
+            "the second pod has the incarnation of the first pod"
         );
         self.delete(first).await;
         self.until("no pod is listed", PodTable::is_empty).await;
@@ -129,18 +132,18 @@ impl Suite<'_> {
             self.create(*replica).await;
         }
         self.until("all pods are listed", |table| table.len() == self.replicas.len()).await;
-        self.backend.delete_all(&self.job).await.expect("delete all");
+        self.backend.delete_all(&self.job).await.expect("could not delete the pods of the job");
         self.until("no pod is listed", PodTable::is_empty).await;
-        self.backend.delete_all(&self.job).await.expect("deleting no pods succeeds");
+        self.backend.delete_all(&self.job).await.expect("could not delete the pods of a job without pods");
     }
 
     async fn create(&self, replica: ReplicaId) {
         let pod = PodSpec::new(self.job.clone(), self.spec, replica, self.token.sha256());
-        self.backend.create(pod).await.expect("create");
+        self.backend.create(pod).await.expect("could not create the pod");
     }
 
     async fn delete(&self, replica: ReplicaId) {
-        self.backend.delete(&self.job, replica).await.expect("delete");
+        self.backend.delete(&self.job, replica).await.expect("could not delete the pod");
     }
 
     fn table(&self) -> PodTable {
@@ -150,7 +153,7 @@ impl Suite<'_> {
     async fn until(&self, what: &str, test: impl FnMut(&PodTable) -> bool) -> PodTable {
         let mut table: watch::Receiver<PodTable> = self.backend.watch(&self.job);
         match timeout(DEADLINE, table.wait_for(test)).await {
-            Ok(seen) => seen.expect("the back end keeps its table").clone(),
+            Ok(seen) => seen.expect("the back end dropped its table of pods").clone(),
             Err(_) => panic!("timed out waiting until {what}; the pods are {:?}", self.table()),
         }
     }

@@ -1,45 +1,52 @@
 //! The rules for every store. The tests of each store run this whole suite.
 
-use protocol::ids::UnixMillis;
+use protocol::ids::{JobName, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
-use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Version, amend};
+use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, amend};
 
 /// Runs the suite on an empty store.
 ///
 /// # Panics
-/// If a rule is broken. The message describes the failure.
+/// If the store breaks a rule. The message describes how.
 pub async fn check(store: &dyn JobStore) {
     a_created_record_is_read_back(store).await;
     a_taken_name_is_refused(store).await;
     an_update_needs_the_version_that_was_read(store).await;
     two_concurrent_amendments_both_take_effect(store).await;
     a_watch_sends_all_records_and_then_each_change(store).await;
-    deleting_is_final_and_can_be_repeated(store).await;
+    a_delete_removes_only_the_record_with_its_uid_and_can_be_repeated(store).await;
 }
 
-/// A record like that of a new submit.
+/// The record of a new job with this name.
 ///
 /// # Panics
 /// If `name` is not a valid job name.
 pub fn record(name: &str) -> JobRecord {
-    let request =
-        JobRequest { worker_num: Some(2), ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce) };
+    let request = JobRequest {
+        worker_num: Some(2),
+        ..JobRequest::new(name.parse().expect("the name is not a valid job name"), Strategy::AllReduce)
+    };
     let spec = JobSpec::try_from(request).expect("a valid request");
     let (uid, holder) = (format!("uid-of-{name}"), "a-master".to_owned());
     JobRecord { format: FORMAT, ..JobRecord::new(spec, uid, holder, UnixMillis(1)) }
 }
 
+async fn read(store: &dyn JobStore, name: &JobName) -> Option<Stored> {
+    store.get(name).await.expect("could not read the record")
+}
+
 async fn a_created_record_is_read_back(store: &dyn JobStore) {
     let name = &record("first").spec.name;
-    assert_eq!(store.get(name).await.expect("get"), None, "an absent record is None");
-    let created = store.create(record("first")).await.expect("create");
+    assert_eq!(read(store, name).await, None, "the store has a record before its creation");
+    let created = store.create(record("first")).await.expect("could not create the record");
     let given = JobRecord { uid: created.record.uid.clone(), ..record("first") };
-    assert_eq!(created.record, given, "the created record differs only in the uid");
-    assert_eq!(store.get(name).await.expect("get"), Some(created.clone()));
-    store.create(record("another")).await.expect("create");
-    let names: Vec<String> = store.list().await.expect("list").iter().map(|s| s.name().to_string()).collect();
-    assert_eq!(names, ["another", "first"], "a list is sorted by name");
+    assert_eq!(created.record, given, "the store changed more than the uid of the record");
+    assert_eq!(read(store, name).await, Some(created.clone()));
+    store.create(record("another")).await.expect("could not create the record");
+    let names: Vec<String> =
+        store.list().await.expect("could not list the records").iter().map(|s| s.name().to_string()).collect();
+    assert_eq!(names, ["another", "first"], "the list is incomplete or not sorted by name");
 }
 
 async fn a_taken_name_is_refused(store: &dyn JobStore) {
@@ -50,9 +57,9 @@ async fn a_taken_name_is_refused(store: &dyn JobStore) {
 }
 
 async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
-    let read = store.get(&record("first").spec.name).await.expect("get").expect("the record exists");
+    let read = read(store, &record("first").spec.name).await.expect("the record is missing");
     let raised = JobRecord { epoch: 2, ..read.record.clone() };
-    let updated = store.update(raised.clone(), &read.version).await.expect("update");
+    let updated = store.update(raised.clone(), &read.version).await.expect("could not update the record");
     assert_eq!(updated.record.epoch, 2);
     assert_ne!(updated.version, read.version);
     let late = store.update(raised.clone(), &read.version).await;
@@ -63,7 +70,7 @@ async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
 
 async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     let name = record("first").spec.name;
-    let before = store.get(&name).await.expect("get").expect("the record exists").record;
+    let before = read(store, &name).await.expect("the record is missing").record;
     let raise = || {
         amend(store, &name, |record| {
             record.epoch += 1;
@@ -72,32 +79,32 @@ async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     };
     let (one, two) = tokio::join!(raise(), raise());
     assert_eq!((one.is_ok(), two.is_ok()), (true, true));
-    let after = store.get(&name).await.expect("get").expect("the record exists").record;
+    let after = read(store, &name).await.expect("the record is missing").record;
     assert_eq!((after.epoch, after.revision), (before.epoch + 2, before.revision + 2));
 }
 
 async fn a_watch_sends_all_records_and_then_each_change(store: &dyn JobStore) {
-    let mut watch = store.watch().await.expect("watch");
+    let mut watch = store.watch().await.expect("could not watch the store");
     for expected in ["another", "first"] {
         let event = watch.recv().await;
         assert!(matches!(&event, Some(StoreEvent::Changed(s)) if s.name().as_str() == expected), "{event:?}");
     }
     assert_eq!(watch.recv().await, Some(StoreEvent::Replayed { all_readable: true }));
-    let later = store.create(record("later")).await.expect("create").record;
-    store.delete(&later.spec.name, &later.uid).await.expect("delete");
+    let later = store.create(record("later")).await.expect("could not create the record").record;
+    store.delete(&later.spec.name, &later.uid).await.expect("could not delete the record");
     let created = watch.recv().await;
     assert!(matches!(&created, Some(StoreEvent::Changed(s)) if s.name().as_str() == "later"), "{created:?}");
     assert_eq!(watch.recv().await, Some(StoreEvent::Deleted(record("later").spec.name)));
 }
 
-async fn deleting_is_final_and_can_be_repeated(store: &dyn JobStore) {
+async fn a_delete_removes_only_the_record_with_its_uid_and_can_be_repeated(store: &dyn JobStore) {
     for name in ["first", "another"] {
         let name = record(name).spec.name;
-        let uid = store.get(&name).await.expect("get").expect("the record exists").record.uid;
-        store.delete(&name, "another uid").await.expect("a delete with another uid succeeds");
-        assert!(store.get(&name).await.expect("get").is_some(), "a delete with another uid changes nothing");
-        store.delete(&name, &uid).await.expect("delete");
-        store.delete(&name, &uid).await.expect("deleting an absent record succeeds");
-        assert_eq!(store.get(&name).await.expect("get"), None);
+        let uid = read(store, &name).await.expect("the record is missing").record.uid;
+        store.delete(&name, "another uid").await.expect("a delete with another uid failed");
+        assert!(read(store, &name).await.is_some(), "a delete with another uid removed the record");
+        store.delete(&name, &uid).await.expect("could not delete the record");
+        store.delete(&name, &uid).await.expect("could not delete an absent record");
+        assert_eq!(read(store, &name).await, None);
     }
 }

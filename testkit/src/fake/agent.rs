@@ -1,4 +1,4 @@
-//! A fake agent. It answers like an agent, but starts no process. The caller decides when its run ends.
+//! A fake agent. It answers like an agent, but starts no process. The caller decides when the agent's run ends.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -36,9 +36,9 @@ pub(super) struct Shared {
     pub(super) waiting_poll: Arc<()>,
     /// Cloned by each request for output until the output is sent.
     pub(super) waiting_reader: Arc<()>,
-    /// How often all status requests in progress were broken.
+    /// How often [`FakeAgent::cut_polls`] has broken the status requests in progress.
     pub(super) cuts: watch::Sender<u64>,
-    /// Whether no request or answer gets through.
+    /// Whether all requests and answers are lost.
     pub(super) is_cut_off: watch::Sender<bool>,
     pub(super) fence: Mutex<Fence>,
     pub(super) finished: CancellationToken,
@@ -55,7 +55,7 @@ pub(super) enum AgentKind {
     /// An agent of this product.
     Ours,
     /// The first prototype's agent. It has only `/config` and `/run`. Every `/run` starts a run, and the agent exits
-    /// with it.
+    /// when the run ends.
     Prototype,
 }
 
@@ -89,7 +89,7 @@ pub struct History {
     pub configured_at: Vec<Instant>,
     /// When each run was started.
     pub starts: Vec<Instant>,
-    /// The grace of each stop.
+    /// The grace period of each stop request.
     pub stops: Vec<Duration>,
     /// The effects, in order.
     pub events: Vec<(Instant, AgentEvent)>,
@@ -241,10 +241,9 @@ impl FakeAgent {
         self.0.is_cut_off.send_replace(is_cut_off);
     }
 
-    /// The agent's clock.
     pub(super) fn clock() -> ClockMillis {
         static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
-        ClockMillis(BOOT.elapsed().as_millis().try_into().expect("the milliseconds of a test fit"))
+        ClockMillis(BOOT.elapsed().as_millis().try_into().expect("the milliseconds of a test fit into 64 bits"))
     }
 
     /// Renews the agent's fence, and ends the run when the fence has passed.
@@ -307,7 +306,6 @@ impl FakeAgent {
         self.0.stays.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until the agent finishes.
     pub(super) async fn finished(&self) {
         self.0.finished.cancelled().await;
     }

@@ -42,7 +42,7 @@ struct Shared {
     history: Mutex<Vec<PodEvent>>,
     /// The replicas whose next pods stay pending, and the reason.
     pending: Mutex<(Vec<ReplicaId>, String)>,
-    /// The replicas whose pods only an unconfirmed deletion removes.
+    /// The replicas whose pods are removed only by [`PodBackend::delete_unconfirmed`].
     held: Mutex<BTreeSet<ReplicaId>>,
     /// The replicas whose next pods are deleted before the watch lists them.
     unlisted: Mutex<BTreeSet<ReplicaId>>,
@@ -57,7 +57,7 @@ pub struct PodEvent {
     pub at: Instant,
     /// The job of the pod.
     pub job: JobName,
-    /// The replica in the pod.
+    /// The replica of the pod.
     pub replica: ReplicaId,
     /// The kind of change.
     pub change: PodChange,
@@ -89,7 +89,6 @@ impl Default for JobPods {
 }
 
 impl JobPods {
-    /// Lists a new pod.
     fn list(&mut self, replica: ReplicaId, state: PodState, agent: Option<FakeAgent>) {
         self.agents.extend(agent.map(|agent| (replica, agent)));
         let pod = Pod { incarnation: new_incarnation(), state };
@@ -211,7 +210,7 @@ impl FakeBackend {
     pub async fn replace(&self, job: &JobName, replica: ReplicaId) {
         let (state, agent) = self.arrive().await;
         let mut jobs = self.lock();
-        let pods = jobs.get_mut(job).expect("the job has pods");
+        let pods = jobs.get_mut(job).expect("the job has no pods");
         if let Some(before) = pods.agents.remove(&replica) {
             before.vanish();
         }

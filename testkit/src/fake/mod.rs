@@ -19,5 +19,5 @@ pub use self::store::{FakeStore, Written};
 /// # Panics
 /// Panics if the folder cannot be created.
 pub fn code_below(folder: &Path) -> Arc<CodeStore> {
-    Arc::new(CodeStore::open(&folder.join("code")).expect("the folder can be created"))
+    Arc::new(CodeStore::open(&folder.join("code")).expect("could not create the folder"))
 }

@@ -69,18 +69,16 @@ struct Stop {
     generation: Option<Generation>,
 }
 
-/// The fixed answers of a fake agent.
-const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
-const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
+const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "the agent has received a newer generation");
+const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "the state of the run does not allow this request");
 const CODE_MISSING: (StatusCode, &str) =
     (StatusCode::CONFLICT, r#"{"status": 409, "code": "code_missing", "detail": "the code is not complete here"}"#);
-const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");
+const GONE: (StatusCode, &str) = (StatusCode::GONE, "the agent's pod was deleted");
 const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
 
-/// Starts a fake agent.
 pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
-    let listener = TcpListener::bind(address).await.expect("a loopback address is free");
-    let agent = FakeAgent::new(listener.local_addr().expect("it was bound"), kind);
+    let listener = TcpListener::bind(address).await.expect("could not listen on the loopback address");
+    let agent = FakeAgent::new(listener.local_addr().expect("a listener has an address"), kind);
     let seed = Router::new().route(routes::AGENT_CONFIG, post(configure)).route(routes::AGENT_RUN, get(run));
     let router = match kind {
         AgentKind::Prototype => seed,
@@ -182,7 +180,7 @@ async fn receive_code(
     let offered = history.manifest.clone().filter(|manifest| manifest.id() == id);
     let Some(manifest) = offered else { return Err(CODE_MISSING) };
     let (mut reader, mut input) = (BlobReader::new(&manifest), body.as_ref());
-    let bad = |_| (StatusCode::UNPROCESSABLE_ENTITY, "the blobs are refused");
+    let bad = |_| (StatusCode::UNPROCESSABLE_ENTITY, "the blobs do not match the manifest");
     while let Some(part) = reader.next(&mut input).map_err(bad)? {
         if let BlobPart::End(blob) = part {
             history.blobs.push(blob);
@@ -255,7 +253,8 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 2
             Err(_) => None,
         };
         let output = agent.0.output.borrow().clone();
-        let generation = HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot");
+        let generation =
+            HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot are a valid header value");
         let trailers = [(HeaderName::from_static(routes::LOG_COMPLETE_TRAILER), generation)];
         let end =
             (!agent.0.hides_ends.load(Ordering::Relaxed)).then(|| Frame::trailers(HeaderMap::from_iter(trailers)));

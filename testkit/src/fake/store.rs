@@ -33,7 +33,7 @@ pub enum Written {
 }
 
 impl FakeStore {
-    /// Every version of every record, in order.
+    /// Every change of a record, in order.
     pub async fn history(&self) -> Vec<(Instant, Written)> {
         self.with(|inner| inner.history.clone()).await
     }

@@ -24,14 +24,14 @@ fn fuzz() -> PathBuf {
 
 fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    entries.map(|entry| entry.expect("an entry").path())
+    entries.map(|entry| entry.expect("could not read an entry of the folder").path())
 }
 
 /// Runs `check` on each file of the target's corpus.
 fn replay(target: &str, check: fn(&[u8])) {
     let mut tried = 0;
     for file in files(&fuzz().join("corpus").join(target)) {
-        let input = std::fs::read(&file).expect("a readable file");
+        let input = std::fs::read(&file).expect("could not read a file of the corpus");
         let outcome = std::panic::catch_unwind(|| check(&input));
         assert!(outcome.is_ok(), "{} breaks {target}", file.display());
         tried += 1;
@@ -70,7 +70,7 @@ mod no_file_of_the_corpus_breaks {
 
 #[test]
 fn every_fuzz_target_is_replayed() {
-    let name = |path: PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
+    let name = |path: PathBuf| path.file_stem().expect("a fuzz target has no file name").to_string_lossy().into_owned();
     let targets: BTreeSet<String> = files(&fuzz().join("fuzz_targets")).map(name).collect();
     assert_eq!(targets, no_file_of_the_corpus_breaks::ALL.iter().map(|name| (*name).to_owned()).collect());
 }

@@ -111,15 +111,15 @@ fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() 
     let refused = |number: u8, args: &[&str], says: &str| {
         Finished::of(&mut agent(&scene, &master, number, args)).code(2).says(&[says]);
     };
-    refused(2, &[], "no job is named \"digits\": give --worker-num to begin one");
+    refused(2, &[], "no job is named \"digits\": give --worker-num to create the job");
     refused(2, &["--worker-num", "0:1"], "at least one worker");
     let rules = ["--worker-num", "1", "--max-restarts", "0"];
     let one = Running::of(&mut agent(&scene, &master, 2, &rules));
     one.until_printed(1, "world 1");
     let spare = Running::of(&mut agent(&scene, &master, 3, &rules));
     spare.until_said("waits for a free place");
-    let same =
-        "job \"digits\" has --worker-num 1:1 --lease 2s --max-restarts 0: use the same flags, or choose another --task";
+    let same = "job \"digits\" was created with --worker-num 1:1 --lease 2s --max-restarts 0: use the same \
+         flags, or choose another --task";
     refused(4, &["--worker-num", "1:2"], same);
     refused(
         4,
@@ -132,7 +132,7 @@ fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() 
     fs::write(scene.path().join("code"), "3").expect("write");
     one.ended().code(3);
     spare.ended().code(1).says(&["the job has ended", "exited with code 3"]);
-    refused(2, &rules, "job \"digits\" has ended: choose another --task, or remove it with client delete digits");
+    refused(2, &rules, "job \"digits\" has ended: choose another --task, or remove the job with client delete digits");
     let submit = |args: &[&str]| {
         let mut client = scene.client(&[&["--master", &master.url, "--task", "other"], args].concat());
         Finished::of(client.env("MUSTER_TOKEN", "secret"))

@@ -1,4 +1,4 @@
-//! Copies the output of a pod's runs from its agent to the file in which the master keeps the output.
+//! Copies the output of a pod's runs from the pod's agent to a file of the master.
 
 use std::io;
 
@@ -29,10 +29,9 @@ enum StreamEnd {
 enum CopyError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("write the output to disk")]
+    #[error("could not write the output to disk")]
     File(#[source] io::Error),
-    /// The agent ended the stream without sending any bytes, although the run continues.
-    #[error("the agent sends no output while its run continues")]
+    #[error("the agent ended the stream of output while its run continues")]
     NoStream,
 }
 
@@ -65,7 +64,7 @@ impl Pod {
         loop {
             let before = log.progress().end;
             let attempt = async || self.copy_rest().await;
-            // The pauses grow while no byte arrives.
+            // The pauses grow while no byte arrives. After some bytes, they are short again.
             let is_worth_it = |_: &CopyError| !self.ended.is_cancelled() && log.progress().end == before;
             let mut has_told = false;
             let tell = |error: &CopyError, _| {
@@ -86,7 +85,8 @@ impl Pod {
 
     /// Copies the missing output. Returns the same values as [`Self::copy_run`]. The end of a stream need not be the
     /// end of the output, because an agent also ends the stream of a slow reader. An agent of an earlier version does
-    /// not report whether the output has ended. So after the end of the run, opens streams until one brings no bytes.
+    /// not report whether the output has ended. So after the end of the run, opens streams until a stream brings no
+    /// bytes.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let mut without_bytes = None;
@@ -107,8 +107,8 @@ impl Pod {
         }
     }
 
-    /// Copies from the end of the file until the agent ends the stream. Byte 0 of
-    /// the agent's output is byte `base` of the file.
+    /// Copies from the end of the file until the agent ends the stream. Byte 0 of the agent's output is byte `base` of
+    /// the file.
     async fn copy_stream(&self, base: u64) -> Result<StreamEnd, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let before = log.progress().end;

@@ -17,7 +17,7 @@ use crate::job::observation::{AgentState, LostRun};
 /// A poll of an agent with a lease.
 pub(super) struct Leased {
     lease: Lease,
-    /// The number of the newest status that is known.
+    /// The `seq` of the newest status that this task has received.
     after: u64,
     /// The agent's clock in its newest answer.
     heard: ClockMillis,
@@ -25,7 +25,7 @@ pub(super) struct Leased {
 
 impl Leased {
     /// Asks for news, and waits for at most `longest`. If no answer arrives, asks again at once on another connection.
-    /// The agent answers the second request without waiting for news.
+    /// The agent answers these further requests without waiting for news.
     pub(super) async fn ask(
         self,
         pod: &Pod,
@@ -44,8 +44,9 @@ impl Leased {
 }
 
 impl Pod {
-    /// The vigil before the agent's first answer. Begins a vigil only for a pod that an earlier master may have
-    /// created, because a run may be alive in that pod. A new pod may take long to start, so its agent may be silent.
+    /// The vigil, which watches the lease, before the agent's first answer. Begins a vigil only for a pod that an
+    /// earlier master may have created, because a run may be alive in that pod. The agent of a new pod may be silent
+    /// for long.
     pub(super) fn first_vigil(&self) -> Option<Vigil> {
         let Followed { lease, is_found, .. } = self.followed;
         lease.filter(|_| is_found).map(|lease| Vigil::new(lease, self.now()))
@@ -58,7 +59,7 @@ impl Pod {
         Some(Leased { lease, after: heard.seq, heard: clock? })
     }
 
-    /// Notes an answer. Removes the clock from the status, because a later time alone is no news.
+    /// Notes an answer. Removes the clock from the status, because a change of the clock alone is no news.
     pub(super) fn note_answer(&self, status: &mut RunStatus, vigil: &mut Option<Vigil>) {
         let (clock, features) = (status.clock_ms.take(), status.features);
         let lease = self.followed.lease.filter(|_| features.fence && clock.is_some());

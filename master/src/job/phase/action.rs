@@ -18,7 +18,7 @@ pub enum PodSelection {
     Unfit,
     /// Pods whose agent has not reported the end of its run.
     Unended,
-    /// Pods whose agent was not configured. Such pods do not end by themselves.
+    /// Pods whose agent was not configured. These pods do not end by themselves.
     Idle,
     /// All pods of the job.
     All,
@@ -51,7 +51,7 @@ pub enum Action {
     RecordRestart(Failure),
     /// Record the failure after which the job waits for new code, and since when it waits.
     RecordHalt,
-    /// Record that a user's wish to suspend the job has ended its current start.
+    /// Record that a user's wish to suspend the job has ended the job's current start.
     RecordSuspension,
     /// Record the result of the job. The result never changes afterwards.
     Conclude(JobResult),

@@ -60,7 +60,7 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
     if is_whole || seen.policy.success.is_met(gang) {
         return running(generation, seen.now, seen);
     }
-    // Any replica in which exec.py may still run may be the missing member. Wait for its agent.
+    // A replica in which exec.py may still run may be the missing member. Wait for the replica's agent.
     if gang.any_place(|place| !gang.has(place) && place.place.may_run) {
         return (phase, vec![]);
     }
@@ -132,8 +132,8 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     }
 }
 
-/// Whether this failure needs no restart on record. In an elastic job, this is true if the cluster removed a pod before
-/// any agent was asked to run exec.py. The next start then has another member.
+/// Whether the gang restarts after this failure without a record: the cluster has removed a pod of an elastic job
+/// before any agent was asked to run exec.py. The next start then has another member.
 pub(super) fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
     seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
 }

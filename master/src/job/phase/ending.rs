@@ -44,7 +44,7 @@ pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPh
     stop(phase, Ending::Failed(failure), seen)
 }
 
-/// The number of the start after this phase. It is higher than every number that an agent has received.
+/// The number of the start after this phase. This number is higher than every number that an agent has received.
 fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
     let planned = match phase {
         JobPhase::Pending { gathering, .. } => gathering.next,

@@ -60,14 +60,14 @@ fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
 }
 
 /// Whether no exec.py was started, and every dead replica received a stop request before its exec.py could start. After
-/// such a stop request, the agent accepts another start.
+/// this stop request, the agent accepts another start.
 fn has_only_called_back(gang: &Gang) -> bool {
     let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
     gang.newest_launch().is_none() && gang.all(is_fine)
 }
 
-/// Whether to replace a lost pod without recording a failure. This is correct only before the first launch. The pod
-/// must be evicted, or must be left from a start whose failure is already on record.
+/// Whether to replace a lost pod without recording a failure: no exec.py was started, and the pod was evicted or may be
+/// left over from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
@@ -81,7 +81,8 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     // A run was started, so every agent had been configured. If an agent does not report this start, its pod is new:
     // the cluster removed the replica's earlier pod while no master was running.
     if let Some(replica) = seen.gang.outside(generation) {
-        let lost = LostRun::disrupted(format!("its pod takes no part in start {generation}, in which others run"));
+        let lost =
+            LostRun::disrupted(format!("its pod takes no part in start {generation}, in which other replicas run"));
         let LostRun { reason, loss } = lost;
         let phase = JobPhase::Running { generation, since: seen.now };
         return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
@@ -154,7 +155,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         PodSelection::All => member.pod == Presence::Absent,
         PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
     };
-    // An elastic job does not wait for replicas that are not ready.
+    // An elastic job does not wait until its lost pods are gone.
     let is_elastic = seen.policy.elastic.is_some() && without == PodSelection::Unfit;
     let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
     if is_swept && seen.now >= until {

@@ -43,7 +43,7 @@ impl Halt {
     pub(super) fn after(failure: &Failure, generation: Generation, next: Generation, seen: Seen<'_>) -> Option<Self> {
         let Seen { gang, policy, now, .. } = seen;
         let wait = policy.wait_after(failure, gang.helper_of(failure))?;
-        // The agent of an evaluator does not report this number.
+        // The agent of an evaluator does not report how often a user had pushed.
         let pushes = gang.pushes_of(failure).or_else(|| gang.pushes_in(generation));
         Some(Self {
             generation,
@@ -77,7 +77,7 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
 }
 
-/// Whether silent agents may still report how their runs ended, for the result. Agents are silent only after a
+/// Whether to wait for silent agents, which may still report how their runs ended. Agents are silent only after a
 /// takeover.
 fn awaits_reports(seen: Seen<'_>) -> bool {
     seen.now < seen.policy.release_timeout && seen.gang.any_place(Member::is_silent)

@@ -17,7 +17,7 @@ pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option
     own.into_iter().chain(upkeep.and_then(|upkeep| upkeep.next)).chain(again).filter(|at| *at > seen.now).min()
 }
 
-/// The pods to create and to delete in this phase, besides the pods of the phase's own actions.
+/// The pods to create and to delete in this phase, besides those that other actions of the phase create and delete.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     match phase {
         JobPhase::Suspended { .. } => suspension::upkeep(seen.gang),
@@ -33,7 +33,8 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
 }
 
 impl JobPhase {
-    /// When the driver must send [`JobEvent::Observed`](super::JobEvent::Observed) even if nothing else happens.
+    /// The next time limit of the phase or the job, when the driver must send
+    /// [`JobEvent::Observed`](super::JobEvent::Observed).
     pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
         let job = policy.deadline.map(|deadline| deadline.at);
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));

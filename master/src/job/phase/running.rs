@@ -36,7 +36,7 @@ pub(super) fn was_to_start_again(failure: &Failure, generation: Option<Generatio
     was_stopped(failure) && has_reason()
 }
 
-/// Whether new code must end this start, because a user has pushed it since the start began. After a member has
+/// Whether new code must end this start: a user has pushed the code since the start began. After a member has
 /// succeeded, new code does not end the start.
 fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
     let is_older = |member: &Member| {

@@ -9,7 +9,7 @@ use crate::job::gang::{Gang, Member};
 use crate::job::observation::Presence;
 use crate::job::upkeep::Upkeep;
 
-/// Stops the runs. A job that has succeeded ends instead.
+/// Stops the runs, so that the job is suspended. If the job has already succeeded, it ends instead.
 pub(super) fn suspend(phase: &JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let ending = if seen.policy.success.is_met(seen.gang) { Ending::Succeeded } else { Ending::Suspended };
     stop(phase, ending, seen)
@@ -29,7 +29,8 @@ pub(super) fn suspended(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Acti
     (restart.into(), vec![])
 }
 
-/// Deletes every pod, except pods that the cluster is removing: a second deletion would shorten their grace.
+/// Deletes every pod, except pods that the cluster is removing: a second deletion would shorten their grace
+/// period.
 pub(super) fn upkeep(gang: &Gang) -> Upkeep {
     let is_surplus = |place: &&Member| place.pod != Presence::Absent && !place.is_on_its_way();
     Upkeep { delete: gang.places().iter().filter(is_surplus).map(|place| place.id).collect(), ..Upkeep::default() }

@@ -226,7 +226,7 @@ fn a_gang_fails_if_one_agent_does_not_know_the_start_of_the_gang() {
         let (JobPhase::Stopping { generation, ending: Ending::Failed(failure), .. }, actions) = moved else {
             panic!("not stopping, although the agent would refuse a launch: {moved:?}")
         };
-        let reason = "its pod takes no part in start 1.1, in which others run".to_owned();
+        let reason = "its pod takes no part in start 1.1, in which other replicas run".to_owned();
         assert_eq!(failure, Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted });
         assert_eq!((generation, actions), (Some(FIRST), stop_with(Duration::ZERO)));
     }

@@ -139,7 +139,7 @@ async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_and_the_fa
     let Some(JobResult::Failed { failure: Failure::ReplicaLost { replica, reason, .. } }) = &view.result else {
         panic!("{view:#?}");
     };
-    let way_out = "this master no longer has the job's code: delete the job and submit it again, which sends the code";
+    let way_out = "this master no longer has the job's code: delete the job, and submit it and its code again";
     assert!(reason.starts_with("its agent did not accept the environment: ") && reason.ends_with(way_out), "{reason}");
     assert_eq!(*replica, worker(0));
 }
