@@ -53,7 +53,7 @@ fn report(error: &Error, notes: &Notes) {
 
 /// Runs a command line and returns the exit code. The first of the `arguments` is the program's name. After an
 /// interrupt, ends the process by the same signal instead of returning.
-pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let notes = Notes::new();
     let exit = match obey(arguments, &notes) {
         Ok(exit) => exit,
@@ -66,7 +66,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     exit.into()
 }
 
-fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<Exit, Error> {
+fn obey(arguments: Vec<OsString>, notes: &Notes) -> Result<Exit, Error> {
     let mut data = Data::above(notes);
     let cli = match args::parse(arguments)? {
         args::Parsed::Help(text) => {

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    client::run(std::env::args_os())
+    client::run(std::env::args_os().collect())
 }
