@@ -1,4 +1,4 @@
-//! The code that jobs bring: the store on disk, hostile uploads, and the routes.
+//! Tests of the code that jobs bring: the store on disk, hostile uploads, and the routes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::service::harness::{Answer, Master, client, spec};
 
-/// The code of a job with its contents.
+/// The manifest of a job's code, and the contents of its files.
 pub(crate) struct Code {
     manifest: Manifest,
     contents: Vec<Vec<u8>>,
@@ -76,7 +76,7 @@ fn script(path: &str) -> ScriptPath {
 }
 
 #[test]
-fn sent_code_survives_a_restart_and_is_sent_only_once() {
+fn a_reopened_store_still_has_its_code_and_asks_only_for_changed_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
     assert!(matches!(store.require(code.id(), &script("train.py")), Err(CodeError::Missing(_))));
@@ -88,7 +88,7 @@ fn sent_code_survives_a_restart_and_is_sent_only_once() {
     assert!(matches!(store.require(code.id(), &script("exec.py")), Err(CodeError::NoScript(_))));
     assert_eq!(send(&store, &code), 0);
     let changed = Code::new(&[("train.py", b"print('bye')\n"), ("lib/a.py", b"A = 1\n"), ("lib/empty.py", b"")]);
-    assert_eq!(send(&store, &changed), 1, "only the file that changed");
+    assert_eq!(send(&store, &changed), 1, "the number of sent files, after one file has changed");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
     std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file is damaged");
     assert_eq!(store.blob(blob).expect("the file can be read"), None);
     assert_eq!(store.manifest(code.id()), None);
-    assert_eq!(send(&store, &code), 1, "the room of the damaged file is free again");
+    assert_eq!(send(&store, &code), 1, "the number of files that are sent again");
 }
 
 #[test]
@@ -125,14 +125,14 @@ fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
     }
     let (of_jobs, now) = (BTreeSet::from([used.id()]), SystemTime::now());
     store.sweep(&of_jobs, now).expect("swept");
-    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "the unused code was sent just now");
+    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "code that was sent just now is removed");
     store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("swept");
     assert_eq!((store.manifest(unused.id()), store.manifest(used.id())), (None, Some(used.manifest.clone())));
-    assert_eq!(files_below(folder.path()).len(), 3, "one manifest, two files");
+    assert_eq!(files_below(folder.path()).len(), 3, "the store does not have exactly one manifest and two blobs");
 }
 
 #[test]
-fn a_sweep_that_cannot_read_a_manifest_keeps_the_files_of_its_code() {
+fn a_sweep_that_cannot_read_the_manifest_of_used_code_keeps_the_files_of_this_code() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = CodeStore::open(folder.path()).expect("a store");
     let (used, unused) = (Code::new(&[("exec.py", b"used")]), Code::new(&[("exec.py", b"unused")]));
@@ -157,20 +157,20 @@ fn files_that_no_manifest_names_are_removed_when_the_store_is_opened() {
 }
 
 #[test]
-fn code_beyond_the_room_is_refused_and_fits_after_other_code_is_removed() {
+fn code_that_exceeds_the_room_of_the_store_is_refused_and_fits_after_other_code_is_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = CodeStore::with_room(folder.path(), 4 * 4096).expect("a store");
     let small = Code::new(&[("exec.py", b"small")]);
     send(&store, &small);
     let large = Code::new(&[("exec.py", &[7; 2 * 4096])]);
-    let refused = store.offer(large.id(), &large.manifest).expect_err("there is no room");
+    let refused = store.offer(large.id(), &large.manifest).expect_err("code that exceeds the room is accepted");
     assert!(matches!(refused, CodeError::Full { needed: 12288, most: 16384 }), "{refused}");
     store.sweep(&BTreeSet::new(), SystemTime::now() + 2 * UNUSED_TIME).expect("swept");
     assert_eq!(send(&store, &large), 1);
 }
 
 #[test]
-fn a_broken_upload_leaves_nothing_behind_and_can_be_repeated() {
+fn a_broken_upload_leaves_no_blob_behind_and_can_be_repeated() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
     let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
@@ -206,6 +206,7 @@ enum Damage {
     Flip(usize),
     Append(Vec<u8>),
     Repeat,
+    /// Appends a blob that the manifest does not name.
     Stranger(Vec<u8>),
 }
 
@@ -220,7 +221,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// The stream with this damage.
+/// The stream after this damage.
 fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     let mut stream = stream.to_vec();
     match damage {
@@ -274,9 +275,8 @@ proptest! {
         send(&store, &code);
     }
 
-    /// A hostile manifest cannot be parsed, so it never reaches the store.
     #[test]
-    fn a_hostile_manifest_is_refused(path in hostile_path()) {
+    fn a_manifest_with_a_hostile_path_cannot_be_parsed(path in hostile_path()) {
         let mut manifest = serde_json::to_value(&Code::example().manifest).expect("JSON");
         let files = manifest["files"].as_array_mut().expect("a list");
         files.push(json!({"path": path, "sha256": Sha256::of(b"").to_string(), "size": 0}));
@@ -307,15 +307,15 @@ async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     let manifest = serde_json::to_value(&code.manifest).expect("JSON");
     let asked_for = missing(&put_manifest(&master, code.id(), &manifest).await);
     assert_eq!(asked_for.len(), 3);
-    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "the manifest alone is not enough");
+    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "a job is accepted although only its manifest has been sent");
     let blobs = format!("/v1/code/{}/blobs", code.id());
     let (first, rest) = asked_for.split_at(1);
-    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "an upload in parts");
+    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "the master does not ask for exactly the blobs that are still missing");
     assert_eq!(missing(&put(&master, &blobs, code.stream(rest)).await), []);
     assert_eq!(master.post("/v1/jobs", &job).await.status, 201);
     let mut other = job.clone();
     other["code"] = json!("0".repeat(64));
-    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "the code is part of the job");
+    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "a request with other code is taken for a repetition");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,5 @@
-//! The SQLite store and the process back end pass their conformance suites, and the largest records stay within limits.
+//! Tests that the SQLite store and the process back end pass their conformance suites, and that the largest records stay
+//! within limits.
 
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
@@ -72,7 +73,7 @@ async fn the_process_back_end_conforms() {
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
     let limits = Descriptors::raise().expect("up to the hard limit");
     let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
-    let pods = pods.expect("no pods yet");
+    let pods = pods.expect("the back end cannot be created");
     let spec = testkit::conformance::store::record("pods").spec;
     testkit::conformance::backend::check(&pods, &spec, "uid", &AgentKey::random()).await;
     pods.shutdown().await;
@@ -101,11 +102,11 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
         generation: None,
         replicas: (0..count).map(replica).collect(),
     };
-    assert_eq!(ended(100).bounded(), ended(100), "an end of 100 replicas is kept unchanged");
+    assert_eq!(ended(100).bounded(), ended(100), "an end with 100 replicas is changed");
     for count in [1000, 5457] {
         let bounded = ended(count).bounded();
         assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count} replicas");
-        assert_eq!(bounded.replicas.is_empty(), count > 1000, "replicas are listed up to 1000");
+        assert_eq!(bounded.replicas.is_empty(), count > 1000, "1000 replicas are dropped, or more are kept");
     }
 }
 
@@ -126,7 +127,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
     log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("append");
     let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
-    assert!(!last_lines.is_empty(), "the log has lines");
+    assert!(!last_lines.is_empty(), "the log has no lines");
 
     let exit = ExitReport {
         stopped: true,
@@ -164,19 +165,19 @@ async fn the_largest_record_fits_into_a_config_map() {
         generation: None,
         replicas: vec![replica; 500].into(),
     };
-    assert_eq!(ended.clone().bounded(), ended, "the end is within its limits");
+    assert_eq!(ended.clone().bounded(), ended, "an end within its limits is changed");
     record.ended = Some(ended);
     let texts = 8;
     record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 3); texts];
     let record = record.bounded();
-    assert_eq!(record.restarts.failed_starts.len(), 8, "the record keeps 8 failed starts");
+    assert_eq!(record.restarts.failed_starts.len(), 8, "the record does not have 8 failed starts");
     let length = serde_json::to_string(&record).expect("JSON").len();
     assert!(length <= 1 << 20, "{length} bytes");
     assert!(length > 880 * 1024, "{length} bytes: the test no longer builds the largest record");
 }
 
 #[test]
-fn a_record_that_is_too_long_drops_the_oldest_failures_and_keeps_the_newest_generation() {
+fn a_record_that_is_too_long_drops_its_oldest_failures_and_keeps_the_newest_failed_generation() {
     use protocol::failure::{Consequence, FailedStart, Failure, Loss};
     use protocol::ids::{Generation, UnixMillis};
     let mut record = testkit::conformance::store::record("long");

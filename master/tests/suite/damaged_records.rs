@@ -1,4 +1,4 @@
-//! An unreadable record is set aside until a user deletes it, and other jobs are not affected.
+//! Tests that a master ignores an unreadable record until a user deletes it, and that other jobs are not affected.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::captured_log;
 const DEADLINE: Duration = Duration::from_secs(60);
 const MUTATIONS: u64 = 500;
 
-/// A master over the records in a file, with pods in memory.
+/// A master with records in a SQLite file and pods in memory.
 struct Master {
     jobs: Arc<Jobs>,
     backend: FakeBackend,
@@ -73,7 +73,7 @@ impl Master {
     /// Submits a job and lets it succeed.
     async fn succeed(&self, name: &str) {
         let spec = conformance::record(name).spec;
-        let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} is new") };
+        let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} was not created") };
         for replica in plan::replicas(&spec) {
             let agent = self.backend.agent(&spec.name, replica).await;
             timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
@@ -98,7 +98,7 @@ fn whole(name: &str, has_ended: bool) -> JobRecord {
     JobRecord { ended: has_ended.then(|| end(&record)), ..record }
 }
 
-/// Replaces the stored text of a record by these bytes.
+/// Replaces the stored text of a record by `text`.
 fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
     let update = "UPDATE jobs SET record = CAST(?2 AS TEXT) WHERE name = ?1";
     assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("write"), 1);
@@ -111,7 +111,7 @@ fn open(dir: &Path) -> (SqliteStore, rusqlite::Connection) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
+async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
     captured_log::begin();
     let dir = tempfile::tempdir().expect("a folder");
     let (store, file) = open(dir.path());
@@ -135,7 +135,7 @@ async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job()
     assert_eq!(master.jobs.list().len(), readable + 1);
     for name in &unreadable {
         assert_eq!(captured_log::lines(&[&format!("job \\\"{name}\\\" cannot be read")]).len(), 1, "{name}");
-        assert!(master.backend.table(name).borrow().is_empty(), "{name} has no pods");
+        assert!(master.backend.table(name).borrow().is_empty(), "{name} has pods");
     }
     assert_eq!(captured_log::lines(&["driver broke", "job=bad-"]), Vec::<String>::new());
     assert_eq!(captured_log::lines(&["panicked", "job=bad-"]), Vec::<String>::new());
@@ -150,7 +150,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     store.create(record.clone()).await.expect("create");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
     let replayed = store.watch().await.expect("a watch").recv().await;
-    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the store reports the unreadable record");
+    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the store does not report the unreadable record");
     let backend = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&record.spec) {
         backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("a pod");
@@ -173,10 +173,10 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     ] {
         assert_eq!(master.ask(method, path, &Value::Null).await.0, expected, "{method} {path}");
     }
-    assert_eq!(master.backend.table(&key.name).borrow().len(), 2, "the pods of the unreadable record stay");
+    assert_eq!(master.backend.table(&key.name).borrow().len(), 2, "pods of the unreadable record were deleted");
 
     assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 202);
-    assert!(master.backend.table(&key.name).borrow().is_empty(), "the delete removes the pods");
+    assert!(master.backend.table(&key.name).borrow().is_empty(), "the delete has left pods");
     assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 404);
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
     assert_eq!(status, 201, "{body}");
@@ -191,16 +191,16 @@ async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
     let text = json!({ "format": FORMAT + 1, "uid": stored.record.uid, "spec": "in another form" }).to_string();
     overwrite(&file, stored.name(), text.as_bytes());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
-    assert!(master.jobs.find(stored.name()).is_none(), "no driver begins");
+    assert!(master.jobs.find(stored.name()).is_none(), "the master has begun a driver");
     for wish in [Wish::Cancel, Wish::Delete] {
         let refused = master.jobs.wish(stored.name(), wish).await.expect_err("the record has a later format");
         let formats = format!("in format {}; this version knows format {FORMAT}", FORMAT + 1);
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
-    assert_eq!(master.ask("POST", "/v1/jobs", &taken).await.0, 409, "the name is taken");
+    assert_eq!(master.ask("POST", "/v1/jobs", &taken).await.0, 409, "the name of the record is reused");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'later'", [], |row| row.get::<_, String>(0));
-    assert_eq!(after.expect("the record"), text, "the record is as it was");
+    assert_eq!(after.expect("the record"), text, "the record has changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,7 +209,7 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     let (store, file) = open(dir.path());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     let spec = conformance::record("handed-over").spec;
-    let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job is new") };
+    let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job was not created") };
     let replicas = plan::replicas(&spec);
     let agent = master.backend.agent(&spec.name, replicas[0]).await;
     timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
@@ -219,15 +219,15 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     agent.exit(ExitOutcome::Code(1));
     let is_waiting = |view: &JobView| view.replicas.iter().any(|replica| replica.reason.is_some());
     let waits = async {
-        // When a new driver replaces the job's driver, its views come through a new channel.
+        // When a new driver replaces the job's driver, the new driver's views come through a new channel.
         while master.jobs.find(&spec.name).expect("the job stays").view.wait_for(is_waiting).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(DEADLINE, waits).await.expect("the view gives in time the reason why the job waits");
+    timeout(DEADLINE, waits).await.expect("the view does not say in time why the job waits");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
-    assert_eq!(after.expect("the record"), text, "the record is as it was");
-    assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "no pod is deleted");
+    assert_eq!(after.expect("the record"), text, "the record has changed");
+    assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "pods were deleted");
 }
 
 #[test]

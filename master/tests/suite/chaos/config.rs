@@ -5,5 +5,5 @@
 pub(crate) fn rounds() -> u32 {
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
     let rounds = std::env::var("CHAOS_ROUNDS");
-    rounds.map_or(1, |text| text.parse().expect("CHAOS_ROUNDS is a whole number"))
+    rounds.map_or(1, |text| text.parse().expect("CHAOS_ROUNDS is not a whole number"))
 }

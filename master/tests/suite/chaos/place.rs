@@ -104,7 +104,7 @@ pub(crate) struct Place {
     pub(crate) logs: TempDir,
     /// The code that jobs bring.
     code: TempDir,
-    /// Whether a start has trained.
+    /// Whether the script has trained in any start.
     has_trained: watch::Sender<bool>,
 }
 
@@ -139,7 +139,7 @@ impl Place {
         (0..WORKERS).map(worker).collect()
     }
 
-    /// Starts a master that stores its output in `folder`. The `strikes` will hit this master.
+    /// Starts a master that stores the output of pods in `folder`. The `strikes` hit this master.
     pub(crate) fn master(&self, boot_id: &str, folder: &str, strikes: Vec<Strike>) -> Arc<Master> {
         let chaos = Chaos::new(strikes);
         let context = Context {
@@ -193,7 +193,8 @@ impl Place {
     }
 
     /// Simulates the training script in every start, forever. As in TensorFlow, training begins when all replicas run.
-    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until a cancel.
+    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until
+    /// the job is cancelled.
     pub(crate) async fn train(&self, scenario: Scenario) {
         let (mut mishaps, mut decided, mut ticks) = (scenario.mishaps(), BTreeSet::new(), ticks());
         loop {
@@ -212,7 +213,7 @@ impl Place {
         }
     }
 
-    /// Waits until a start has trained. The mishap of this start is then no longer in the queue.
+    /// Waits until the script has trained in any start. [`Self::train`] has then decided how this start ends.
     pub(crate) async fn trains(&self) {
         self.has_trained.subscribe().wait_for(|has_trained| *has_trained).await.expect("the sender lives in the place");
     }
@@ -264,7 +265,7 @@ pub(crate) fn ticks() -> Interval {
     ticks
 }
 
-/// How many files and folders of output the masters still have.
+/// How many files and folders of output the masters have not removed.
 pub(crate) fn kept_output(logs: &TempDir) -> usize {
     let folders = std::fs::read_dir(logs.path()).expect("the folder of logs exists").flatten();
     folders.map(|folder| entries_below(&folder.path())).sum()

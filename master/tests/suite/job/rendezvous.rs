@@ -1,4 +1,4 @@
-//! The environment of each member: the cluster, the member's place in it, and further variables.
+//! Tests of the environment of each member: the cluster, the member's task in it, and further variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ fn environments(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
 }
 
 #[test]
-fn each_of_four_workers_gets_the_whole_cluster_and_its_own_place() {
+fn each_of_four_workers_gets_the_whole_cluster_and_its_own_task_and_rank() {
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234", "10.0.0.2:1234", "10.0.0.3:1234"]});
     for (place, (id, env)) in environments(&spec(request(Strategy::AllReduce, 4))).into_iter().enumerate() {
         let tf_config = json!({"cluster": cluster, "task": {"type": "worker", "index": place}});
@@ -99,7 +99,7 @@ const PLACES: [&str; 6] =
     ["LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "PET_NODE_RANK", "PET_NNODES"];
 
 #[test]
-fn ranks_are_grouped_by_address() {
+fn replicas_with_the_same_host_form_one_group_of_ranks() {
     let spec = spec(request(Strategy::AllReduce, 4));
     let places = |addresses: [&str; 4]| {
         let addresses = addresses.map(|text| text.parse::<SocketAddr>().expect("an address"));
@@ -119,7 +119,7 @@ fn ranks_are_grouped_by_address() {
 }
 
 #[test]
-fn replicas_that_do_not_train_receive_the_cluster_but_no_rank() {
+fn replicas_that_do_not_train_get_the_lists_of_hosts_but_no_rank_and_no_coordinator() {
     let request = JobRequest {
         ps_num: Some(2),
         evaluator_num: Some(1),
@@ -141,7 +141,7 @@ fn replicas_that_do_not_train_receive_the_cluster_but_no_rank() {
 }
 
 #[test]
-fn a_parameter_server_cluster_has_chief_workers_and_servers() {
+fn a_parameter_server_cluster_has_a_chief_workers_and_parameter_servers() {
     let spec = spec(JobRequest { ps_num: Some(1), ..request(Strategy::ParameterServer, 2) });
     let cluster =
         json!({"chief": ["10.0.0.0:1234"], "worker": ["10.0.0.1:1234", "10.0.0.2:1234"], "ps": ["10.0.0.3:1234"]});
@@ -157,7 +157,7 @@ fn a_parameter_server_cluster_has_chief_workers_and_servers() {
 }
 
 #[test]
-fn a_cluster_without_a_chief_has_only_workers_and_servers() {
+fn a_cluster_without_a_chief_has_only_workers_and_parameter_servers() {
     let request = JobRequest { ps_num: Some(1), chief_num: Some(0), ..request(Strategy::ParameterServer, 2) };
     let env = &environments(&spec(request))[&id("worker-0")];
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234"], "ps": ["10.0.0.2:1234"]});
@@ -179,7 +179,7 @@ fn an_evaluator_has_a_task_but_is_in_no_cluster() {
 }
 
 #[test]
-fn only_workers_and_servers_of_a_parameter_server_job_get_grpc_fail_fast() {
+fn only_the_workers_and_parameter_servers_of_a_parameter_server_job_get_grpc_fail_fast() {
     let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
     let envs = environments(&spec(request));
     let fail_fast = |name: &str| envs[&id(name)].get("GRPC_FAIL_FAST").cloned();
@@ -242,7 +242,7 @@ fn preloading() -> RunPolicy {
 }
 
 #[test]
-fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
+fn the_restart_count_does_not_depend_on_the_generation() {
     let spec = spec(request(Strategy::AllReduce, 1));
     let members = members(&spec);
     for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3), ("3.2", 5)] {
@@ -284,9 +284,9 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn every_member_gets_the_same_cluster_and_its_own_place_in_it(spec in any_spec()) {
+    fn every_member_gets_the_same_cluster_and_its_own_task_in_it(spec in any_spec()) {
         let (envs, members) = (environments(&spec), members(&spec));
-        let cluster = &envs.values().next().expect("a worker at least")["TF_CONFIG"]["cluster"];
+        let cluster = &envs.values().next().expect("the job has no replica")["TF_CONFIG"]["cluster"];
         for (id, env) in &envs {
             prop_assert_eq!(&env["TF_CONFIG"]["cluster"], cluster);
             let task = &env["TF_CONFIG"]["task"];
@@ -329,7 +329,7 @@ proptest! {
 }
 
 #[test]
-fn tf_config_has_the_form_that_scripts_of_tfjob_expect() {
+fn tf_config_follows_the_options_of_the_job() {
     let tf_config = TfConfigOptions {
         omit_single: true,
         chief_is_master: true,

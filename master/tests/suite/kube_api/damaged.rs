@@ -92,7 +92,7 @@ fn name(text: &str) -> JobName {
 }
 
 #[tokio::test]
-async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
+async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
     captured_log::begin();
     let server = ApiServer::new();
     let store = KubeStore::new(&server.cluster());
