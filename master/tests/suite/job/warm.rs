@@ -1,4 +1,4 @@
-//! Which jobs are warm, and what their agents import.
+//! Tests which jobs are warm, and which variables and modules their warm interpreters receive.
 
 use master::job::warm;
 use protocol::ids::Role;

@@ -1,4 +1,4 @@
-//! The cluster checks a spec by a dry run before anything is created.
+//! Tests of the checks of a spec before its job exists: by the back end, by a dry run in the cluster, and against quotas.
 
 use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
@@ -46,7 +46,7 @@ fn quota(hard: &Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_does_not_fit_into_a_quota_is_refused_with_both_numbers() {
+async fn a_gang_that_does_not_fit_into_a_quota_is_refused_with_its_size_and_the_limit() {
     let pod = PodOptions { memory: Some("2Gi:4Gi".parse().expect("an amount")), ..PodOptions::default() };
     let spec = JobSpec { worker_num: 3, pod, ..spec("digits") };
     for (hard, sentence) in [
@@ -82,7 +82,7 @@ async fn a_gang_is_accepted_even_if_a_quota_is_used_up_or_cannot_be_read() {
 
     server.put("resourcequotas", quota(&json!({ "pods": "1" })));
     server.script(Kind::Create, full);
-    assert!(pods.admit(&spec("digits")).await.is_err(), "two pods never fit");
+    assert!(pods.admit(&spec("digits")).await.is_err(), "two pods are admitted although the quota allows one");
     let hidden = "resourcequotas is forbidden: User \"muster\" cannot list resource";
     server.script(Kind::List, Reply::Instead(failure(403, "Forbidden", hidden)));
     assert_eq!(pods.admit(&spec("digits")).await, Ok(()));

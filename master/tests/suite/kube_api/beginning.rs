@@ -1,5 +1,5 @@
-//! If a master cannot list or watch the pods, it fails with the reason instead of waiting forever. A master also
-//! detects OpenShift.
+//! Tests that the back end of a master reports the reason and does not wait forever if it cannot list or watch the pods.
+//! Also the detection of OpenShift.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ async fn a_list_that_fails_a_few_times_is_repeated() {
         ),
     );
     server.script_times(2, Kind::List, &Reply::Instead(internal_error()));
-    KubeBackend::begin(&server.cluster()).await.expect("the back end begins");
+    KubeBackend::begin(&server.cluster()).await.expect("the back end does not begin");
     assert_eq!(server.count(Kind::List), 4);
 }
 

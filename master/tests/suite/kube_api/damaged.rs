@@ -1,4 +1,4 @@
-//! Unreadable records in ConfigMaps are set aside, and other jobs are not affected.
+//! Tests that a master sets unreadable records in ConfigMaps aside, and that other jobs are not affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const MUTATIONS: u64 = 500;
 /// How long a step may take. These tests run in real time.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A master over the records of a server, with pods in memory.
+/// A master with records in the simulated API server and pods in memory.
 struct Master {
     jobs: Arc<Jobs>,
     backend: FakeBackend,
@@ -75,7 +75,7 @@ impl Master {
 async fn reach(job: &JobHandle, state: JobState) {
     let mut view = job.view.clone();
     let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
-    assert!(reached, "not {state:?} in time: {:#?}", job.view.borrow());
+    assert!(reached, "the job is not {state:?} in time: {:#?}", job.view.borrow());
 }
 
 fn config_map(name: &str, text: &str) -> Value {
@@ -128,11 +128,11 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
     master.end("healthy").await;
     reach(&healthy, JobState::Succeeded).await;
     for job in &unreadable {
-        assert!(master.backend.table(&name(job)).borrow().is_empty(), "{job} has no pods");
+        assert!(master.backend.table(&name(job)).borrow().is_empty(), "{job} has pods");
         assert_eq!(
             captured_log::lines(&["set aside", &format!("config_map=\"muster-{job}\"")]).len(),
             1,
-            "{job} is logged once"
+            "the number of log lines about {job}"
         );
     }
     assert_eq!(captured_log::lines(&["set aside", "config_map=\"muster-bad-"]).len(), unreadable.len());
@@ -169,7 +169,7 @@ async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
     let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("refused").to_string();
     let removal = "remove it by kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
-    assert!(refused.ends_with(removal), "the message names the command: {refused}");
+    assert!(refused.ends_with(removal), "the message does not end with the command: {refused}");
     assert!(server.object("configmaps", "muster-copy").is_some());
 }
 
@@ -212,7 +212,7 @@ async fn a_refused_write_of_a_result_is_shown_and_retried() {
     };
     let shown = tokio::spawn(async move { timeout(LIMIT, view.wait_for(says)).await.is_ok() });
     master.end("digits").await;
-    assert!(shown.await.expect("no panic"), "the view shows the message of the API");
+    assert!(shown.await.expect("the task has panicked"), "the view does not show the message of the API");
     reach(&job, JobState::Succeeded).await;
     assert_eq!(recorded(&server, "digits")["ended"]["result"]["outcome"], "succeeded");
 }
@@ -224,7 +224,7 @@ async fn a_takeover_that_the_api_refuses_is_retried() {
     first.start("digits").await;
     server.script_times(2, Kind::Replace, &refused());
     let second = Master::named("second", first.backend.clone(), &server).await;
-    let job = second.jobs.find(&name("digits")).expect("the job");
+    let job = second.jobs.find(&name("digits")).expect("the second master has no job");
     reach(&job, JobState::Running).await;
     assert_eq!(recorded(&server, "digits")["holder"], "second");
 }
@@ -246,7 +246,7 @@ async fn a_new_job_runs_under_the_name_of_a_job_whose_result_is_not_written_yet(
     let job = master.start("digits").await;
     // The driver of the first job drops the view's sender when it ends.
     let mut view = before.view.clone();
-    timeout(LIMIT, async { while view.changed().await.is_ok() {} }).await.expect("the first driver ends");
+    timeout(LIMIT, async { while view.changed().await.is_ok() {} }).await.expect("the first driver did not end in time");
     master.end("digits").await;
     reach(&job, JobState::Succeeded).await;
 }

@@ -1,4 +1,4 @@
-//! A delete can be repeated, touches no pods of other jobs, and sends no request if there is nothing to delete.
+//! Tests that a delete can be repeated, does not delete pods of other jobs, and sends no request for absent pods.
 
 use master::backend::PodBackend;
 use master::backend::PodTable;
@@ -12,7 +12,7 @@ use super::world::{begin, chain, job, pod, running, until, worker};
 async fn deleting_an_absent_pod_succeeds_and_writes_nothing() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
-    pods.delete(&job("new"), worker(0)).await.expect("nothing to delete");
+    pods.delete(&job("new"), worker(0)).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
@@ -21,7 +21,7 @@ async fn another_jobs_pod_of_the_same_name_is_not_deleted() {
     let server = ApiServer::new();
     server.put("pods", pod("other", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
-    pods.delete(&job("new"), worker(0)).await.expect("nothing to delete");
+    pods.delete(&job("new"), worker(0)).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
@@ -33,7 +33,7 @@ async fn a_newer_pod_of_the_same_name_is_not_deleted() {
     // The watch has not reported these changes yet.
     server.remove("pods", "digits-worker-0");
     server.put("pods", pod("new", 0, &running("10.0.0.2")));
-    pods.delete(&job("new"), worker(0)).await.expect("the old pod is gone");
+    pods.delete(&job("new"), worker(0)).await.expect("the delete failed although the old pod no longer exists");
     assert!(server.object("pods", "digits-worker-0").is_some());
 }
 
@@ -72,7 +72,7 @@ async fn deleting_all_pods_sends_one_request_and_no_request_if_there_are_no_pods
     let pods = begin(&server).await;
     pods.delete_all(&job("new")).await.expect("delete");
     until(&pods, &job("new"), "the pods are gone", PodTable::is_empty).await;
-    pods.delete_all(&job("new")).await.expect("nothing to delete");
+    pods.delete_all(&job("new")).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), ["DeleteAll pods"]);
     let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("a delete");
     let selector = ("labelSelector".to_owned(), "app.kubernetes.io/managed-by=muster,muster/job-uid=new".to_owned());

@@ -1,4 +1,4 @@
-//! The objects of the API server, with uids and versions, and the history of their changes for the watches.
+//! The objects of the simulated API server, with uids and versions, and the history of their changes for the watches.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Even if the watch of the records breaks, its reader receives each change exactly once, and each deletion.
+//! Tests that the reader of the watch of records receives each change exactly once, and each deletion, even if the
+//! connection of the watch breaks.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreEvent};
@@ -28,7 +29,7 @@ async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiv
 
 /// The next event of the watch, as text.
 async fn next(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
-    match timeout(DEADLINE, watch.recv()).await.expect("an event in time") {
+    match timeout(DEADLINE, watch.recv()).await.expect("no event came in time") {
         Some(StoreEvent::Changed(stored)) => format!("changed {}, epoch {}", stored.name(), stored.record.epoch),
         Some(StoreEvent::Deleted(name)) => format!("deleted {name}"),
         Some(StoreEvent::Damaged(job)) => format!("damaged {}", job.name),
@@ -78,12 +79,12 @@ async fn an_unreadable_record_is_reported_as_damaged_and_does_not_delay_other_re
     object["metadata"]["labels"]["muster/job"] = json!("other");
     server.put("configmaps", object);
     store.create(conformance::record("whole")).await.expect("create");
-    assert_eq!(next(&mut watch).await, "damaged damaged", "the job's driver can rewrite the record");
+    assert_eq!(next(&mut watch).await, "damaged damaged", "the watch does not report the damaged record");
     assert_eq!(next(&mut watch).await, "changed whole, epoch 1");
     server.end_watches(Some(gone()));
     server.remove("configmaps", "muster-other");
     server.remove("configmaps", "muster-damaged");
-    assert_eq!(next(&mut watch).await, "deleted damaged", "the other record was never reported");
+    assert_eq!(next(&mut watch).await, "deleted damaged", "a record that was never reported is reported as deleted");
     store.create(conformance::record("later")).await.expect("create");
     assert_eq!(next(&mut watch).await, "changed later, epoch 1");
 }
@@ -97,7 +98,7 @@ async fn a_record_that_is_created_again_is_reported_with_its_new_uid() {
     store.delete(first.name(), &first.record.uid).await.expect("delete");
     let second = store.create(conformance::record("again")).await.expect("create");
     assert_ne!(second.record.uid, first.record.uid);
-    let event = timeout(DEADLINE, watch.recv()).await.expect("in time");
+    let event = timeout(DEADLINE, watch.recv()).await.expect("no event came in time");
     assert_eq!(event, Some(StoreEvent::Changed(Box::new(second))));
 }
 
