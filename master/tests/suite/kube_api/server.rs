@@ -1,5 +1,5 @@
-//! An API server in this process. It stores objects and serves watches. A test can script answers, and read the
-//! requests.
+//! A simulated API server in this process. It stores objects and serves watches. A test can prepare answers, and read
+//! the requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) const NAMESPACE: &str = "training";
 /// How long a step of these tests may take. Tests that wait for minutes use virtual time.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// An API server. Clones share one server.
+/// A simulated API server. Clones share one server.
 #[derive(Clone)]
 pub(crate) struct ApiServer(Arc<Shared>);
 
@@ -44,7 +44,7 @@ struct Held {
     on_pod: Option<fn(&mut Value)>,
 }
 
-/// A request that the server got.
+/// A request that the server has received.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) kind: Kind,
@@ -68,7 +68,7 @@ pub(crate) enum Kind {
     DeleteAll,
 }
 
-/// A scripted answer.
+/// A prepared answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     /// Sends this answer, and does not carry out the request.
@@ -120,12 +120,12 @@ impl ApiServer {
         Router::new().fallback(answer).with_state(self.clone())
     }
 
-    /// Adds an answer to the script. Each request takes the first scripted answer of its kind.
+    /// Prepares an answer. Each request takes the first prepared answer for its kind of request, if there is one.
     pub(crate) fn script(&self, kind: Kind, reply: Reply) {
         self.lock().script.push_back((kind, reply));
     }
 
-    /// Adds the same answer several times.
+    /// Prepares the same answer several times.
     pub(crate) fn script_times(&self, times: usize, kind: Kind, reply: &Reply) {
         (0..times).for_each(|_| self.script(kind, reply.clone()));
     }
@@ -144,7 +144,7 @@ impl ApiServer {
 
     /// Removes an object, as another client would.
     pub(crate) fn remove(&self, plural: &str, name: &str) {
-        assert!(self.lock().objects.remove(plural, name), "{name} exists");
+        assert!(self.lock().objects.remove(plural, name), "there is no object {name}");
         self.0.news.send_replace(());
     }
 
@@ -160,7 +160,7 @@ impl ApiServer {
 
     /// Waits until no watch is open.
     pub(crate) async fn is_unwatched(&self) {
-        timeout(DEADLINE, self.0.ends.closed()).await.expect("the watches are closed in time");
+        timeout(DEADLINE, self.0.ends.closed()).await.expect("a watch is still open");
     }
 
     /// Forgets the history, so that a watch cannot resume from it.
@@ -190,11 +190,11 @@ impl ApiServer {
         let mut news = self.0.news.subscribe();
         let asked = async {
             while !test(&self.lock().journal) {
-                news.changed().await.expect("the server runs");
+                news.changed().await.expect("the server has ended");
             }
         };
         if timeout(DEADLINE, asked).await.is_err() {
-            panic!("not in time: {what}; the requests are {:#?}", self.journal());
+            panic!("this did not happen in time: {what}; the requests are {:#?}", self.journal());
         }
     }
 

@@ -1,4 +1,4 @@
-//! TFJobs of the cluster that change while no master runs.
+//! Tests of TFJobs of the cluster that change while no master runs.
 
 use master::agent_token::AgentKey;
 use master::kube::tfjobs;

@@ -1,4 +1,4 @@
-//! The writes of a whole master to the API: the record, the network policy and the pods of a job, and no writes while
+//! Tests of the writes of a whole master to the API: the record, the network policy and the pods of a job, and no writes while
 //! the job runs.
 
 use std::net::{IpAddr, SocketAddr};
@@ -70,7 +70,7 @@ async fn agents_from(first: u32) -> FakeBackend {
         agents.create(master::backend::PodSpec { replica, ..wanted("any") }).await.expect("an agent");
         let agent = agents.agent(&spec().name, replica).await.address();
         let listener =
-            TcpListener::bind((address(first + replica.index), AGENT_PORT)).await.expect("the agents' port is free");
+            TcpListener::bind((address(first + replica.index), AGENT_PORT)).await.expect("the agents' port is taken");
         tokio::spawn(forward(listener, agent));
     }
     agents
@@ -100,7 +100,7 @@ async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::T
 async fn reach(job: &JobHandle, state: JobState) {
     let mut view = job.view.clone();
     let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
-    assert!(reached, "not {state:?} in time: {:#?}", job.view.borrow());
+    assert!(reached, "the job is not {state:?} in time: {:#?}", job.view.borrow());
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_
 
     let first: ReplicaId = "worker-0".parse().expect("a replica");
     let history = agents.agent(&spec().name, first).await.history();
-    assert_eq!((history.configs.len(), history.starts.len()), (1, 1), "the agent is configured and started once");
+    assert_eq!((history.configs.len(), history.starts.len()), (1, 1), "how often the agent was configured and started");
     let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
     let known = |path: &String| {
         ["pods", "configmaps", "networkpolicies", "resourcequotas"]
@@ -156,8 +156,8 @@ async fn the_replacement_of_a_pod_waits_while_the_quota_is_full() {
         |view: &JobView| view.replicas[0].reason.as_deref().is_some_and(|reason| reason.contains("exceeded quota"));
     let waiting = timeout(LIMIT, view.wait_for(waits))
         .await
-        .expect("the view shows the reason")
-        .expect("the driver runs")
+        .expect("the view does not show the reason in time")
+        .expect("the driver has ended")
         .clone();
     assert_eq!((waiting.state, waiting.result), (JobState::Pending, None));
     let is_there_again = |asked: &[Asked]| {
@@ -181,7 +181,7 @@ async fn neither_the_agents_key_nor_a_token_is_sent_to_the_api() {
         })
         .await;
 
-    // The token that the master sends to the agents: an HMAC (RFC 2104) with the key's SHA-256.
+    // The token that the master sends to the agents: an HMAC (RFC 2104). Its key is the SHA-256 of the agents' key.
     let mut mac = Hmac::<Sha256>::new_from_slice(&Sha256::digest(KEY)).expect("a key may have any length");
     mac.update(job.view.borrow().uid.as_bytes());
     let token = hex::encode(mac.finalize().into_bytes());
@@ -189,7 +189,7 @@ async fn neither_the_agents_key_nor_a_token_is_sent_to_the_api() {
     let holding = |secret: &str| sent.iter().filter(|body| body.contains(secret)).count();
     let key = AgentKey::read(&file).expect("a key");
     let (key_sha256, token_sha256) = (hex::encode(Sha256::digest(KEY)), hex::encode(Sha256::digest(&token)));
-    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "the test computes the same token");
-    assert_eq!(holding(&token_sha256), WORKERS as usize, "each pod gets the hash of its token: {sent:?}");
+    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "the test and the master compute different tokens");
+    assert_eq!(holding(&token_sha256), WORKERS as usize, "not every pod gets the hash of its token: {sent:?}");
     assert_eq!((holding(KEY), holding(&key_sha256), holding(&token)), (0, 0, 0), "{sent:?}");
 }

@@ -1,4 +1,4 @@
-//! Helpers: jobs, pods and waiting.
+//! Helpers of these tests: jobs, pods and waiting.
 
 use std::error::Error;
 use std::path::Path;
@@ -29,7 +29,7 @@ pub(crate) async fn begin(server: &ApiServer) -> KubeBackend {
     KubeBackend::begin(&server.cluster()).await.expect("the server answers")
 }
 
-/// The jobs of a master with this back end and this key, whose files are below `folder`.
+/// The jobs of a master with this back end and this key. The master's files are below `folder`.
 pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey, folder: &Path) -> Arc<Jobs> {
     let context = Context {
         store: Arc::new(KubeStore::new(&server.cluster())),
@@ -126,11 +126,11 @@ pub(crate) async fn until(
     let mut table: watch::Receiver<PodTable> = pods.watch(job);
     match timeout(DEADLINE, table.wait_for(test)).await {
         Ok(seen) => seen.expect("the back end keeps its table").clone(),
-        Err(_) => panic!("not in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
+        Err(_) => panic!("this did not happen in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
     }
 }
 
-/// The address of a worker, if it runs.
+/// The address of a worker, if the worker's pod runs.
 pub(crate) fn ip(table: &PodTable, index: u32) -> Option<String> {
     match &table.get(&worker(index))?.state {
         PodState::Running(addresses) => Some(addresses.agent.ip().to_string()),

@@ -1,4 +1,4 @@
-//! Jobs that the process back end refuses before it creates anything, and simple jobs that it runs.
+//! Tests of jobs that the process back end refuses before it creates anything, and simple jobs that it runs.
 
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ async fn an_exec_py_that_does_not_parse_is_refused_with_its_line() {
 }
 
 #[tokio::test]
-async fn an_image_is_refused() {
+async fn a_job_with_an_image_is_refused() {
     let master = Folders::new("print('hello')").master();
     let mut job = job();
     job["image"] = json!("ubuntu:24.04");

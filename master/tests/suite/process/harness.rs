@@ -53,7 +53,7 @@ impl Folders {
 
     /// A master that serves on a free port.
     pub(crate) fn master(&self) -> Master {
-        Self::serving(&mut self.command()).expect("the master serves")
+        Self::serving(&mut self.command()).expect("the master has died before it served")
     }
 
     /// Like [`Self::master`], but started by a shell that first runs the command `limits`.
@@ -63,7 +63,7 @@ impl Folders {
         shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]);
         shell.arg(command.get_program()).args(command.get_args()).current_dir(self.work.path());
         shell.stdin(Stdio::null()).stdout(Stdio::piped());
-        Self::serving(&mut shell).expect("the master serves")
+        Self::serving(&mut shell).expect("the master has died before it served")
     }
 
     /// A master with an injected fault. If the master dies before it serves, the error is the signal that ended it.
@@ -75,7 +75,7 @@ impl Folders {
         let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("its first line");
+        BufReader::new(stdout).read_line(&mut line).expect("the master's first line cannot be read");
         if line.is_empty() {
             return Err(child.wait().expect("wait").signal());
         }
@@ -84,7 +84,7 @@ impl Folders {
     }
 }
 
-/// A running master. Dropping this value kills it.
+/// A running master. Dropping this value kills the master.
 pub(crate) struct Master {
     child: Child,
     url: String,
@@ -114,7 +114,7 @@ impl Master {
         Some((answer.status().as_u16(), answer.json().await.unwrap_or_default()))
     }
 
-    /// `kill -9`.
+    /// Kills the master, as `kill -9` does.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
@@ -175,7 +175,7 @@ pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String) {
 pub(crate) fn in_time(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < DEADLINE, "not in time: {what}");
+        assert!(begin.elapsed() < DEADLINE, "this did not happen in time: {what}");
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! The master's program with real agents and a real Python: how it starts, what it refuses, what it leaves behind.
+//! Tests of the master's program with real agents and a real Python: how it starts, what it refuses, what it leaves behind.
 
 mod admitting;
 mod crashing;

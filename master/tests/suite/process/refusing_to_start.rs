@@ -1,4 +1,4 @@
-//! A master that cannot start exits with 2 and prints an error that names the cause.
+//! Tests that a master that cannot start exits with 2 and prints an error that names the cause.
 
 use std::net::TcpListener;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A master's process is killed at a chosen point, and the next master continues the job until it succeeds.
+//! Tests in which a master's process is killed at a chosen point, and the next master continues the job until it succeeds.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 4;
 /// Kills a master right after it has accepted the job.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 
-/// A client of the current master. Each strike kills one master; the last master survives.
+/// A client of the current master. Each strike kills one master. The last master survives.
 struct Client<'a> {
     folders: &'a Folders,
     /// The strikes of the next masters, one for each.

@@ -1,4 +1,4 @@
-//! Requests over HTTP: views, long polls, cancel, delete, and unknown jobs and routes.
+//! Tests of requests over HTTP: views, long polls, cancel, delete, and unknown jobs and routes.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ async fn a_poll_with_an_old_sequence_number_answers_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_poll_that_does_not_parse_is_refused() {
+async fn a_poll_with_invalid_parameters_is_refused() {
     let master = Master::serving(None).await;
     master.submit(spec("job", 1)).await;
     for query in ["after=x", "after=-1", "wait=1s", "unknown=1"] {
