@@ -1,5 +1,5 @@
 //! Reads a corpus of TFJobs in `tests/tfjob`. For each YAML file, a JSON file contains the expected job or the expected
-//! refusal. The first line of a YAML file may be a comment that contains its options as JSON.
+//! refusal. The first line of a YAML file may be a comment that contains the options of the request as JSON.
 
 mod again;
 mod environment;
@@ -45,7 +45,7 @@ fn read_text(document: &str) -> Result<Read, Vec<Note>> {
     read(&TfJobRequest { document: document.to_owned(), entrypoints, options }, &place)
 }
 
-/// The golden form: the job, or the refused fields.
+/// The golden form: the job, or the reasons of the refusal.
 fn golden(outcome: Result<Read, Vec<Note>>) -> Value {
     match outcome {
         Ok(Read { spec, is_suspended }) => json!({ "spec": spec, "is_suspended": is_suspended }),
@@ -91,7 +91,7 @@ fn if_the_user_of_one_image_is_unknown_all_replicas_run_as_the_default_user() {
 }
 
 #[test]
-fn an_object_that_is_shown_can_be_applied_again() {
+fn an_object_that_is_shown_can_be_applied_again_and_changes_nothing() {
     for name in names().into_iter().filter(|name| !name.starts_with("broken_")) {
         let document = fs::read_to_string(corpus().join(&name).with_extension("yaml")).expect("read the corpus");
         let Read { spec, .. } = read_text(&document).expect("a valid TFJob");

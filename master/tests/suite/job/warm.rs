@@ -15,7 +15,7 @@ fn spec(strategy: Strategy, preload: Option<Preload>) -> JobSpec {
 }
 
 #[test]
-fn a_job_is_warm_only_if_its_user_asks_for_it() {
+fn a_fixed_job_without_code_is_warm_only_if_its_user_asks_for_it() {
     for (preload, expected) in [(None, false), (Some(Preload::Never), false), (Some(Preload::Modules(vec![])), true)] {
         let spec = spec(Strategy::AllReduce, preload);
         assert_eq!(warm::is_warm(&spec), expected, "{spec:?}");

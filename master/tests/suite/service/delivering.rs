@@ -1,4 +1,4 @@
-//! The master sends the code of a job to its agents.
+//! Tests of the code that the master sends to the agents of a job.
 
 use axum::http::StatusCode;
 use master::code::CodeStore;
@@ -41,7 +41,7 @@ pub(crate) async fn agents(master: &Master, spec: &JobSpec) -> [FakeAgent; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_agent_gets_the_code_once_before_its_environment_and_its_warm_interpreter() {
+async fn each_agent_gets_the_code_once_for_two_starts_and_is_asked_for_a_warm_interpreter() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 1);
     let job = master.submit(spec.clone()).await;
@@ -51,7 +51,7 @@ async fn each_agent_gets_the_code_once_before_its_environment_and_its_warm_inter
     let next = Some(Generation { epoch: 1, sequence: 2 });
     until(&job, |view| view.state == JobState::Running && view.generation == next).await;
     for agent in &agents {
-        in_time("the warm interpreter", async {
+        in_time("the agent is asked for a warm interpreter", async {
             while agent.history().warmed.is_empty() {
                 tokio::task::yield_now().await;
             }
@@ -66,7 +66,7 @@ async fn each_agent_gets_the_code_once_before_its_environment_and_its_warm_inter
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_sends_nothing_to_agents_that_have_the_code() {
+async fn a_new_master_offers_no_code_to_agents_that_have_the_code() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::over("first", backend.clone(), store.clone());
     let spec = spec(keep(first.jobs.code()), 1);
@@ -132,7 +132,7 @@ async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_and_the_fa
     let job = master.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
     let agents = agents(&master, &spec).await;
-    std::fs::remove_dir_all(master.logs.path().join("code")).expect("the folder is there");
+    std::fs::remove_dir_all(master.logs.path().join("code")).expect("the folder of the code does not exist");
     agents[0].lose_code();
     agents[1].exit(ExitOutcome::Code(1));
     let view = reach(&job, JobState::Failed).await;

@@ -1,4 +1,4 @@
-//! `/openapi.json` lists all routes and describes them correctly.
+//! Tests that `/openapi.json` lists all routes and describes them correctly.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ async fn exactly_the_existing_routes_are_described() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_reference_resolves_and_every_error_is_a_problem() {
+async fn every_reference_resolves_and_every_4xx_answer_is_a_problem() {
     let document = document(&Master::serving(None).await).await;
     let mut references = vec![];
     all(&document, "$ref", &mut references);

@@ -1,4 +1,4 @@
-//! Elastic jobs: workers come and go while the job runs.
+//! Tests of elastic jobs: workers come and go while the job runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_shrinks_and_grows_with_its_number_of_workers() {
+async fn a_job_shrinks_and_grows_with_its_maximum_number_of_workers() {
     let master = Master::new();
     let spec = elastic("scaled", 2, 4);
     let job = master.submit(spec.clone()).await;
@@ -75,7 +75,7 @@ async fn a_job_shrinks_and_grows_with_its_number_of_workers() {
     let view = running_with(&job, &[0, 1, 2, 3, 4]).await;
     let cause = &view.changes.last().expect("a change").cause;
     assert_eq!(*cause, ChangeCause::Joined { replicas: workers(&[2, 3, 4]) });
-    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins need one start");
+    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three workers that join have not caused exactly one start");
     assert_eq!(view.restarts.total(), 0);
     let agents = agents(&master, &spec, &[0, 1, 2, 3, 4]).await;
     assert_eq!(newest(&agents[&0], "MUSTER_RESTART_COUNT"), json!(2));
@@ -118,13 +118,13 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
         | ChangeCause::Pushed
         | ChangeCause::TakenOver => None,
     });
-    assert_eq!(cause.expect("the cause is in the view"), "worker-0 was lost: node drained");
+    assert_eq!(cause.expect("the cause is not in the view"), "worker-0 was lost: node drained");
     running_with(&job, &[1, 2, 3, 0]).await;
     let agents = agents(&master, &spec, &[0, 1, 2, 3]).await;
     assert_eq!(newest(&agents[&0], "RANK"), json!(3));
     assert_eq!(newest(&agents[&1], "RANK"), json!(0));
     assert_eq!(newest(&agents[&1], "TF_CONFIG")["task"], json!({"type": "worker", "index": 0}));
-    assert_eq!(self::revision(&master, &spec).await, revision, "the record has not changed");
+    assert_eq!(self::revision(&master, &spec).await, revision, "the record has changed");
     succeed(&agents);
     assert_eq!(reach(&job, JobState::Succeeded).await.restarts.total(), 0);
 }
@@ -161,7 +161,7 @@ async fn a_new_master_continues_with_the_same_members() {
     second.jobs.complete().await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     let view = running_with(&job, &[0, 2, 3, 1]).await;
-    assert_eq!(view.generation, seats.generation, "the start continues");
+    assert_eq!(view.generation, seats.generation, "the start has not continued");
     scale(&second, &spec, None, 3).await;
     let view = running_with(&job, &[0, 2, 3]).await;
     assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
@@ -241,11 +241,11 @@ async fn a_change_that_does_not_fit_the_job_is_refused() {
     let before = revision(&master, &spec).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 3})).await;
     assert_eq!((answer.status, &answer.json()["workers"]), (200, &json!({"min": 2, "max": 3})));
-    assert_eq!(revision(&master, &spec).await, before, "the same number changes nothing");
+    assert_eq!(revision(&master, &spec).await, before, "the same number of workers has changed the record");
     succeed(&agents(&master, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 4})).await;
-    assert_eq!((answer.status, answer.code().as_str()), (409, "cannot_scale"), "the job has ended");
+    assert_eq!((answer.status, answer.code().as_str()), (409, "cannot_scale"), "the job has ended, but {answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,11 +263,11 @@ async fn the_output_of_a_worker_that_joins_later_reaches_a_reader_that_follows()
     succeed(&agents);
     let mut seen = String::new();
     while !seen.contains("hello of the third") {
-        let piece = in_time("the line arrives", lines.chunk()).await.expect("no error").expect("the stream goes on");
+        let piece = in_time("the line arrives", lines.chunk()).await.expect("the stream broke").expect("the stream has ended");
         seen.push_str(&String::from_utf8_lossy(&piece));
     }
     reach(&job, JobState::Succeeded).await;
-    in_time("the stream ends with the job", async { while lines.chunk().await.expect("no error").is_some() {} }).await;
+    in_time("the stream ends with the job", async { while lines.chunk().await.expect("the stream broke").is_some() {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -309,7 +309,7 @@ async fn after_ten_minutes_without_a_failure_earlier_failures_use_no_restart() {
         let stored = master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record");
         let mut record = stored.record.clone();
         record.restarts.failed_starts.iter_mut().for_each(|failed| failed.at = UnixMillis(1));
-        master.store.update(record.changed(), &stored.version).await.expect("nobody else writes");
+        master.store.update(record.changed(), &stored.version).await.expect("the record was not updated");
         until(&job, |view| view.restarts.failed_starts.iter().all(|failed| failed.at == UnixMillis(1))).await;
     }
     let view = running_with(&job, &[0, 1]).await;

@@ -1,4 +1,4 @@
-//! With `on_failure` `wait`, a job whose script fails waits for new code.
+//! Tests of jobs that wait for new code when their script has failed (`on_failure` is `wait`).
 
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
@@ -33,7 +33,7 @@ async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgen
     (job, view, agents)
 }
 
-/// A second master over the pods and the records of the first master. It has both versions of the code.
+/// A second master with the pods and the records of the first master. The second master has both versions of the code.
 async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
     let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both);
     in_time("the second master has read the records", second.jobs.complete()).await;
@@ -60,10 +60,10 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         assert_eq!((*replica, failed.generation, view.restarts.total()), (worker(1), view.generation, 0));
         let record =
             master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record").record;
-        assert!(record.restarts.is_empty(), "the failure is judged later");
+        assert!(record.restarts.is_empty(), "the failure was judged before the end of the wait");
         push(&master, &spec, old).await.expect("the code is accepted");
         let pushes = until(&job, |view| view.state == JobState::Halted).await.pushes;
-        assert_eq!(pushes, 0, "a push of the failed code changes nothing");
+        assert_eq!(pushes, 0, "a push of the failed code has an effect");
 
         let other = keep_other(&master);
         push(&master, &spec, other).await.expect("the code is accepted");
@@ -81,7 +81,7 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_finds_the_job_halted() {
+async fn a_new_master_finds_the_job_halted_and_starts_it_with_pushed_code_in_the_same_pods() {
     let first = Master::new();
     let spec = halting(&first);
     let (_, _, agents) = halt(&first, &spec).await;
@@ -92,7 +92,7 @@ async fn a_new_master_finds_the_job_halted() {
     push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
     let view = until(&job, |view| view.state == JobState::Running).await;
     assert_eq!(view.restarts.total(), 0);
-    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "the scripts start again in the same pods");
+    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "the scripts did not start again in the same pods");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +108,7 @@ async fn a_new_master_continues_to_wait_for_code_although_the_failed_pod_is_lost
         let (second, job) = taken_over(&first, &spec).await;
         let view = until(&job, |view| view.state == JobState::Halted).await;
         let known = |view: &JobView| (view.restarts.clone(), view.times.halted, view.generation, view.started_pushes);
-        assert_eq!(known(&view), known(&before), "the view still shows why and since when the job waits");
+        assert_eq!(known(&view), known(&before), "the new master shows another reason or time of the wait");
         push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
         let view = until(&job, |view| view.state == JobState::Running).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
@@ -136,7 +136,7 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
     push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
     until(&job, runs_in(2, 1)).await;
     for agent in agents(&second, &spec).await {
-        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "one evicted start, one failed start");
+        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "the count after one evicted and one failed start");
     }
 }
 
@@ -163,7 +163,7 @@ async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_starts_a_halted_job_whose_push_it_finds_on_record() {
+async fn a_new_master_starts_a_halted_job_again_if_a_push_is_on_record() {
     let first = Master::new();
     let spec = halting(&first);
     halt(&first, &spec).await;

@@ -1,4 +1,4 @@
-//! A master in this process: registry, drivers and HTTP over pods and records in memory.
+//! A master in this process: registry, drivers and HTTP, with pods and records in memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Master {
         Self::over("first", FakeBackend::new(Arrival::AtOnce), FakeStore::default())
     }
 
-    /// A master with this boot id over these pods and records.
+    /// A master with this boot id and these pods and records.
     pub(crate) fn over(boot_id: &str, backend: FakeBackend, store: FakeStore) -> Self {
         Self::with_key(boot_id, AgentKey::random(), backend, store)
     }
@@ -115,7 +115,7 @@ impl Master {
     pub(crate) async fn stop_following(&self) {
         self.following.abort();
         for view in self.jobs.list() {
-            let mut view = self.jobs.find(&view.name).expect("the job is listed").view;
+            let mut view = self.jobs.find(&view.name).expect("a listed job has no driver").view;
             // A driver drops the view's sender when it ends.
             in_time("the driver ends", async { while view.changed().await.is_ok() {} }).await;
         }
@@ -127,7 +127,7 @@ impl Master {
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.url.as_ref().expect("this master serves"))
+        format!("{}{path}", self.url.as_ref().expect("this master does not serve HTTP"))
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -159,7 +159,7 @@ impl Master {
 
     /// Submits a new job.
     pub(crate) async fn submit(&self, spec: JobSpec) -> JobHandle {
-        match self.jobs.submit(spec).await.expect("the job is accepted") {
+        match self.jobs.submit(spec).await.expect("the job was not accepted") {
             Submitted::Created(handle) => handle,
             Submitted::Existing(handle) => panic!("the job exists already: {:?}", handle.view.borrow()),
         }
@@ -212,7 +212,7 @@ impl Answer {
     pub(crate) async fn of(request: reqwest::RequestBuilder) -> Self {
         let response = in_time("an answer comes", request.send()).await.expect("the master answers");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = in_time("the answer ends", response.text()).await.expect("a whole answer");
+        let body = in_time("the answer ends", response.text()).await.expect("the answer breaks off");
         Self { status, headers, body }
     }
 
@@ -274,13 +274,13 @@ pub(crate) async fn reach(job: &JobHandle, state: JobState) -> JobView {
 /// Waits until `test` accepts the view of the job.
 pub(crate) async fn until(job: &JobHandle, test: impl FnMut(&JobView) -> bool) -> JobView {
     let mut view = job.view.clone();
-    let found = timeout(DEADLINE, view.wait_for(test)).await.map(|view| view.expect("the driver runs").clone());
+    let found = timeout(DEADLINE, view.wait_for(test)).await.map(|view| view.expect("the driver has ended").clone());
     found.unwrap_or_else(|_| panic!("the expected view did not come: {:#?}", job.view.borrow()))
 }
 
 /// Waits until `future` ends, for at most [`DEADLINE`]. `what` describes the condition in the failure.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+    timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("this did not happen in time: {what}"))
 }
 
 /// How many files there are below a folder.

@@ -1,4 +1,4 @@
-//! Output over HTTP: one replica's bytes, or all replicas' lines.
+//! Tests of output over HTTP: the bytes of one replica, or the lines of all replicas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_gets_all_output_and_then_the_end() {
+async fn a_reader_that_follows_gets_all_output_and_then_the_end() {
     let master = Master::serving(None).await;
     let spec = spec("followed", 2);
     master.submit(spec.clone()).await;
@@ -104,7 +104,7 @@ async fn a_follower_gets_all_output_and_then_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_copied_completely_even_if_its_connection_breaks_often() {
+async fn output_is_copied_completely_even_if_the_connection_to_the_agent_breaks_often() {
     let master = Master::serving(None).await;
     let spec = spec("cut", 1);
     let job = master.submit(spec.clone()).await;
@@ -121,7 +121,7 @@ async fn output_is_copied_completely_even_if_its_connection_breaks_often() {
 async fn opening_a_log_file_is_retried_until_it_succeeds() {
     let master = Master::serving(None).await;
     let folder = master.logs.path().to_owned();
-    std::fs::remove_dir_all(&folder).expect("the folder with the store of code");
+    std::fs::remove_dir_all(&folder).expect("the folder with the store of code does not exist");
     std::fs::write(&folder, "in the way of the logs").expect("a file");
     let spec = spec("tried", 1);
     let job = master.submit(spec.clone()).await;
@@ -193,7 +193,7 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_does_not_wait_for_pods_that_have_not_ended() {
+async fn a_reader_that_follows_does_not_wait_for_pods_that_have_not_ended() {
     let master = Master::serving(None).await;
     let spec = spec("lingers", 2);
     let job = master.submit(spec.clone()).await;
@@ -220,7 +220,7 @@ async fn an_unfinished_line_is_shown_on_request() {
     let mut shown = String::new();
     while !shown.contains("10%") {
         let piece = in_time("the line is shown", growing.chunk()).await.unwrap();
-        shown.push_str(&String::from_utf8_lossy(&piece.expect("the job runs on")));
+        shown.push_str(&String::from_utf8_lossy(&piece.expect("the stream has ended")));
     }
     let line = r#"{"replica":"worker-0","offset":4,"line":"10%","unfinished":true}"#;
     assert_eq!(shown.lines().last(), Some(line));

@@ -1,4 +1,4 @@
-//! A user pushes new code into a job that runs.
+//! Tests in which a user pushes new code into a job that runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,10 +65,10 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
             assert_eq!(history.configs.last().expect("a config").1["MUSTER_RESTART_COUNT"], json!(1));
         }
         push(&master, &spec, other).await.expect("the code is accepted");
-        assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "the same code changes nothing");
+        assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "a push of the same code was counted");
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         reach(&job, JobState::Succeeded).await;
-        let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("the job has ended");
+        let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("an ended job has taken code");
         assert!(error.contains("so it takes no new code: "), "{error}");
     }
 }
@@ -81,7 +81,7 @@ async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_continues() {
     until(&job, runs_in(1, 1)).await;
     let agents = agents(&master, &spec).await;
     agents[1].take_code(TakesCode::Never((StatusCode::INSUFFICIENT_STORAGE, "disk full")));
-    let error = push(&master, &spec, keep_other(&master)).await.expect_err("an agent refuses");
+    let error = push(&master, &spec, keep_other(&master)).await.expect_err("the push succeeded although an agent refuses the code");
     assert!(error.contains("an agent did not accept the new code: worker-1: "), "{error}");
     let view = until(&job, runs_in(1, 1)).await;
     assert_eq!((view.pushes, view.code), (0, spec.code));
@@ -99,20 +99,20 @@ async fn a_push_that_takes_longer_than_a_request_names_the_slow_agent_and_succee
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
     let error = loop {
         let pushed = master.jobs.patch_within(&spec.name, patch, Duration::ZERO).await;
-        let error = pushed.expect_err("an agent does not have the code").to_string();
+        let error = pushed.expect_err("the push succeeded before all agents had the code").to_string();
         if !error.contains("worker-0, ") {
             break error;
         }
     };
     assert!(error.starts_with("the new code of job \"bringing\" has not reached worker-1 yet"), "{error}");
-    assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "the push is not on record");
+    assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "the push is already on record");
     agents[1].take_code(TakesCode::AtOnce);
-    push(&master, &spec, other).await.expect("all agents have the code");
+    push(&master, &spec, other).await.expect("the repeated push failed");
     until(&job, |view| view.started_pushes == 1 && view.code == Some(other)).await;
     // The submit made the first offer. All push requests share one delivery, which makes the second offer. If this
     // delivery ends before the last request, the last request makes a third offer.
     let offers = agents.map(|agent| agent.history().offers);
-    assert!(offers == [2, 2] || offers == [3, 3], "one delivery for all requests: {offers:?}");
+    assert!(offers == [2, 2] || offers == [3, 3], "more than one delivery for all requests: {offers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,10 +125,10 @@ async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_ag
     let blob = master.logs.path().join("code/blobs").join(Sha256::of(b"print('hello again')").to_string());
     std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob is damaged");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
-    let error = master.jobs.patch(&spec.name, patch).await.expect_err("the code is damaged");
+    let error = master.jobs.patch(&spec.name, patch).await.expect_err("damaged code was accepted");
     assert!(matches!(error, JobsError::Code(CodeError::Missing(id)) if id == other), "{error}");
     keep_other(&master);
-    push(&master, &spec, other).await.expect("the code is whole");
+    push(&master, &spec, other).await.expect("the push failed after the file was sent again");
     until(&job, |view| view.started_pushes == 1).await;
 }
 
@@ -138,11 +138,11 @@ pub(crate) async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: 
         (record.code, record.pushes) = (Some(code), 1);
         master::store::Change::Write
     });
-    stored.await.expect("nobody else writes");
+    stored.await.expect("the push was not written");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
+async fn a_new_master_starts_a_job_again_if_a_push_is_on_record() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::over("first", backend.clone(), store.clone());
     let spec = spec(keep(first.jobs.code()), 0);
@@ -217,13 +217,13 @@ async fn code_that_a_user_pushes_while_a_failure_is_recorded_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_an_image_takes_no_code() {
+async fn a_job_with_an_image_takes_no_code() {
     let master = Master::new();
     let spec = spec_with("fixed-image", 1, protocol::run_policy::RunPolicy::default());
     let spec = JobSpec { work_dir: None, image: Some("train:1".parse().expect("an image")), ..spec };
     let job = master.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
-    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("its code is in its image");
+    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("a job with an image has taken code");
     assert!(error.starts_with("the script of job \"fixed-image\" is in its image: "), "{error}");
     master.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(0));
 }
@@ -252,11 +252,11 @@ async fn a_job_that_waits_for_its_pods_takes_a_push_and_a_deleted_job_refuses_it
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
     let other = keep_other(&master);
-    push(&master, &spec, other).await.expect("the code is recorded");
+    push(&master, &spec, other).await.expect("the push failed");
     let view = until(&job, |view| view.pushes == 1).await;
     assert_eq!((view.state, view.code), (JobState::Pending, Some(other)));
     master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish is recorded");
     let error =
-        push(&master, &spec, keep(master.jobs.code())).await.expect_err("the job is deleted or is being deleted");
+        push(&master, &spec, keep(master.jobs.code())).await.expect_err("a deleted job has taken code");
     assert!(error.contains("takes no new code") || error.starts_with("no job is named"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The reports that scripts make with the helper, as the master shows them over HTTP.
+//! Tests that the master shows over HTTP what scripts report with the helper module.
 
 use protocol::agent::ExitOutcome;
 use protocol::progress::{JobSeries, Progress};
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::service::harness::{Master, in_time, reach, spec};
 
 impl Master {
-    /// Waits until the series of the job, with this query, passes the test.
+    /// Requests the series of the job with `query` until `test` accepts them.
     async fn series(&self, query: &str, test: impl Fn(&JobSeries) -> bool) -> JobSeries {
         let look = async {
             loop {
@@ -19,7 +19,7 @@ impl Master {
                 }
             }
         };
-        in_time("the series", look).await
+        in_time("the expected series are shown", look).await
     }
 }
 
@@ -36,7 +36,7 @@ async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
     let spec = spec("reports", 2);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
-    let [first, second] = &agents[..] else { panic!("two agents") };
+    let [first, second] = &agents[..] else { panic!("there are not two agents") };
     reach(&job, JobState::Running).await;
     assert_eq!(steps(&master.series("", |_| true).await), [] as [Vec<u64>; 0]);
 

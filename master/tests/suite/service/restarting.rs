@@ -1,4 +1,4 @@
-//! Failed starts, and the restarts after them.
+//! Tests of failed starts, and of the restarts after them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
     let failed = &view.restarts.failed_starts[0];
     assert_eq!(failed.failure.to_string(), "worker-1 exited with code 3");
-    assert_eq!(failed.consequences.len(), 2, "the other runs were stopped: {failed:?}");
+    assert_eq!(failed.consequences.len(), 2, "the two other runs are not the consequences: {failed:?}");
     let after = agents(&master, &spec.name, 3).await;
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old.address(), new.address());
@@ -108,7 +108,7 @@ async fn runs_without_output_cause_no_failed_copy_and_each_restart_needs_two_pol
             let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
             assert_eq!(interrupted, Vec::<String>::new());
         }
-        // The first poll finds that the run has started, and the second poll waits for its end. With older agents, the
+        // The first poll finds that the run has started, and the second poll waits for the end of the run. With older agents, the
         // copy of the output polls too.
         let expected = before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>();
         assert!(is_older || polls() == expected, "{:?} polls, but {expected:?} are expected", polls());
@@ -141,7 +141,7 @@ async fn a_pod_that_is_replaced_after_its_success_does_not_undo_the_success() {
     let agents = agents(&master, &spec.name, 2).await;
     agents[1].exit(ExitOutcome::Code(0));
     let has_exited = |view: &JobView| view.replicas[1].exit.is_some();
-    in_time("worker-1 has exited", job.view.clone().wait_for(has_exited)).await.expect("the job stays");
+    in_time("worker-1 has exited", job.view.clone().wait_for(has_exited)).await.expect("the driver has ended");
     master.backend.replace(&spec.name, worker(1)).await;
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Succeeded).await;
@@ -213,7 +213,7 @@ async fn a_pod_is_replaced_at_once_even_right_after_another_replacement() {
         master.backend.lose(&spec.name, lost, "its agent was killed");
     }
     running(&job, 3).await;
-    assert!(begin.elapsed() < RELEASE_TIMEOUT, "after {:?}", begin.elapsed());
+    assert!(begin.elapsed() < RELEASE_TIMEOUT, "the third start runs only after {:?}", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,7 +280,7 @@ async fn the_last_lines_of_long_output_are_complete_lines() {
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
     log.append(0, output.clone().into()).await.expect("append");
     let expected: Vec<&str> = output.lines().collect();
-    assert_eq!(log.last_lines(20, 0).await, expected[84..], "the last lines that fit");
+    assert_eq!(log.last_lines(20, 0).await, expected[84..], "not the last lines that fit");
     assert_eq!(log.last_lines(3, 0).await, expected[97..]);
 }
 
@@ -301,7 +301,7 @@ async fn the_last_lines_of_the_replica_that_failed_first_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_requeued_gang_deletes_its_pods_and_creates_them_again() {
+async fn the_pods_of_a_requeued_gang_are_deleted_and_created_again() {
     let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
     let policy =
         RunPolicy { start_timeout_seconds: 1, on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
@@ -320,7 +320,7 @@ async fn a_requeued_gang_deletes_its_pods_and_creates_them_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_not_done_by_its_deadline_fails() {
+async fn a_job_that_has_not_ended_by_its_deadline_fails() {
     let master = Master::new();
     let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
@@ -330,13 +330,13 @@ async fn a_job_that_is_not_done_by_its_deadline_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_lists_running_replicas_and_the_last_lines_of_the_replica_that_was_silent_longest() {
+async fn the_failure_at_a_deadline_lists_the_run_that_was_silent_longest_first_and_has_its_last_lines() {
     let master = Master::new();
     let spec = spec_with("hangs", 2, RunPolicy { deadline_seconds: Some(5), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[1].print("waiting for the others\n");
-    // A fake agent serves its output only at the end of its run, so the test copies this line itself.
+    // A fake agent serves output only at the end of its run, so the test copies this line.
     let copied = job.logs.of(worker(1)).expect("the replica has a log");
     copied.append(0, "waiting for the others\n".into()).await.expect("append");
     agents[0].exit(ExitOutcome::Code(0));
@@ -418,5 +418,5 @@ async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
     let ended = |pod: &master::job::observation::Pod| {
         matches!(pod.state, master::job::observation::PodState::Terminated { .. })
     };
-    assert!(table.len() == 2 && table.values().all(ended), "no pod had to be deleted: {table:?}");
+    assert!(table.len() == 2 && table.values().all(ended), "a pod has not ended by itself: {table:?}");
 }

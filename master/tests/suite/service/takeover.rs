@@ -1,4 +1,4 @@
-//! A second master over the same pods and records.
+//! Tests of a second master that has the pods and records of the first master.
 
 use std::num::NonZeroU32;
 
@@ -13,7 +13,7 @@ use testkit::fake::{Arrival, FakeBackend};
 
 use crate::service::harness::{Master, in_time, reach, spec};
 
-/// Starts a second master over the pods and records of `master`.
+/// Starts a second master with the pods and records of `master`.
 fn successor(master: &Master) -> Master {
     Master::over("second", master.backend.clone(), master.store.clone())
 }
@@ -53,7 +53,7 @@ async fn a_master_with_another_key_does_not_change_a_running_job_and_shows_the_r
             .await;
     let reason = view.replicas[0].reason.clone().unwrap_or_default();
     let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
-    let theirs = record.agent_key.expect("the record names a key");
+    let theirs = record.agent_key.expect("the record has no key");
     assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
     assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
 
@@ -133,7 +133,7 @@ async fn ends(asked: &Master, shown: &master::registry::JobHandle, wish: Wish) {
             assert_eq!(view.result, Some(JobResult::Cancelled));
         }
     }
-    assert!(asked.backend.table(&name).borrow().is_empty(), "no pod is left");
+    assert!(asked.backend.table(&name).borrow().is_empty(), "a pod is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,7 +210,7 @@ async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
     in_time("the pod is created again", master.backend.table(&spec.name).wait_for(is_there))
         .await
         .expect("the table is kept");
-    assert!(job.view.borrow().restarts.is_empty(), "no start has failed: {:?}", job.view.borrow());
+    assert!(job.view.borrow().restarts.is_empty(), "a failed start is recorded: {:?}", job.view.borrow());
 }
 
 #[tokio::test(flavor = "multi_thread")]

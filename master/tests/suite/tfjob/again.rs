@@ -1,4 +1,4 @@
-//! A TFJob that is applied again: the fields that may differ from the job on record.
+//! Tests which fields of a TFJob may differ from the job on record when the TFJob is applied again.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The TF_CONFIG of the scripts of a TFJob, and the labels of their pods.
+//! Tests of the TF_CONFIG that the scripts of a TFJob receive, and of the labels of the TFJob's pods.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::read_file;
 
-/// The environment of each replica. The replica with place 3 has the address 10.0.0.3 and the port of its group.
+/// The environment of each replica. The replica with number n (from 0) has the address 10.0.0.n and the port of its
+/// group.
 fn environments(spec: &JobSpec) -> BTreeMap<String, Value> {
     let port = |id: ReplicaId| {
         let group = spec.group_of(id).and_then(|group| group.template.as_ref());

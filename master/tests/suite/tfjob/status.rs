@@ -1,4 +1,4 @@
-//! A job as users of Kubeflow see it: conditions, counts of replicas, and the spec that was sent.
+//! Tests of a job as users of Kubeflow see it: conditions, counts of replicas, and the spec that was sent.
 
 use master::tfjob::object;
 use protocol::ids::UnixMillis;
@@ -43,7 +43,7 @@ fn replica(id: &str, state: &str, exit: &Value) -> Value {
 }
 
 #[test]
-fn the_newest_condition_is_the_state() {
+fn the_newest_condition_shows_the_state_of_the_job() {
     let failure = json!({ "cause": "deadline_exceeded", "after_seconds": 9 });
     let failed =
         json!({ "failed_starts": [{ "at": BEGIN + 9_000, "failure": failure, "counted": true }], "counted": 1 });
