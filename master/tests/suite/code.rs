@@ -59,8 +59,8 @@ fn received(store: &CodeStore, id: CodeId, stream: &[u8]) -> Result<Vec<Sha256>,
 
 /// Sends the blobs that the store does not have, and returns their number.
 pub(crate) fn send(store: &CodeStore, code: &Code) -> usize {
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
-    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are accepted"), []);
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest was refused");
+    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs were refused"), []);
     missing.len()
 }
 
@@ -84,7 +84,7 @@ fn a_reopened_store_still_has_its_code_and_asks_only_for_changed_files() {
     let store = CodeStore::open(folder.path()).expect("a store");
     assert_eq!(store.manifest(code.id()), Some(code.manifest.clone()));
     assert_eq!(store.blob(Sha256::of(b"A = 1\n")).expect("the blob").as_deref(), Some(b"A = 1\n".as_slice()));
-    store.require(code.id(), &script("train.py")).expect("the code is there");
+    store.require(code.id(), &script("train.py")).expect("the code is missing");
     assert!(matches!(store.require(code.id(), &script("exec.py")), Err(CodeError::NoScript(_))));
     assert_eq!(send(&store, &code), 0);
     let changed = Code::new(&[("train.py", b"print('bye')\n"), ("lib/a.py", b"A = 1\n"), ("lib/empty.py", b"")]);
@@ -97,7 +97,7 @@ fn a_file_that_a_crash_has_shortened_is_sent_again() {
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
     send(&store, &code);
     let blob = folder.path().join("blobs").join(Sha256::of(b"A = 1\n").to_string());
-    std::fs::write(blob, "").expect("the file is shortened");
+    std::fs::write(blob, "").expect("the file cannot be shortened");
     assert_eq!(store.manifest(code.id()), None);
     assert_eq!(send(&store, &code), 1);
 }
@@ -108,8 +108,8 @@ fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
     let (store, code) = (CodeStore::with_room(folder.path(), 4 * 4096).expect("a store"), Code::example());
     send(&store, &code);
     let blob = Sha256::of(b"A = 1\n");
-    std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file is damaged");
-    assert_eq!(store.blob(blob).expect("the file can be read"), None);
+    std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file cannot be damaged");
+    assert_eq!(store.blob(blob).expect("the file cannot be read"), None);
     assert_eq!(store.manifest(code.id()), None);
     assert_eq!(send(&store, &code), 1, "the number of files that are sent again");
 }
@@ -124,9 +124,9 @@ fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
         send(&store, code);
     }
     let (of_jobs, now) = (BTreeSet::from([used.id()]), SystemTime::now());
-    store.sweep(&of_jobs, now).expect("swept");
+    store.sweep(&of_jobs, now).expect("the sweep failed");
     assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "code that was sent just now is removed");
-    store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("swept");
+    store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("the sweep failed");
     assert_eq!((store.manifest(unused.id()), store.manifest(used.id())), (None, Some(used.manifest.clone())));
     assert_eq!(files_below(folder.path()).len(), 3, "the store does not have exactly one manifest and two blobs");
 }
@@ -140,9 +140,9 @@ fn a_sweep_that_cannot_read_the_manifest_of_used_code_keeps_the_files_of_this_co
         send(&store, code);
     }
     let manifest = folder.path().join("manifests").join(used.id().to_string());
-    std::fs::remove_file(&manifest).expect("the manifest exists");
+    std::fs::remove_file(&manifest).expect("the manifest does not exist");
     std::fs::create_dir(&manifest).expect("a folder instead of the file");
-    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("an unreadable manifest");
+    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("the sweep succeeded");
     assert!(store.blob(Sha256::of(b"used")).expect("the blob").is_some());
 }
 
@@ -165,7 +165,7 @@ fn code_that_exceeds_the_room_of_the_store_is_refused_and_fits_after_other_code_
     let large = Code::new(&[("exec.py", &[7; 2 * 4096])]);
     let refused = store.offer(large.id(), &large.manifest).expect_err("code that exceeds the room is accepted");
     assert!(matches!(refused, CodeError::Full { needed: 12288, most: 16384 }), "{refused}");
-    store.sweep(&BTreeSet::new(), SystemTime::now() + 2 * UNUSED_TIME).expect("swept");
+    store.sweep(&BTreeSet::new(), SystemTime::now() + 2 * UNUSED_TIME).expect("the sweep failed");
     assert_eq!(send(&store, &large), 1);
 }
 
@@ -173,7 +173,7 @@ fn code_that_exceeds_the_room_of_the_store_is_refused_and_fits_after_other_code_
 fn a_broken_upload_leaves_no_blob_behind_and_can_be_repeated() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest was refused");
     let before = files_below(folder.path());
     let mut pieces = [Piece::Bytes(code.stream(&missing).into())].into_iter();
     assert!(matches!(store.receive(code.id(), || pieces.next()), Err(CodeError::Aborted)));
@@ -185,17 +185,17 @@ fn a_broken_upload_leaves_no_blob_behind_and_can_be_repeated() {
 fn two_uploads_of_the_same_code_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest was refused");
     let stream = code.stream(&missing);
     let mut outer = [Piece::Bytes(stream.clone().into()), Piece::End].into_iter();
     let mut sent_within = false;
     let received_around = store.receive(code.id(), || {
         if !std::mem::replace(&mut sent_within, true) {
-            assert_eq!(received(&store, code.id(), &stream).expect("accepted"), []);
+            assert_eq!(received(&store, code.id(), &stream).expect("not accepted"), []);
         }
         outer.next()
     });
-    assert_eq!(received_around.expect("accepted"), []);
+    assert_eq!(received_around.expect("not accepted"), []);
     assert_eq!(store.manifest(code.id()), Some(code.manifest));
 }
 
@@ -266,7 +266,7 @@ proptest! {
         let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("a store"), Code::example());
         // `Damage::Cut` needs a last blob that is not empty.
         let order = [b"".as_slice(), b"A = 1\n", b"print('hello')\n"].map(Sha256::of);
-        store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+        store.offer(code.id(), &code.manifest).expect("the manifest was refused");
         let before = files_below(folder.path());
         let refused = received(&store, code.id(), &damaged(&code.stream(&order), &damage));
         prop_assert!(matches!(refused, Err(CodeError::Blobs(_))), "{:?}", refused);
@@ -307,15 +307,15 @@ async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     let manifest = serde_json::to_value(&code.manifest).expect("JSON");
     let asked_for = missing(&put_manifest(&master, code.id(), &manifest).await);
     assert_eq!(asked_for.len(), 3);
-    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "a job is accepted although only its manifest has been sent");
+    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "the manifest alone is accepted");
     let blobs = format!("/v1/code/{}/blobs", code.id());
     let (first, rest) = asked_for.split_at(1);
-    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "the master does not ask for exactly the blobs that are still missing");
+    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "not exactly the missing blobs");
     assert_eq!(missing(&put(&master, &blobs, code.stream(rest)).await), []);
     assert_eq!(master.post("/v1/jobs", &job).await.status, 201);
     let mut other = job.clone();
     other["code"] = json!("0".repeat(64));
-    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "a request with other code is taken for a repetition");
+    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "other code is accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

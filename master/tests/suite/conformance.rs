@@ -1,5 +1,5 @@
-//! Tests that the SQLite store and the process back end pass their conformance suites, and that the largest records stay
-//! within limits.
+//! Tests that the SQLite store and the process back end pass their conformance suites, and that the largest records
+//! stay within limits.
 
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
@@ -55,15 +55,15 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     let name = record.spec.name.clone();
     store.create(record).await.expect("create");
     let file = rusqlite::Connection::open(&path).expect("a second connection");
-    file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("damage");
+    file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("the record cannot be damaged");
 
     store.create(testkit::conformance::store::record("whole")).await.expect("create");
 
     let got = store.get(&name).await;
     assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "damaged"), "{got:?}");
-    let listed = store.list().await.expect("the readable records");
+    let listed = store.list().await.expect("the readable records cannot be listed");
     assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
-    let first = store.watch().await.expect("the readable records").recv().await;
+    let first = store.watch().await.expect("the readable records cannot be listed").recv().await;
     assert!(matches!(&first, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"), "{first:?}");
 }
 
@@ -71,7 +71,7 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
 async fn the_process_back_end_conforms() {
     let (work, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
-    let limits = Descriptors::raise().expect("up to the hard limit");
+    let limits = Descriptors::raise().expect("the limit of open files cannot be raised");
     let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
     let pods = pods.expect("the back end cannot be created");
     let spec = testkit::conformance::store::record("pods").spec;
@@ -123,7 +123,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     let replica: ReplicaId = "evaluator-1000".parse().expect("a replica");
     let dir = tempfile::tempdir().expect("a folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
-    let log = logs.of(replica).expect("the replica has a log");
+    let log = logs.of(replica).expect("the replica has no log");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
     log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("append");
     let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;

@@ -53,9 +53,9 @@ impl Master {
         };
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
-        timeout(DEADLINE, jobs.complete()).await.expect("the master reads its jobs in time");
+        timeout(DEADLINE, jobs.complete()).await.expect("the master did not read its jobs in time");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("the listener is bound"));
+        let url = format!("http://{}", listener.local_addr().expect("the listener has no address"));
         let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
         let server = Server::new(Arc::clone(&jobs), Guard::ThisMachine, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
@@ -66,17 +66,17 @@ impl Master {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let request = client.request(method.parse().expect("a method"), format!("{}{path}", self.url)).json(body);
-        let answer = timeout(DEADLINE, request.send()).await.expect("in time").expect("an answer");
+        let answer = timeout(DEADLINE, request.send()).await.expect("no answer came in time").expect("an answer");
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     }
 
     /// Submits a job and lets it succeed.
     async fn succeed(&self, name: &str) {
         let spec = conformance::record(name).spec;
-        let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} was not created") };
+        let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} is not new") };
         for replica in plan::replicas(&spec) {
             let agent = self.backend.agent(&spec.name, replica).await;
-            timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
+            timeout(DEADLINE, agent.started()).await.expect("the run did not start in time");
             agent.exit(ExitOutcome::Code(0));
         }
         let mut view = job.view.clone();
@@ -150,7 +150,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     store.create(record.clone()).await.expect("create");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
     let replayed = store.watch().await.expect("a watch").recv().await;
-    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the store does not report the unreadable record");
+    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the unreadable record is not reported");
     let backend = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&record.spec) {
         backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("a pod");
@@ -193,7 +193,7 @@ async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     assert!(master.jobs.find(stored.name()).is_none(), "the master has begun a driver");
     for wish in [Wish::Cancel, Wish::Delete] {
-        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("the record has a later format");
+        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("a record of a later format was changed");
         let formats = format!("in format {}; this version knows format {FORMAT}", FORMAT + 1);
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }
@@ -212,7 +212,7 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job was not created") };
     let replicas = plan::replicas(&spec);
     let agent = master.backend.agent(&spec.name, replicas[0]).await;
-    timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
+    timeout(DEADLINE, agent.started()).await.expect("the run did not start in time");
     let text = json!({ "format": FORMAT + 1 }).to_string();
     overwrite(&file, &spec.name, text.as_bytes());
     // When the driver records this failure, it finds the record with the later format.
@@ -220,7 +220,7 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     let is_waiting = |view: &JobView| view.replicas.iter().any(|replica| replica.reason.is_some());
     let waits = async {
         // When a new driver replaces the job's driver, the new driver's views come through a new channel.
-        while master.jobs.find(&spec.name).expect("the job stays").view.wait_for(is_waiting).await.is_err() {
+        while master.jobs.find(&spec.name).expect("no such job").view.wait_for(is_waiting).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
@@ -259,11 +259,11 @@ fn a_record_with_an_invalid_uid_an_exhausted_epoch_or_another_name_is_refused() 
     let read = |record: &JobRecord| JobRecord::read(&name, &serde_json::to_vec(record).expect("JSON"));
     assert_eq!(read(&record), Ok(record.clone()));
     for uid in ["", "..", "../../etc", "/etc", "a b", &"x".repeat(65)] {
-        let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("an invalid uid");
+        let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("a bad uid was read");
         assert!(matches!(&refused, NotRead::Invalid(reason) if reason.ends_with("is not a uid")), "{refused:?}");
     }
-    let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("an exhausted epoch");
+    let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("a bad epoch was read");
     assert_eq!(refused, NotRead::Invalid("its epoch cannot be raised any more".to_owned()));
-    let refused = read(&whole("letters", true)).expect_err("the record of another job");
+    let refused = read(&whole("letters", true)).expect_err("the record of another job was read");
     assert_eq!(refused, NotRead::Invalid("it is the record of a job named \"letters\"".to_owned()));
 }

@@ -40,7 +40,8 @@ fn worker(index: u32) -> ReplicaId {
 }
 
 fn open(folder: &Path, key: &AgentKey) -> JoinedBackend {
-    JoinedBackend::open(folder.join("machines"), key.clone(), |known| *known == job()).expect("the files of the machines cannot be read")
+    JoinedBackend::open(folder.join("machines"), key.clone(), |known| *known == job())
+        .expect("the files cannot be read")
 }
 
 async fn create(backend: &JoinedBackend, index: u32) {
@@ -88,7 +89,7 @@ async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
     let stdout = child.stdout.take().expect("a pipe");
     let address = BufReader::new(stdout).lines().next_line().await.expect("text").expect("an address");
     let address: std::net::SocketAddr = address.parse().expect("an address");
-    let Ok(AgentAnswer::Status(status)) = agents.status(address, None).await else { panic!("the agent does not answer") };
+    let Ok(AgentAnswer::Status(status)) = agents.status(address, None).await else { panic!("no answer of the agent") };
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let here = JoinRequest { address, ..message(&status.boot_id, PORT.fetch_add(1, Ordering::Relaxed)) };
     join(&backend, here.clone()).await;
@@ -110,7 +111,7 @@ async fn fleet(backend: JoinedBackend, key: AgentKey) {
                 machines.spawn(machine(backend.clone(), agents.clone(), token.sha256()));
             }
         }
-        table.changed().await.expect("the back end keeps its table");
+        table.changed().await.expect("the back end has dropped the table");
     }
 }
 
@@ -146,7 +147,8 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     second.delete(&job(), worker(1)).await.expect("delete");
     create(&second, 1).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(1)));
-    let another = JoinedBackend::open(folder.path().join("machines"), key, |_| false).expect("the files of the machines cannot be read");
+    let another =
+        JoinedBackend::open(folder.path().join("machines"), key, |_| false).expect("the files cannot be read");
     assert_eq!(states(&another), [], "there are machines of a job that no longer exists");
 }
 
@@ -170,7 +172,11 @@ async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
     assert_eq!(states(&second), [(worker(1), "runs")]);
     create(&second, 0).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(0)));
-    assert_eq!(states(&open(folder.path(), &key)), [(worker(0), "runs"), (worker(1), "runs")], "the message of the new machine was not stored");
+    assert_eq!(
+        states(&open(folder.path(), &key)),
+        [(worker(0), "runs"), (worker(1), "runs")],
+        "the new message was not stored"
+    );
 }
 
 #[tokio::test]
@@ -182,7 +188,11 @@ async fn a_machine_gets_its_earlier_place_if_that_place_is_free() {
     }
     let back = |boot_id: &str, port: u16| JoinRequest { place: Some(worker(1)), ..message(boot_id, port) };
     assert_eq!(join(&backend, back("a", 1)).await, Some(worker(1)));
-    assert_eq!(join(&backend, back("b", 2)).await, Some(worker(0)), "worker-1 is taken, but the machine does not get worker-0");
+    assert_eq!(
+        join(&backend, back("b", 2)).await,
+        Some(worker(0)),
+        "worker-1 is taken, but the machine does not get worker-0"
+    );
     // The first agent was killed, and then started again at the same port.
     assert_eq!(join(&backend, message("c", 1)).await, Some(worker(2)));
     assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "was ended"), (worker(2), "runs")]);
@@ -200,7 +210,11 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
     let driver = backend.watch(&job());
     backend.delete_all(&job()).await.expect("delete");
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "runs")], "a place is free although the driver may still renew the lease");
+    assert_eq!(
+        states(&backend),
+        [(worker(0), "runs"), (worker(1), "runs")],
+        "a place is free although the driver may still renew the lease"
+    );
     assert_eq!(join(&backend, message("0", 1)).await, None, "a machine whose pod was deleted still has its place");
     backend.delete_unconfirmed(&job(), worker(0)).await.expect("the pod was not deleted");
     assert_eq!(states(&backend), [(worker(1), "runs")]);

@@ -115,7 +115,9 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     for generation in restarts.failed_starts.iter().filter_map(|start| start.generation) {
         *failed.entry(generation).or_default() += 1;
     }
-    found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} is on record twice")));
+    found.extend(
+        failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} is on record twice")),
+    );
     // If a master is replaced during a launch, only some replicas may run. This start need not be on record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();

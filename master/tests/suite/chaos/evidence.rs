@@ -23,7 +23,8 @@ pub(crate) struct Evidence {
     /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
     /// How many pods were created although the master got an error, because the answer was lost. The master replaces
-    /// these pods. If the other pods already run when the error comes, the gang also restarts. This restart is not counted.
+    /// these pods. If the other pods already run when the error comes, the gang also restarts. This restart is not
+    /// counted.
     pub(crate) unconfirmed_pods: u32,
     /// Whether two masters drove the job at the same time. If so, late messages of the first master may have an effect:
     /// an agent that the second master has not yet contacted may accept an environment of the first master. A late
@@ -136,7 +137,8 @@ impl Evidence {
         lines.sort();
         let Some(begin) = lines.first().map(|(at, _)| *at) else { return String::new() };
         lines.iter().fold(String::new(), |mut text, (at, line)| {
-            writeln!(text, "    {:>9.3} ms {line}", (*at - begin).as_secs_f64() * 1000.0).expect("writing to a String cannot fail");
+            writeln!(text, "    {:>9.3} ms {line}", (*at - begin).as_secs_f64() * 1000.0)
+                .expect("a String never fails");
             text
         })
     }

@@ -26,12 +26,12 @@ fn last_record(evidence: &mut Evidence) -> &mut JobRecord {
         Written::Record(stored) => Some(&mut stored.record),
         Written::Nothing(_) => None,
     });
-    last.expect("there was a record")
+    last.expect("there was no record")
 }
 
 /// The first event of a pod's agent that passes `test`.
 fn event(evidence: &mut Evidence, pod: usize, test: impl Fn(&AgentEvent) -> bool) -> &mut (Instant, AgentEvent) {
-    evidence.pods[pod].journal.iter_mut().find(|(_, event)| test(event)).expect("there is such an event")
+    evidence.pods[pod].journal.iter_mut().find(|(_, event)| test(event)).expect("there is no such event")
 }
 
 fn is_config(event: &AgentEvent) -> bool {
@@ -46,7 +46,7 @@ const TAMPERINGS: [Tampering; 19] = [
     ("the epoch rose by more than one", |evidence| last_record(evidence).epoch += 2),
     ("from a master that began later", |evidence| last_record(evidence).holder = "master-0".to_owned()),
     ("the recorded end of the job has changed", |evidence| {
-        last_record(evidence).ended.as_mut().expect("the job has ended").result = JobResult::Cancelled;
+        last_record(evidence).ended.as_mut().expect("the job has not ended").result = JobResult::Cancelled;
     }),
     ("start 1.1 is on record twice", |evidence| {
         let failed = &mut last_record(evidence).restarts.failed_starts;
@@ -56,7 +56,7 @@ const TAMPERINGS: [Tampering; 19] = [
     ("exceed the budget of 2", |evidence| last_record(evidence).restarts.counted = 3),
     ("expected (1, 0..=0)", |evidence| last_record(evidence).restarts.uncounted = 1),
     ("two live pods for worker-0", |evidence| {
-        let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("worker-0 had a pod").clone();
+        let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("worker-0 had no pod").clone();
         evidence.pods.push(twin);
     }),
     ("runs in start 1.1 twice", |evidence| {
@@ -65,7 +65,7 @@ const TAMPERINGS: [Tampering; 19] = [
     }),
     ("is configured for start 1.2 after", |evidence| {
         let again = evidence.pods[0].journal.iter().rev().find(|(_, event)| is_config(event)).cloned();
-        evidence.pods[0].journal.push(again.expect("the agent was configured"));
+        evidence.pods[0].journal.push(again.expect("the agent was not configured"));
     }),
     ("see different clusters", |evidence| {
         if let (_, AgentEvent::Configured(_, env, _)) = event(evidence, 0, is_config) {

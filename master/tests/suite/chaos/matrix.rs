@@ -36,15 +36,16 @@ pub(crate) fn single_faults(passing: u32) -> Vec<(Kind, Play)> {
     faults().flat_map(|at| single_fault(at, passing).map(move |play| (Kind::Single(at.1), play))).collect()
 }
 
-/// A freeze at every point, in every scenario with this point. The master thaws when its successor holds the job, so that two masters drive the job.
+/// A freeze at every point, in every scenario with this point. The master thaws when its successor holds the job, so
+/// that two masters drive the job.
 pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
     let freezes = faults().filter(|(_, fault)| *fault == Fault::Freeze);
     let at_once = |play| (Kind::Overlap, Play { thaw: Thaw::AtOnce, ..play });
     freezes.flat_map(|at| single_fault(at, passing).map(at_once)).collect()
 }
 
-/// Two runs for every scenario and every point in it. The first run freezes the whole master at the point, and the second run
-/// delays only the action. The freeze and the delay last longer than every timeout.
+/// Two runs for every scenario and every point in it. The first run freezes the whole master at the point, and the
+/// second run delays only the action. The freeze and the delay last longer than every timeout.
 pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
     let stalls = faults().filter(|(_, fault)| matches!(fault, Fault::Freeze | Fault::Delay));
     let late = |play| (Kind::LongStall, Play { thaw: Thaw::Late, ..play });

@@ -166,7 +166,7 @@ impl Place {
         let mut ticks = ticks();
         loop {
             ticks.tick().await;
-            let now = self.store.get(&self.spec.name).await.expect("a store in memory answers");
+            let now = self.store.get(&self.spec.name).await.expect("the store in memory failed");
             if now.is_none_or(|now| now.record.holder == boot_id || now.record.ended.is_some()) {
                 return;
             }
@@ -267,7 +267,7 @@ pub(crate) fn ticks() -> Interval {
 
 /// How many files and folders of output the masters have not removed.
 pub(crate) fn kept_output(logs: &TempDir) -> usize {
-    let folders = std::fs::read_dir(logs.path()).expect("the folder of logs exists").flatten();
+    let folders = std::fs::read_dir(logs.path()).expect("the folder of logs does not exist").flatten();
     folders.map(|folder| entries_below(&folder.path())).sum()
 }
 

@@ -204,7 +204,7 @@ impl Stage {
         self.wish(Wish::Delete).await;
         self.ask(async |jobs| {
             let is_gone = jobs.find(&spec.name).is_none();
-            let record = self.place.store.get(&spec.name).await.expect("a store in memory answers");
+            let record = self.place.store.get(&spec.name).await.expect("the store in memory failed");
             (is_gone && record.is_none()).then_some(())
         })
         .await;

@@ -237,7 +237,7 @@ impl World {
     }
 
     fn elastic(&self) -> Elastic {
-        self.policy.elastic.expect("the job is elastic")
+        self.policy.elastic.expect("the job is not elastic")
     }
 
     fn gang(&self) -> Gang {
@@ -292,7 +292,7 @@ impl World {
             assert!(self.places.iter().all(is_over), "a script runs although the job is suspended or halted");
         }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
-            assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "the job is Running, but not all members run");
+            assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "not all members run");
         }
     }
 

@@ -88,7 +88,7 @@ fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
     let pushed = Policy { pushes: 1, ..halting(0) };
     let again = JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until: SOON, since: SOON };
     assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
-    assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "code that has failed has ended the wait");
+    assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "failed code has ended the wait");
 }
 
 #[test]

@@ -127,7 +127,11 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_hel
     assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
     let silent = |name| with_helper(name, Running(FIRST), HelperUse::None);
     assert_eq!(beside(silent("worker-1")), stop_with(POLICY.stop_grace));
-    assert_eq!(of(HelperUse::Stepped, silent("worker-1")), stop_with(POLICY.leaving_grace), "the grace beside a worker that has not yet reported a step");
+    assert_eq!(
+        of(HelperUse::Stepped, silent("worker-1")),
+        stop_with(POLICY.leaving_grace),
+        "before worker-1 reports a step"
+    );
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }
 

@@ -1,4 +1,5 @@
-//! Tests of the checks of a spec before its job exists: by the back end, by a dry run in the cluster, and against quotas.
+//! Tests of the checks of a spec before its job exists: by the back end, by a dry run in the cluster, and against
+//! quotas.
 
 use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
@@ -100,7 +101,7 @@ async fn a_quota_that_requires_amounts_is_reported_with_the_options_to_set() {
         let server = ApiServer::new();
         let pods = begin(&server).await;
         server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", message)));
-        let refusal = pods.admit(&spec("digits")).await.expect_err("refused");
+        let refusal = pods.admit(&spec("digits")).await.expect_err("not refused");
         assert_eq!(refusal.sentence, format!("the cluster refuses a pod of this job: {message}{hint}"));
     }
 }
@@ -126,7 +127,7 @@ async fn a_host_volume_is_refused_before_any_call_of_the_api_unless_the_master_a
     let server = ApiServer::new();
     let volumes = ["empty:/scratch", "host:/srv:/data"].map(|volume| volume.parse().expect("a volume")).into();
     let spec = JobSpec { pod: PodOptions { volumes, ..PodOptions::default() }, ..spec("digits") };
-    let refusal = begin(&server).await.admit(&spec).await.expect_err("refused");
+    let refusal = begin(&server).await.admit(&spec).await.expect_err("not refused");
     assert_eq!(refusal.code, ErrorCode::BadPod);
     assert!(refusal.sentence.contains("\"host:/srv:/data\"") && refusal.sentence.contains("--allow-host-volumes"));
     assert_eq!(server.mutations(), Vec::<String>::new());
@@ -143,7 +144,7 @@ async fn the_secrets_and_the_account_of_the_master_are_refused_before_any_call_o
         PodOptions { env_secrets: vec![name("muster-token-x7k2p")], ..PodOptions::default() },
         PodOptions { service_account: Some(name("muster")), ..PodOptions::default() },
     ] {
-        let refusal = begin(&server).await.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
+        let refusal = begin(&server).await.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
         assert_eq!(refusal.code, ErrorCode::BadPod);
         assert!(refusal.sentence.contains("belongs to the master"), "{}", refusal.sentence);
     }
@@ -155,9 +156,9 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
     let server = ApiServer::new();
     let pods = begin(&server).await;
     let without = JobSpec { image: None, ..spec("digits") };
-    assert_eq!(pods.admit(&without).await.expect_err("refused").code, ErrorCode::BadImage);
+    assert_eq!(pods.admit(&without).await.expect_err("not refused").code, ErrorCode::BadImage);
     let with = JobSpec { work_dir: Some("/work".into()), ..spec("digits") };
-    assert_eq!(pods.admit(&with).await.expect_err("refused").code, ErrorCode::BadWorkDir);
+    assert_eq!(pods.admit(&with).await.expect_err("not refused").code, ErrorCode::BadWorkDir);
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
@@ -176,7 +177,7 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let state = "claim \"muster-state\" has the master's state: use another claim";
     let output = "claim \"output\" has the master's state: use another claim";
     for (pod, sentence) in [(secret, belongs), (account, belongs), (named, state), (mounted, output)] {
-        let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
+        let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
         assert_eq!(refusal.sentence, sentence);
     }
     assert_eq!(server.mutations(), Vec::<String>::new());

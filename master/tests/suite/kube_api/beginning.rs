@@ -1,4 +1,4 @@
-//! Tests that the back end of a master reports the reason and does not wait forever if it cannot list or watch the pods.
+//! Tests that the back end reports the reason and does not wait forever if it cannot list or watch the pods.
 //! Also the detection of OpenShift.
 
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn a_missing_right_to_list_is_reported_with_the_namespace() {
 #[tokio::test]
 async fn an_unreachable_server_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("the listener is bound");
+    let address = listener.local_addr().expect("the listener has no address");
     drop(listener);
     let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else {
         panic!("the back end begins")

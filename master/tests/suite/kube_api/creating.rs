@@ -1,5 +1,5 @@
-//! Tests that a pod is created once, even if answers of the API are lost, and that a failure to create a pod is reported
-//! with the reason.
+//! Tests that a pod is created once, even if answers of the API are lost, and that a failure to create a pod is
+//! reported with the reason.
 
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ async fn a_transient_error_of_the_api_is_retried() {
 #[tokio::test]
 async fn a_busy_api_is_asked_again_after_the_time_in_retry_after() {
     let server = ApiServer::new();
-    let pods = KubeBackend::begin(&server.cluster_over_http().await).await.expect("the server answers");
+    let pods = KubeBackend::begin(&server.cluster_over_http().await).await.expect("the server does not answer");
     let busy = failure(429, "TooManyRequests", "the server has received too many requests");
     server.script(Kind::Create, Reply::RetryAfter(busy, 1));
     server.script(Kind::Create, Reply::Instead(failure(503, "ServiceUnavailable", "apiserver is shutting down")));
@@ -147,7 +147,7 @@ async fn a_refused_create_is_reported_in_the_words_of_the_api_and_not_retried() 
         let server = ApiServer::new();
         let pods = begin(&server).await;
         server.script(Kind::Create, Reply::Instead(failure(code, reason, sentence)));
-        let error = pods.create(wanted("new")).await.expect_err("refused");
+        let error = pods.create(wanted("new")).await.expect_err("not refused");
         assert_eq!(chain(&error), format!("create pod \"digits-worker-0\": {sentence}"));
         assert_eq!(server.count(Kind::Create), 1);
     }

@@ -53,7 +53,7 @@ impl Master {
         };
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
-        timeout(LIMIT, jobs.complete()).await.expect("the master reads its jobs in time");
+        timeout(LIMIT, jobs.complete()).await.expect("the master did not read its jobs in time");
         Self { jobs, backend, _logs: logs }
     }
 
@@ -166,7 +166,7 @@ async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
     copy["metadata"]["labels"]["muster/job"] = json!("original");
     server.put("configmaps", copy);
     let master = Master::over(&server).await;
-    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("refused").to_string();
+    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("not refused").to_string();
     let removal = "remove it by kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
     assert!(refused.ends_with(removal), "the message does not end with the command: {refused}");
@@ -246,7 +246,9 @@ async fn a_new_job_runs_under_the_name_of_a_job_whose_result_is_not_written_yet(
     let job = master.start("digits").await;
     // The driver of the first job drops the view's sender when it ends.
     let mut view = before.view.clone();
-    timeout(LIMIT, async { while view.changed().await.is_ok() {} }).await.expect("the first driver did not end in time");
+    timeout(LIMIT, async { while view.changed().await.is_ok() {} })
+        .await
+        .expect("the first driver did not end in time");
     master.end("digits").await;
     reach(&job, JobState::Succeeded).await;
 }

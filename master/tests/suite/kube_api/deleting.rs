@@ -98,8 +98,8 @@ async fn a_refused_delete_is_reported_in_the_words_of_the_api() {
     let sentence = "pods \"digits-worker-0\" is forbidden: User \"muster\" cannot delete resource \"pods\"";
     server.script(Kind::Delete, Reply::Instead(failure(403, "Forbidden", sentence)));
     server.script(Kind::DeleteAll, Reply::Instead(failure(403, "Forbidden", sentence)));
-    let one = pods.delete(&job("new"), worker(0)).await.expect_err("refused");
+    let one = pods.delete(&job("new"), worker(0)).await.expect_err("not refused");
     assert_eq!(chain(&one), format!("delete pod \"digits-worker-0\": {sentence}"));
-    let all = pods.delete_all(&job("new")).await.expect_err("refused");
+    let all = pods.delete_all(&job("new")).await.expect_err("not refused");
     assert_eq!(chain(&all), format!("delete the pods of job \"digits\": {sentence}"));
 }

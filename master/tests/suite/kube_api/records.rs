@@ -112,7 +112,10 @@ async fn a_delete_names_the_uid_and_does_not_delete_the_record_of_another_job() 
     assert!(server.object("configmaps", "muster-digits").is_some());
     store.delete(stored.name(), &stored.record.uid).await.expect("delete");
     assert_eq!(server.object("configmaps", "muster-digits"), None);
-    store.delete(stored.name(), &stored.record.uid).await.expect("the delete failed although there is nothing to delete");
+    store
+        .delete(stored.name(), &stored.record.uid)
+        .await
+        .expect("the delete failed although there is nothing to delete");
     let journal = server.journal();
     let bodies = journal.iter().filter(|asked| asked.kind == Kind::Delete).map(|asked| &asked.body);
     let sent: Vec<_> = bodies.map(|body| (&body["preconditions"]["uid"], &body["propagationPolicy"])).collect();
@@ -161,7 +164,7 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     server.put("configmaps", object);
     let got = store.get(&record().spec.name).await;
     assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "digits"), "{got:?}");
-    let listed = store.list().await.expect("the readable records");
+    let listed = store.list().await.expect("the readable records cannot be listed");
     assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
     let mut watch = store.watch().await.expect("a watch");
     assert!(matches!(watch.recv().await, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"));

@@ -110,7 +110,7 @@ impl ApiServer {
     /// A cluster that is reached over HTTP, through all layers of kube's client.
     pub(crate) async fn cluster_over_http(&self) -> Cluster {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("the listener is bound");
+        let address = listener.local_addr().expect("the listener has no address");
         let router = self.router();
         tokio::spawn(async move { axum::serve(listener, router).await });
         cluster_at(&format!("http://{address}"))

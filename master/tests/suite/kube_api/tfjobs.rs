@@ -47,7 +47,7 @@ async fn the_job_of_a_tfjob_that_was_deleted_while_no_master_ran_is_deleted_and_
     for name in ["deleted", "again"] {
         let earlier = Watched::of(&tfjob(name, "earlier"), &place());
         let Need::Apply(read) = earlier.need(None, &Memory::default(), UnixMillis(0)) else { panic!("{earlier:?}") };
-        jobs.apply(*read).await.expect("accepted");
+        jobs.apply(*read).await.expect("not accepted");
     }
     let again = server.put("tfjobs", tfjob("again", ""));
     let uid = again["metadata"]["uid"].as_str().expect("a uid").to_owned();

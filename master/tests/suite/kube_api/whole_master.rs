@@ -1,5 +1,5 @@
-//! Tests of the writes of a whole master to the API: the record, the network policy and the pods of a job, and no writes while
-//! the job runs.
+//! Tests of the writes of a whole master to the API: the record, the network policy and the pods of a job, and no
+//! writes while the job runs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -91,7 +91,7 @@ async fn submit(server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
 
 async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
     let jobs = jobs(server, begin(server).await, agent_key, logs.path());
-    match jobs.submit(spec()).await.expect("accepted") {
+    match jobs.submit(spec()).await.expect("not accepted") {
         Submitted::Created(handle) => handle,
         Submitted::Existing(_) => panic!("the job exists already"),
     }
@@ -189,7 +189,11 @@ async fn neither_the_agents_key_nor_a_token_is_sent_to_the_api() {
     let holding = |secret: &str| sent.iter().filter(|body| body.contains(secret)).count();
     let key = AgentKey::read(&file).expect("a key");
     let (key_sha256, token_sha256) = (hex::encode(Sha256::digest(KEY)), hex::encode(Sha256::digest(&token)));
-    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "the test and the master compute different tokens");
+    assert_eq!(
+        key.token(&job.view.borrow().uid).sha256(),
+        token_sha256,
+        "the test and the master compute different tokens"
+    );
     assert_eq!(holding(&token_sha256), WORKERS as usize, "not every pod gets the hash of its token: {sent:?}");
     assert_eq!((holding(KEY), holding(&key_sha256), holding(&token)), (0, 0, 0), "{sent:?}");
 }

@@ -26,7 +26,7 @@ use super::server::{ApiServer, DEADLINE, NAMESPACE};
 
 /// A back end that has read all pods of the server.
 pub(crate) async fn begin(server: &ApiServer) -> KubeBackend {
-    KubeBackend::begin(&server.cluster()).await.expect("the server answers")
+    KubeBackend::begin(&server.cluster()).await.expect("the server does not answer")
 }
 
 /// The jobs of a master with this back end and this key. The master's files are below `folder`.
@@ -125,7 +125,7 @@ pub(crate) async fn until(
 ) -> PodTable {
     let mut table: watch::Receiver<PodTable> = pods.watch(job);
     match timeout(DEADLINE, table.wait_for(test)).await {
-        Ok(seen) => seen.expect("the back end keeps its table").clone(),
+        Ok(seen) => seen.expect("the back end has dropped the table").clone(),
         Err(_) => panic!("this did not happen in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
     }
 }

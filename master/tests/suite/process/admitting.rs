@@ -24,7 +24,7 @@ async fn refused(master: &Master, job: &Value, code: &str, texts: &[&str]) {
 async fn a_folder_without_exec_py_is_refused() {
     let folders = Folders::without_exec_py();
     let master = folders.master();
-    let here = folders.work.path().canonicalize().expect("the folder exists");
+    let here = folders.work.path().canonicalize().expect("the folder does not exist");
     refused(&master, &job(), "bad_work_dir", &["no exec.py", here.to_str().expect("text")]).await;
 }
 

@@ -121,12 +121,13 @@ impl Master {
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
-        let answer = client().get(format!("{}{path}", self.url)).send().await.expect("the master answers");
+        let answer = client().get(format!("{}{path}", self.url)).send().await.expect("the master does not answer");
         (answer.status().as_u16(), answer.json().await.expect("JSON"))
     }
 
     pub(crate) async fn submit(&self, job: &Value) -> (u16, Value) {
-        let answer = client().post(format!("{}/v1/jobs", self.url)).json(job).send().await.expect("the master answers");
+        let answer =
+            client().post(format!("{}/v1/jobs", self.url)).json(job).send().await.expect("the master does not answer");
         (answer.status().as_u16(), answer.json().await.expect("JSON"))
     }
 

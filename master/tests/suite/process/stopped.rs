@@ -25,7 +25,8 @@ async fn a_stopped_agent_is_killed_with_all_its_processes_before_the_gang_starts
     let view = master.until("stopped", |view| is_up(view, json!(["worker-0", "worker-1"]))).await;
     let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
     let agent = parent(run).expect("the run has no agent");
-    kill_process(Pid::from_raw(agent.try_into().expect("an id")).expect("a process"), Signal::STOP).expect("the agent does not run");
+    kill_process(Pid::from_raw(agent.try_into().expect("an id")).expect("a process"), Signal::STOP)
+        .expect("the agent does not run");
     let processes = [descendants(agent), vec![agent]].concat();
 
     let view = master.until("stopped", |view| view["generation"] != "1.1" && view["state"] == "running").await;

@@ -1,4 +1,4 @@
-//! Tests in which a master's process is killed at a chosen point, and the next master continues the job until it succeeds.
+//! Tests in which a master's process is killed at a chosen point. The next master continues the job until it succeeds.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -105,7 +105,7 @@ async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
         client.ask((Method::GET, "/v1/jobs/struck"), &Value::Null, |status, _| status == 404).await;
     }
 
-    let starts = std::fs::read_to_string(folders.work.path().join("starts")).expect("the job was started");
+    let starts = std::fs::read_to_string(folders.work.path().join("starts")).expect("the job was not started");
     let distinct: BTreeSet<&str> = starts.lines().collect();
     assert_eq!(distinct.len(), starts.lines().count(), "{strike}: a replica ran twice in one start:\n{starts}");
     for kept in ["logs", "pods"] {

@@ -94,7 +94,7 @@ async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_pus
     apply(other).await.expect("an apply with the pushed code failed");
     assert_eq!(apply(code).await, Err(refused.to_owned()));
     let cancelled = master.jobs.wish(&name, master::store::Wish::Cancel).await;
-    cancelled.expect("the wish is recorded");
+    cancelled.expect("the wish was not recorded");
     let error = apply(code).await.expect_err("an ended job has taken code");
     assert!(error.starts_with("tfjob brought is on record with another spec"), "{error}");
 }

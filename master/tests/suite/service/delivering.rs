@@ -76,7 +76,7 @@ async fn a_new_master_offers_no_code_to_agents_that_have_the_code() {
     // The second master does not have the code itself.
     let second = Master::over("second", backend, store);
     in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     reach(&job, JobState::Running).await;
     let agents = agents(&second, &spec).await;
     agents[0].exit(ExitOutcome::Code(1));

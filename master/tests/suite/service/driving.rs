@@ -143,7 +143,11 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     };
     in_time("the new record exists", recorded).await;
     master.follow_again();
-    let handle = match in_time("the submission is answered", submit).await.expect("the task has panicked").expect("not accepted") {
+    let handle = match in_time("the submission is answered", submit)
+        .await
+        .expect("the task has panicked")
+        .expect("not accepted")
+    {
         master::registry::Submitted::Created(handle) => handle,
         master::registry::Submitted::Existing(_) => panic!("the submission returned the deleted job"),
     };

@@ -48,13 +48,13 @@ pub(crate) async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> 
 
 async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
     let patch = JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() };
-    let record = master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
-    record.workers().expect("the job is elastic")
+    let record = master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
+    record.workers().expect("the job is not elastic")
 }
 
 /// The value of a variable in the newest environment of this agent.
 pub(crate) fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
-    agent.history().configs.last().expect("the agent was configured").1[variable].clone()
+    agent.history().configs.last().expect("the agent was not configured").1[variable].clone()
 }
 
 pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
@@ -75,7 +75,7 @@ async fn a_job_shrinks_and_grows_with_its_maximum_number_of_workers() {
     let view = running_with(&job, &[0, 1, 2, 3, 4]).await;
     let cause = &view.changes.last().expect("a change").cause;
     assert_eq!(*cause, ChangeCause::Joined { replicas: workers(&[2, 3, 4]) });
-    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three workers that join have not caused exactly one start");
+    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins have not caused one start");
     assert_eq!(view.restarts.total(), 0);
     let agents = agents(&master, &spec, &[0, 1, 2, 3, 4]).await;
     assert_eq!(newest(&agents[&0], "MUSTER_RESTART_COUNT"), json!(2));
@@ -130,7 +130,7 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
 }
 
 async fn revision(master: &Master, spec: &JobSpec) -> u64 {
-    master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record").record.revision
+    master.store.get(&spec.name).await.expect("no answer").expect("no record of the job").record.revision
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +159,7 @@ async fn a_new_master_continues_with_the_same_members() {
     first.stop_following().await;
     let second = Master::over("second", first.backend.clone(), first.store.clone());
     second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = running_with(&job, &[0, 2, 3, 1]).await;
     assert_eq!(view.generation, seats.generation, "the start has not continued");
     scale(&second, &spec, None, 3).await;
@@ -181,7 +181,7 @@ async fn the_next_master_notices_that_a_member_left_while_no_master_ran() {
     first.backend.replace(&spec.name, worker(1)).await;
     let second = Master::over("second", first.backend.clone(), first.store.clone());
     second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = running_with(&job, &[0, 2, 1]).await;
     assert_eq!((view.restarts.total(), view.generation.expect("a start").epoch), (0, 2));
     succeed(&agents(&second, &spec, &[0, 1, 2]).await);
@@ -263,11 +263,15 @@ async fn the_output_of_a_worker_that_joins_later_reaches_a_reader_that_follows()
     succeed(&agents);
     let mut seen = String::new();
     while !seen.contains("hello of the third") {
-        let piece = in_time("the line arrives", lines.chunk()).await.expect("the stream broke").expect("the stream has ended");
+        let piece =
+            in_time("the line arrives", lines.chunk()).await.expect("the stream broke").expect("the stream has ended");
         seen.push_str(&String::from_utf8_lossy(&piece));
     }
     reach(&job, JobState::Succeeded).await;
-    in_time("the stream ends with the job", async { while lines.chunk().await.expect("the stream broke").is_some() {} }).await;
+    in_time("the stream ends with the job", async {
+        while lines.chunk().await.expect("the stream broke").is_some() {}
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -306,7 +310,7 @@ async fn after_ten_minutes_without_a_failure_earlier_failures_use_no_restart() {
         running_with(&job, &[0, 1]).await;
         agents(&master, &spec, &[1]).await[&1].exit(ExitOutcome::Code(3));
         until(&job, |view| view.state == JobState::Running && view.restarts.counted == failures).await;
-        let stored = master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record");
+        let stored = master.store.get(&spec.name).await.expect("no answer").expect("no record of the job");
         let mut record = stored.record.clone();
         record.restarts.failed_starts.iter_mut().for_each(|failed| failed.at = UnixMillis(1));
         master.store.update(record.changed(), &stored.version).await.expect("the record was not updated");

@@ -103,7 +103,7 @@ impl Master {
     async fn serve(self, token: Option<&str>) -> Self {
         let mut master = self;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        master.url = Some(format!("http://{}", listener.local_addr().expect("the listener is bound")));
+        master.url = Some(format!("http://{}", listener.local_addr().expect("the listener has no address")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
         let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
         let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
@@ -166,7 +166,7 @@ impl Master {
     }
 
     pub(crate) async fn wish(&self, job: &JobName, wish: Wish) {
-        self.jobs.wish(job, wish).await.expect("the job is on record");
+        self.jobs.wish(job, wish).await.expect("no record of the job");
     }
 
     /// Waits until the runs of all agents of the job have started, and returns the agents.
@@ -210,7 +210,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) async fn of(request: reqwest::RequestBuilder) -> Self {
-        let response = in_time("an answer comes", request.send()).await.expect("the master answers");
+        let response = in_time("an answer comes", request.send()).await.expect("the master does not answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = in_time("the answer ends", response.text()).await.expect("the answer breaks off");
         Self { status, headers, body }

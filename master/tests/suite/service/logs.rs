@@ -127,7 +127,7 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[0].print("it came\n");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has no log");
     let until = async |is_missed: bool| {
         while log.missing().is_some() != is_missed {
             tokio::task::yield_now().await;
@@ -146,7 +146,7 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
 async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
     let job = master.jobs.find(&spec.name).expect("the job");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has no log");
     log.append(114, "after\n".into()).await.expect("append");
     log.append(130, "".into()).await.expect("append");
 
@@ -174,11 +174,11 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
     let worker = "worker-0".parse().expect("a replica");
     let jobs = ["first", "second"].map(|uid| archive.job(uid, &[worker]));
     for job in &jobs {
-        let log = job.of(worker).expect("the replica has a log");
+        let log = job.of(worker).expect("the replica has no log");
         log.append(0, "x".repeat(100_000).into()).await.expect("append");
         job.complete().await;
     }
-    let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("the replica has a log").clone());
+    let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("the replica has no log").clone());
     let is_dropped = async {
         while first.read(0).await.expect("read").offset == 0 {
             // Without a pause, this reader would keep the archive from dropping the file.
@@ -214,7 +214,7 @@ async fn an_unfinished_line_is_shown_on_request() {
     let spec = spec("grows", 1);
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has no log");
     log.append(0, "one\n10%".into()).await.expect("append");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();

@@ -53,7 +53,7 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
         until(&job, runs_in(1, 1)).await;
         let agents = agents(&master, &spec).await;
         let other = keep_other(&master);
-        push(&master, &spec, other).await.expect("the code is accepted");
+        push(&master, &spec, other).await.expect("the code was refused");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.pushes, view.started_pushes), (Some(other), 1, 1));
         assert_eq!(view.restarts.total(), 0);
@@ -64,7 +64,7 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
             assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
             assert_eq!(history.configs.last().expect("a config").1["MUSTER_RESTART_COUNT"], json!(1));
         }
-        push(&master, &spec, other).await.expect("the code is accepted");
+        push(&master, &spec, other).await.expect("the code was refused");
         assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "a push of the same code was counted");
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         reach(&job, JobState::Succeeded).await;
@@ -81,7 +81,7 @@ async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_continues() {
     until(&job, runs_in(1, 1)).await;
     let agents = agents(&master, &spec).await;
     agents[1].take_code(TakesCode::Never((StatusCode::INSUFFICIENT_STORAGE, "disk full")));
-    let error = push(&master, &spec, keep_other(&master)).await.expect_err("the push succeeded although an agent refuses the code");
+    let error = push(&master, &spec, keep_other(&master)).await.expect_err("an agent refuses, but the push succeeded");
     assert!(error.contains("an agent did not accept the new code: worker-1: "), "{error}");
     let view = until(&job, runs_in(1, 1)).await;
     assert_eq!((view.pushes, view.code), (0, spec.code));
@@ -123,7 +123,7 @@ async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_ag
     until(&job, runs_in(1, 1)).await;
     let other = keep_other(&master);
     let blob = master.logs.path().join("code/blobs").join(Sha256::of(b"print('hello again')").to_string());
-    std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob is damaged");
+    std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob cannot be damaged");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
     let error = master.jobs.patch(&spec.name, patch).await.expect_err("damaged code was accepted");
     assert!(matches!(error, JobsError::Code(CodeError::Missing(id)) if id == other), "{error}");
@@ -154,7 +154,7 @@ async fn a_new_master_starts_a_job_again_if_a_push_is_on_record() {
     // The first master died after it had written the record.
     put_push_on_record(&store, &spec, other).await;
     in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = until(&job, |view| {
         view.state == JobState::Running
             && view.started_pushes == 1
@@ -185,7 +185,7 @@ async fn after_a_master_died_while_it_stopped_scripts_for_a_push_the_next_master
         }
         let second = Master::with_code("second", backend, store.clone(), keep_both);
         in_time("the second master has read the records", second.jobs.complete()).await;
-        let job = second.jobs.find(&spec.name).expect("the job is on record");
+        let job = second.jobs.find(&spec.name).expect("no record of the job");
         let view = until(&job, |view| view.state == JobState::Running && view.pushes == 1).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
         let cause = view.changes.last().map(|change| &change.cause);
@@ -255,8 +255,7 @@ async fn a_job_that_waits_for_its_pods_takes_a_push_and_a_deleted_job_refuses_it
     push(&master, &spec, other).await.expect("the push failed");
     let view = until(&job, |view| view.pushes == 1).await;
     assert_eq!((view.state, view.code), (JobState::Pending, Some(other)));
-    master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish is recorded");
-    let error =
-        push(&master, &spec, keep(master.jobs.code())).await.expect_err("a deleted job has taken code");
+    master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish was not recorded");
+    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("a deleted job has taken code");
     assert!(error.contains("takes no new code") || error.starts_with("no job is named"), "{error}");
 }

@@ -76,7 +76,7 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     reach(&job, JobState::Succeeded).await;
 }
 
-/// Waits until the master only waits for news of these agents.
+/// Waits until the master waits for the next status and the output of each of these agents.
 async fn followed(agents: &[FakeAgent]) {
     let all = async {
         while !agents.iter().all(FakeAgent::is_followed) {
@@ -108,8 +108,8 @@ async fn runs_without_output_cause_no_failed_copy_and_each_restart_needs_two_pol
             let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
             assert_eq!(interrupted, Vec::<String>::new());
         }
-        // The first poll finds that the run has started, and the second poll waits for the end of the run. With older agents, the
-        // copy of the output polls too.
+        // The first poll finds that the run has started, and the second poll waits for the end of the run. With older
+        // agents, the copy of the output polls too.
         let expected = before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>();
         assert!(is_older || polls() == expected, "{:?} polls, but {expected:?} are expected", polls());
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
@@ -259,7 +259,7 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
     let dir = tempfile::tempdir().expect("a folder");
     let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let first = logs();
-    let log = first.of(worker(0)).expect("the replica has a log");
+    let log = first.of(worker(0)).expect("the replica has no log");
     assert_eq!(log.base_of("one").await.expect("record the base"), 0);
     log.append(0, "of one\n".into()).await.expect("append");
     assert_eq!(log.base_of("one").await.expect("the recorded base"), 0);
@@ -267,7 +267,7 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
     log.append(7, "of two\n".into()).await.expect("append");
     // A second master reads the same files.
     let second = logs();
-    let log = second.of(worker(0)).expect("the replica has a log");
+    let log = second.of(worker(0)).expect("the replica has no log");
     assert_eq!(log.base_of("two").await.expect("the recorded base"), 7);
     assert_eq!(log.last_lines(9, 7).await, ["of two"]);
 }
@@ -276,7 +276,7 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
 async fn the_last_lines_of_long_output_are_complete_lines() {
     let dir = tempfile::tempdir().expect("a folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
-    let log = logs.of(worker(0)).expect("the replica has a log");
+    let log = logs.of(worker(0)).expect("the replica has no log");
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
     log.append(0, output.clone().into()).await.expect("append");
     let expected: Vec<&str> = output.lines().collect();
@@ -312,11 +312,11 @@ async fn the_pods_of_a_requeued_gang_are_deleted_and_created_again() {
     assert_eq!(failure, "2 replicas were not ready within 1 s: worker-0, worker-1 (no room)");
     in_time("all pods are deleted", master.backend.table(&spec.name).wait_for(|table| table.is_empty()))
         .await
-        .expect("the table is kept");
+        .expect("no table");
     reach(&job, JobState::Pending).await;
     in_time("the pods are created again", master.backend.table(&spec.name).wait_for(|table| table.len() == 2))
         .await
-        .expect("the table is kept");
+        .expect("no table");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -337,7 +337,7 @@ async fn the_failure_at_a_deadline_lists_the_run_that_was_silent_longest_first_a
     let agents = master.started(&spec).await;
     agents[1].print("waiting for the others\n");
     // A fake agent serves output only at the end of its run, so the test copies this line.
-    let copied = job.logs.of(worker(1)).expect("the replica has a log");
+    let copied = job.logs.of(worker(1)).expect("the replica has no log");
     copied.append(0, "waiting for the others\n".into()).await.expect("append");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
@@ -369,7 +369,7 @@ async fn clean_pods_decides_which_pods_of_a_finished_job_stay() {
         master.succeed(&spec).await;
         let table = master.backend.table(&spec.name);
         let is_so = |table: &master::backend::PodTable| table.len() == left;
-        in_time("the expected number of pods is left", table.clone().wait_for(is_so)).await.expect("the table is kept");
+        in_time("the expected number of pods is left", table.clone().wait_for(is_so)).await.expect("no table");
         let lives =
             |pod: &master::job::observation::Pod| matches!(pod.state, master::job::observation::PodState::Running(_));
         let living = table.borrow().values().filter(|pod| lives(pod)).count();

@@ -21,7 +21,7 @@ fn fixed(name: &str, workers: u32) -> JobSpec {
 
 async fn suspend(master: &Master, spec: &JobSpec, is_suspended: bool) {
     let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
+    master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
 }
 
 /// Waits until the job is suspended and all its pods are deleted.

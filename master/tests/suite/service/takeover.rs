@@ -191,7 +191,7 @@ async fn an_unseen_end_of_the_prototypes_agents_is_read_from_their_pods() {
     let ended = |table: &master::backend::PodTable| {
         table.values().all(|pod| matches!(pod.state, master::job::observation::PodState::Terminated { .. }))
     };
-    in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("the table is kept");
+    in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("no table");
 
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
@@ -207,9 +207,7 @@ async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
     let backend: &dyn master::backend::PodBackend = &master.backend;
     backend.delete(&key, crate::service::harness::worker(1)).await.expect("delete");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));
-    in_time("the pod is created again", master.backend.table(&spec.name).wait_for(is_there))
-        .await
-        .expect("the table is kept");
+    in_time("the pod is created again", master.backend.table(&spec.name).wait_for(is_there)).await.expect("no table");
     assert!(job.view.borrow().restarts.is_empty(), "a failed start is recorded: {:?}", job.view.borrow());
 }
 

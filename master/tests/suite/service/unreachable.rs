@@ -89,7 +89,7 @@ async fn a_new_master_waits_for_the_fence_of_an_agent_that_it_cannot_reach() {
     first.stop_following().await;
     let second = Master::over("second", first.backend.clone(), first.store.clone());
     second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = running_with(&job, &[0, 2, 1]).await;
     assert_eq!((view.restarts.total(), view.changes[0].workers), (0, 2), "{:#?}", view.changes);
     let began = agents[&0].history().configured_at[1];
