@@ -238,7 +238,7 @@ fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     stream
 }
 
-/// An invalid path, or a path that collides with `train.py` or `lib/a.py`.
+/// An invalid or reserved path, or a path that collides with `train.py` or `lib/a.py`.
 fn hostile_path() -> impl Strategy<Value = String> {
     prop_oneof![
         "/[a-z/]{0,9}",

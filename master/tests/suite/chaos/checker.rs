@@ -78,7 +78,7 @@ fn versions(evidence: &Evidence) -> impl Iterator<Item = (Instant, &JobRecord)> 
     })
 }
 
-/// No accepted submission is lost. A name belongs to one job. Each change of the record follows the rules.
+/// No accepted submission is lost. A name belongs to one job. [`broken_promises`] accepts each change of the record.
 fn records(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     let mut current: Option<&JobRecord> = None;
@@ -106,7 +106,7 @@ fn records(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// Each failed start is counted exactly once, and the restarts stay within the budget.
+/// Each failed start is on record exactly once, and the restarts that count stay within the budget.
 fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let Some((_, last)) = versions(evidence).last() else { return vec![] };
     let mut found = vec![];
@@ -303,7 +303,8 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// The recorded result agrees with the outcome of the last start, and with the result that the client was shown.
+/// The recorded result agrees with the outcome of the last start, and with the result that the client was shown. The
+/// last start has the recorded code.
 fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let Some((_, last)) = versions(evidence).last() else { return vec![] };
     let mut found = vec![];

@@ -68,7 +68,7 @@ pub(crate) struct PodLife {
     pub(crate) ended: Option<Instant>,
     /// When the back end stopped listing the pod.
     pub(crate) deleted: Option<Instant>,
-    /// What its agent did.
+    /// What the pod's agent did.
     pub(crate) journal: Vec<(Instant, AgentEvent)>,
 }
 

@@ -18,8 +18,8 @@ use crate::chaos::evidence::{Answers, Evidence};
 use crate::chaos::place::{Master, Place, Scenario, ticks};
 use crate::service::delivering::keep_files;
 
-/// How long a run may take. With [`Thaw::Late`], [`LONG`] is added. The longest other wait of a run is 15 s, for a pod
-/// that ends late.
+/// How long a run may take. With [`Thaw::Late`], [`LONG`] is added. Apart from that, the longest wait is 15 s, for a
+/// pod that ends late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The minimum time that a freeze or a delay lasts with [`Thaw::Late`]. It is longer than any timeout of a master.

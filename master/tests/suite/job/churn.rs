@@ -39,7 +39,7 @@ enum Happening {
     Fails(u8),
     /// A script fails while its gang is being stopped.
     FailsAmidStop(u8),
-    /// A user changes the range of workers. Its minimum and its width follow from the numbers.
+    /// A user changes the range of workers. The numbers determine its minimum and its maximum.
     Scaled(u8, u8),
     /// A user pushes new code.
     Pushed,

@@ -98,7 +98,7 @@ fn the_active_time_of_a_job_does_not_include_the_time_in_which_the_job_is_suspen
 }
 
 #[test]
-fn the_rule_of_a_role_says_which_failures_restart_the_job() {
+fn the_rule_of_a_role_decides_which_failures_restart_the_job() {
     let restart = [(Role::Worker, RestartRule::ExitCode), (Role::Ps, RestartRule::Never)].into();
     let policy = of(RunPolicy { restart, ..RunPolicy::default() }, 0, 0);
     let budget = |failure: &Failure| policy.budget_of(failure, HelperUse::None);
@@ -175,7 +175,7 @@ fn each_failure_gets_the_expected_verdict() {
         (ended(ExitOutcome::Code(1)), restart(Counted)),
         (ended(ExitOutcome::Code(2)), Verdict::GiveUp),
         (ended(ExitOutcome::Code(200)), Verdict::GiveUp),
-        // -56 is 200 as a signed byte. No process exits with -56, and -56 is not in the list.
+        // -56 is 200 as a signed byte. No process exits with -56, and -56 is not in `no_retry_exit_codes`.
         (ended(ExitOutcome::Code(-56)), restart(Counted)),
         (ended(ExitOutcome::Signal(2)), restart(Counted)),
         (ended(ExitOutcome::OutOfMemory { limit: None }), restart(Counted)),

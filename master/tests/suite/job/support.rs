@@ -81,7 +81,7 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
     Gang::new(members.iter().map(member).collect())
 }
 
-/// The exit at `ended_at` of a run that nobody stopped.
+/// The exit at `ended_at` of a run that was not stopped.
 pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
     ExitReport::new(ExitOutcome::Code(code), UnixMillis(ended_at))
 }

@@ -131,7 +131,11 @@ impl World {
     }
 
     fn launch(&mut self, generation: Generation) {
-        assert!(Some(generation) >= self.newest_launch, "start {generation} comes after {:?}", self.newest_launch);
+        assert!(
+            Some(generation) >= self.newest_launch,
+            "start {generation} is launched after the newer start {:?}",
+            self.newest_launch
+        );
         self.newest_launch = Some(generation);
         for pod in &self.pods {
             assert_eq!(pod.run().generation, Some(generation), "{} is not configured for this launch", pod.id);

@@ -15,7 +15,7 @@ use super::world::{chain, internal_error};
 
 async fn why_not(server: &ApiServer) -> String {
     match KubeBackend::begin(&server.cluster()).await {
-        Ok(_) => panic!("the back end begins"),
+        Ok(_) => panic!("the back end has begun"),
         Err(error) => chain(&error),
     }
 }
@@ -34,7 +34,7 @@ async fn an_unreachable_server_is_reported() {
     let address = listener.local_addr().expect("the listener has no address");
     drop(listener);
     let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else {
-        panic!("the back end begins")
+        panic!("the back end has begun")
     };
     let said = chain(&error);
     let expected = "list the pods of namespace \"training\": the Kubernetes API cannot be reached: ";

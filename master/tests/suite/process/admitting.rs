@@ -1,4 +1,4 @@
-//! Tests of jobs that the process back end refuses before it creates anything, and simple jobs that it runs.
+//! Tests of jobs that the process back end refuses before it creates anything, and of simple jobs that it runs.
 
 use serde_json::{Value, json};
 

@@ -9,8 +9,8 @@ use testkit::chaos::{Deed, Fault, Point, Strike};
 
 use crate::process::harness::{Folders, Master};
 
-/// worker-1 fails in its first run. In its second run, it sends SIGTERM to its agent, which ends the pod. Later runs
-/// succeed. Each run appends a line to the file `starts`.
+/// worker-1 fails in its first run. In its second run, worker-1 sends SIGTERM to the agent, which ends the pod. Later
+/// runs succeed. Each run appends a line to the file `starts`.
 const FAILS_TWICE: &str = "
 import os, signal, sys, time
 folder = os.path.dirname(os.path.abspath(__file__))
@@ -124,7 +124,7 @@ async fn a_job_ends_well_if_its_master_is_killed_after_creating_a_pod_recording_
 
 #[tokio::test]
 #[ignore = "takes a minute: use make chaos"]
-async fn a_job_outlives_a_master_that_is_killed_at_any_point() {
+async fn a_job_outlives_a_master_that_is_killed_at_any_point_that_is_not_about_code() {
     let kill = async |point: Point| (!is_killed_and_the_job_ends_well(point).await).then(|| point.to_string());
     let outcomes = stream::iter(Point::without_code()).map(kill).buffer_unordered(AT_ONCE);
     let spared: Vec<String> = outcomes.filter_map(future::ready).collect().await;

@@ -107,7 +107,7 @@ async fn an_agent_that_has_lost_the_code_gets_it_again_before_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_cannot_receive_the_code_is_named_and_no_script_starts() {
+async fn a_replica_that_cannot_receive_the_code_fails_the_job_and_is_named() {
     for (status, problem, loss) in [
         (507, r#"{"status": 507, "code": "code_store_full", "detail": "no space left on device"}"#, Loss::Broken),
         (422, r#"{"status": 422, "code": "bad_code", "detail": "no space left on device"}"#, Loss::Hopeless),

@@ -70,14 +70,14 @@ async fn the_output_of_all_replicas_comes_as_lines_that_name_their_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_all_replicas_can_start_at_an_offset_for_each() {
+async fn the_output_of_all_replicas_can_start_at_an_offset_for_each_replica() {
     let (master, _) = with_output().await;
     let lines = lines(&master.get("/v1/jobs/printed/logs?from=worker-0:14,worker-1:8").await);
     assert_eq!(lines, BTreeMap::from([("worker-1".to_owned(), vec!["14 bye 1".to_owned()])]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each() {
+async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each_replica() {
     let (master, _) = with_output().await;
     let lines = lines(&master.get("/v1/jobs/printed/logs?tail=1").await);
     assert_eq!(lines.values().cloned().collect::<Vec<_>>(), [["14 bye 0"], ["14 bye 1"]]);

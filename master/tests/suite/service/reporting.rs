@@ -31,7 +31,7 @@ fn steps(series: &JobSeries) -> Vec<Vec<u64>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
+async fn the_reports_of_each_replica_are_shown_while_the_job_runs_and_after_its_end() {
     let master = Master::serving(None).await;
     let spec = spec("reports", 2);
     let job = master.submit(spec.clone()).await;

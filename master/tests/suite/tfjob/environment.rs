@@ -33,7 +33,7 @@ fn spec(name: &str) -> JobSpec {
 }
 
 #[test]
-fn tf_config_is_that_of_a_tfjob_with_addresses_instead_of_services() {
+fn tf_config_is_that_of_kubeflow_with_addresses_instead_of_services() {
     let environments = environments(&spec("every_role"));
     let cluster = json!({
         "chief": ["10.0.0.0:2222"], "worker": ["10.0.0.1:3333", "10.0.0.2:3333"], "ps": ["10.0.0.3:2222"],
