@@ -1,4 +1,4 @@
-//! Tests with a corpus of TFJobs in `tests/tfjob`. For each YAML file, a JSON file contains the expected job or the expected
+//! Tests with a corpus of TFJobs in `tests/tfjob`. For each YAML file, a JSON file contains the expected job or
 //! refusal. The first line of a YAML file may be a comment that contains the options of the request as JSON.
 
 mod again;

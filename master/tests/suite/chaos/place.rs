@@ -193,7 +193,7 @@ impl Place {
     }
 
     /// Simulates the training script in every start, forever. As in TensorFlow, training begins when all replicas run.
-    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until the job is cancelled.
+    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until the client cancels.
     pub(crate) async fn train(&self, scenario: Scenario) {
         let (mut mishaps, mut decided, mut ticks) = (scenario.mishaps(), BTreeSet::new(), ticks());
         loop {

@@ -1,4 +1,4 @@
-//! Tests that a master replaces an agent that was stopped with SIGSTOP. Neither the agent nor its script ends by itself.
+//! Tests that a master kills an agent that was stopped with SIGSTOP. Neither the agent nor its script ends by itself.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
