@@ -16,14 +16,14 @@ fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
 
 #[tokio::test]
 async fn the_sqlite_store_conforms() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).expect("open");
     testkit::conformance::store::check(&store).await;
 }
 
 #[tokio::test]
 async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
     let first = SqliteStore::open(&path).expect("open");
     let created = first.create(testkit::conformance::store::record("kept")).await.expect("create");
@@ -39,7 +39,7 @@ async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
 
 #[tokio::test]
 async fn opening_a_file_that_is_no_database_fails_as_unavailable() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
     std::fs::write(&path, "this is no database, whatever its name says\n".repeat(100)).expect("write");
     let opened = SqliteStore::open(&path);
@@ -48,13 +48,13 @@ async fn opening_a_file_that_is_no_database_fails_as_unavailable() {
 
 #[tokio::test]
 async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
     let store = SqliteStore::open(&path).expect("open");
     let record = testkit::conformance::store::record("damaged");
     let name = record.spec.name.clone();
     store.create(record).await.expect("create");
-    let file = rusqlite::Connection::open(&path).expect("a second connection");
+    let file = rusqlite::Connection::open(&path).expect("no second connection");
     file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("the record cannot be damaged");
 
     store.create(testkit::conformance::store::record("whole")).await.expect("create");
@@ -69,7 +69,7 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_back_end_conforms() {
-    let (work, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (work, state) = (tempfile::tempdir().expect("no folder"), tempfile::tempdir().expect("no folder"));
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
     let limits = Descriptors::raise().expect("the limit of open files cannot be raised");
     let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
@@ -77,7 +77,7 @@ async fn the_process_back_end_conforms() {
     let spec = testkit::conformance::store::record("pods").spec;
     testkit::conformance::backend::check(&pods, &spec, "uid", &AgentKey::random()).await;
     pods.shutdown().await;
-    let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("the pods' folder").collect();
+    let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("no folder of pods").collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -86,7 +86,7 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
     use master::store::Ended;
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
     let replica = |index: u32| ReplicaView {
-        replica: format!("worker-{index}").parse().expect("a replica"),
+        replica: format!("worker-{index}").parse().expect("not a replica"),
         state: ReplicaState::Lost,
         pod: format!("a-job-of-a-long-name-worker-{index}"),
         address: Some("10.0.0.1:1234".to_owned()),
@@ -105,7 +105,7 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
     assert_eq!(ended(100).bounded(), ended(100), "an end with 100 replicas is changed");
     for count in [1000, 5457] {
         let bounded = ended(count).bounded();
-        assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count} replicas");
+        assert!(serde_json::to_string(&bounded).expect("not JSON").len() <= 256 * 1024, "{count} replicas");
         assert_eq!(bounded.replicas.is_empty(), count > 1000, "1000 replicas are dropped, or more are kept");
     }
 }
@@ -120,8 +120,8 @@ async fn the_largest_record_fits_into_a_config_map() {
     use protocol::ids::{Generation, ReplicaId, UnixMillis};
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
 
-    let replica: ReplicaId = "evaluator-1000".parse().expect("a replica");
-    let dir = tempfile::tempdir().expect("a folder");
+    let replica: ReplicaId = "evaluator-1000".parse().expect("not a replica");
+    let dir = tempfile::tempdir().expect("no folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
     let log = logs.of(replica).expect("the replica has no log");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
@@ -171,7 +171,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 3); texts];
     let record = record.bounded();
     assert_eq!(record.restarts.failed_starts.len(), 8, "the record does not have 8 failed starts");
-    let length = serde_json::to_string(&record).expect("JSON").len();
+    let length = serde_json::to_string(&record).expect("not JSON").len();
     assert!(length <= 1 << 20, "{length} bytes");
     assert!(length > 880 * 1024, "{length} bytes: the test no longer builds the largest record");
 }
@@ -182,7 +182,7 @@ fn a_record_that_is_too_long_drops_its_oldest_failures_and_keeps_the_newest_fail
     use protocol::ids::{Generation, UnixMillis};
     let mut record = testkit::conformance::store::record("long");
     for sequence in 1..=8 {
-        let replica = "worker-0".parse().expect("a replica");
+        let replica = "worker-0".parse().expect("not a replica");
         let consequence = Consequence { replica, how: "\u{1}".repeat(2000), stopped: false };
         let failure = Failure::ReplicaLost { replica, reason: "\u{1}".repeat(1024), loss: Loss::Broken };
         let generation = (sequence == 5).then_some(Generation { epoch: 1, sequence });
@@ -192,7 +192,7 @@ fn a_record_that_is_too_long_drops_its_oldest_failures_and_keeps_the_newest_fail
         record.restarts.note(failed);
         record.restarts.count_restart();
         record = record.bounded();
-        assert!(serde_json::to_string(&record).expect("JSON").len() < 200 * 1024);
+        assert!(serde_json::to_string(&record).expect("not JSON").len() < 200 * 1024);
     }
     assert_eq!(record.restarts.counted, 8);
     assert_eq!(record.restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 5 }));

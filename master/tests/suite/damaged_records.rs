@@ -42,7 +42,7 @@ struct Master {
 
 impl Master {
     async fn over(store: &SqliteStore, backend: FakeBackend) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         let context = Context {
             store: Arc::new(store.clone()),
             backend: Arc::new(backend.clone()),
@@ -54,7 +54,7 @@ impl Master {
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
         timeout(DEADLINE, jobs.complete()).await.expect("the master did not read its jobs in time");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
         let url = format!("http://{}", listener.local_addr().expect("the listener has no address"));
         let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
         let server = Server::new(Arc::clone(&jobs), Guard::ThisMachine, about, CancellationToken::new());
@@ -64,10 +64,10 @@ impl Master {
 
     async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, String) {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let request = client.request(method.parse().expect("a method"), format!("{}{path}", self.url)).json(body);
-        let answer = timeout(DEADLINE, request.send()).await.expect("no answer came in time").expect("an answer");
-        (answer.status().as_u16(), answer.text().await.expect("a body"))
+        let client = reqwest::Client::builder().no_proxy().build().expect("no client");
+        let request = client.request(method.parse().expect("not a method"), format!("{}{path}", self.url)).json(body);
+        let answer = timeout(DEADLINE, request.send()).await.expect("no answer came in time").expect("no answer");
+        (answer.status().as_u16(), answer.text().await.expect("no body"))
     }
 
     /// Submits a job and lets it succeed.
@@ -91,7 +91,7 @@ fn whole(name: &str, has_ended: bool) -> JobRecord {
         roster: vec![],
         result: JobResult::Cancelled,
         times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
-        generation: Some("1.1".parse().expect("a generation")),
+        generation: Some("1.1".parse().expect("not a generation")),
         replicas: master::driver::initial_view(record).replicas,
     };
     let record = conformance::record(name);
@@ -107,13 +107,13 @@ fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
 fn open(dir: &Path) -> (SqliteStore, rusqlite::Connection) {
     let path = dir.join("jobs.sqlite");
     let store = SqliteStore::open(&path).expect("open");
-    (store, rusqlite::Connection::open(&path).expect("a second connection"))
+    (store, rusqlite::Connection::open(&path).expect("no second connection"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
     captured_log::begin();
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let (mut readable, mut unreadable) = (0, vec![]);
     for seed in 0..MUTATIONS {
@@ -143,24 +143,24 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let record = conformance::record("taken");
     let key = JobKey { name: record.spec.name.clone(), uid: record.uid.clone() };
     store.create(record.clone()).await.expect("create");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
-    let replayed = store.watch().await.expect("a watch").recv().await;
+    let replayed = store.watch().await.expect("no watch").recv().await;
     assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the unreadable record is not reported");
     let backend = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&record.spec) {
-        backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("a pod");
+        backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("no pod");
     }
 
     let master = Master::over(&store, backend).await;
     master.succeed("healthy").await;
     let taken = json!({"name": "taken", "strategy": "AllReduce"});
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
-    let problem: Problem = serde_json::from_str(&body).expect("a problem");
+    let problem: Problem = serde_json::from_str(&body).expect("not a problem");
     assert_eq!((status, problem.code), (409, ErrorCode::JobExists));
     let sentence = "the record of a job named \"taken\" is in the way and cannot be read (missing field `spec` at line 1 \
         column 23): choose another name, or remove it by client delete taken";
@@ -180,12 +180,12 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 404);
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
     assert_eq!(status, 201, "{body}");
-    assert_eq!(serde_json::from_str::<JobView>(&body).expect("a view").name, key.name);
+    assert_eq!(serde_json::from_str::<JobView>(&body).expect("not a view").name, key.name);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let stored = store.create(conformance::record("later")).await.expect("create");
     let text = json!({ "format": FORMAT + 1, "uid": stored.record.uid, "spec": "in another form" }).to_string();
@@ -200,12 +200,12 @@ async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
     assert_eq!(master.ask("POST", "/v1/jobs", &taken).await.0, 409, "the name of the record is reused");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'later'", [], |row| row.get::<_, String>(0));
-    assert_eq!(after.expect("the record"), text, "the record has changed");
+    assert_eq!(after.expect("no record"), text, "the record has changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     let spec = conformance::record("handed-over").spec;
@@ -226,14 +226,14 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     };
     timeout(DEADLINE, waits).await.expect("the view does not say in time why the job waits");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
-    assert_eq!(after.expect("the record"), text, "the record has changed");
+    assert_eq!(after.expect("no record"), text, "the record has changed");
     assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "pods were deleted");
 }
 
 #[test]
 fn a_record_with_unknown_fields_is_read() {
     let record = whole("newer", true);
-    let mut value = serde_json::to_value(&record).expect("JSON");
+    let mut value = serde_json::to_value(&record).expect("not JSON");
     for place in ["", "/spec", "/spec/pod", "/ended", "/ended/times", "/ended/replicas/0"] {
         if let Some(object) = value.pointer_mut(place).and_then(Value::as_object_mut) {
             object.insert("from_the_future".to_owned(), json!([{"a": 1}]));
@@ -245,9 +245,9 @@ fn a_record_with_unknown_fields_is_read() {
 #[test]
 fn the_seeds_of_the_record_fuzzer_are_valid_records() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/record");
-    let name: JobName = "digits".parse().expect("a job's name");
-    for seed in std::fs::read_dir(seeds).expect("a folder").flatten() {
-        let read = JobRecord::read(&name, &std::fs::read(seed.path()).expect("a file"));
+    let name: JobName = "digits".parse().expect("not a job's name");
+    for seed in std::fs::read_dir(seeds).expect("no folder").flatten() {
+        let read = JobRecord::read(&name, &std::fs::read(seed.path()).expect("no file"));
         assert!(read.is_ok(), "{}: {read:?}", seed.path().display());
     }
 }
@@ -256,7 +256,7 @@ fn the_seeds_of_the_record_fuzzer_are_valid_records() {
 fn a_record_with_an_invalid_uid_an_exhausted_epoch_or_another_name_is_refused() {
     let record = whole("digits", true);
     let name = record.spec.name.clone();
-    let read = |record: &JobRecord| JobRecord::read(&name, &serde_json::to_vec(record).expect("JSON"));
+    let read = |record: &JobRecord| JobRecord::read(&name, &serde_json::to_vec(record).expect("not JSON"));
     assert_eq!(read(&record), Ok(record.clone()));
     for uid in ["", "..", "../../etc", "/etc", "a b", &"x".repeat(65)] {
         let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("a bad uid was read");

@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::process::harness::built;
 
 fn job() -> JobKey {
-    JobKey { name: "pods".parse().expect("a name"), uid: "uid".to_owned() }
+    JobKey { name: "pods".parse().expect("not a name"), uid: "uid".to_owned() }
 }
 
 /// A job of two workers that this back end admits.
@@ -36,7 +36,7 @@ fn spec() -> JobSpec {
 }
 
 fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 fn open(folder: &Path, key: &AgentKey) -> JoinedBackend {
@@ -54,7 +54,7 @@ fn message(boot_id: &str, port: u16) -> JoinRequest {
     JoinRequest {
         boot_id: boot_id.to_owned(),
         address: ([127, 0, 0, 1], port).into(),
-        tensorflow_port: port.try_into().expect("a port"),
+        tensorflow_port: port.try_into().expect("not a port"),
         workers: None,
         lease_seconds: Some(1),
         max_restarts: None,
@@ -86,9 +86,9 @@ async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
     agent.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = agent.spawn().expect("the agent does not start");
     let lifeline = child.stdin.take();
-    let stdout = child.stdout.take().expect("a pipe");
-    let address = BufReader::new(stdout).lines().next_line().await.expect("text").expect("an address");
-    let address: std::net::SocketAddr = address.parse().expect("an address");
+    let stdout = child.stdout.take().expect("no pipe");
+    let address = BufReader::new(stdout).lines().next_line().await.expect("not text").expect("not an address");
+    let address: std::net::SocketAddr = address.parse().expect("not an address");
     let Ok(AgentAnswer::Status(status)) = agents.status(address, None).await else { panic!("no answer of the agent") };
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let here = JoinRequest { address, ..message(&status.boot_id, PORT.fetch_add(1, Ordering::Relaxed)) };
@@ -117,17 +117,17 @@ async fn fleet(backend: JoinedBackend, key: AgentKey) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_back_end_of_machines_that_join_conforms() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let pods = open(folder.path(), &key);
     let _fleet = AbortOnDropHandle::new(tokio::spawn(fleet(pods.clone(), key.clone())));
     testkit::conformance::backend::check(&pods, &spec(), "uid", &key).await;
-    let left = std::fs::read_dir(folder.path().join("machines")).expect("the folder").count();
+    let left = std::fs::read_dir(folder.path().join("machines")).expect("no folder").count();
     assert_eq!(left, 0, "the number of files of deleted pods");
 }
 
 #[tokio::test]
 async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let first = open(folder.path(), &key);
     create(&first, 0).await;
     create(&first, 1).await;
@@ -154,7 +154,7 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
 
 #[tokio::test]
 async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let first = open(folder.path(), &key);
     create(&first, 0).await;
     create(&first, 1).await;
@@ -163,7 +163,7 @@ async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
     drop(first);
     // An earlier version of Muster accepted port 0.
     let file = folder.path().join("machines/pods.uid/worker-0.json");
-    let text = std::fs::read_to_string(&file).expect("the message");
+    let text = std::fs::read_to_string(&file).expect("no message");
     let earlier = text.replace("\"tensorflow_port\":1", "\"tensorflow_port\":0");
     assert_ne!(earlier, text);
     std::fs::write(&file, earlier).expect("write");
@@ -177,7 +177,7 @@ async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
 
 #[tokio::test]
 async fn a_machine_gets_its_earlier_place_if_that_place_is_free() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for index in 0..3 {
         create(&backend, index).await;
@@ -192,7 +192,7 @@ async fn a_machine_gets_its_earlier_place_if_that_place_is_free() {
 
 #[tokio::test(start_paused = true)]
 async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_script_must_be_dead() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for (index, port) in [(0, 1), (1, 2)] {
         create(&backend, index).await;
@@ -219,7 +219,7 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
 
 #[tokio::test]
 async fn a_machine_has_no_place_if_its_message_cannot_be_written() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     create(&backend, 0).await;
     std::fs::write(folder.path().join("machines"), "a file instead of the folder").expect("write");
@@ -231,7 +231,7 @@ async fn a_machine_has_no_place_if_its_message_cannot_be_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_that_join_at_once_get_different_places() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for index in 0..8 {
         create(&backend, index).await;

@@ -111,25 +111,25 @@ pub(crate) struct Place {
 impl Place {
     /// A place without pods and records. `seen` may wrap the store for the masters.
     pub(crate) fn new(scenario: Scenario, seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Self {
-        let code = tempfile::tempdir().expect("a folder");
+        let code = tempfile::tempdir().expect("no folder");
         let is_pushed = scenario == Scenario::Pushed;
         let on_failure = if is_pushed { OnFailure::Wait } else { OnFailure::Restart };
         let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, on_failure, ..RunPolicy::default() };
         let request = JobRequest {
             code: is_pushed.then(|| keep(&code_below(code.path()))),
-            script: is_pushed.then(|| "train.py".parse().expect("a script")),
+            script: is_pushed.then(|| "train.py".parse().expect("not a script")),
             worker_num: Some(WORKERS),
             worker_min: scenario.is_elastic().then_some(WORKERS - 1),
             run_policy,
-            ..JobRequest::new("struck".parse().expect("a job's name"), Strategy::AllReduce)
+            ..JobRequest::new("struck".parse().expect("not a job's name"), Strategy::AllReduce)
         };
         let store = FakeStore::default();
         Self {
-            spec: JobSpec::try_from(request).expect("a valid request"),
+            spec: JobSpec::try_from(request).expect("an invalid request"),
             backend: FakeBackend::new(Arrival::AtOnce),
             seen_store: seen(store.clone()),
             store,
-            logs: tempfile::tempdir().expect("a folder"),
+            logs: tempfile::tempdir().expect("no folder"),
             code,
             has_trained: watch::Sender::new(false),
         }
@@ -253,7 +253,7 @@ impl Master {
 }
 
 fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 /// The poll interval for state that cannot be watched.

@@ -390,7 +390,7 @@ impl World {
         let has_new_code = self.halted.as_ref().is_none_or(|halt| halt.has_new_code(&self.policy));
         assert!(has_new_code, "start {generation} runs the code that failed: {:?}", self.halted);
         assert!(
-            (min..=max).contains(&u32::try_from(members.len()).expect("a small number")),
+            (min..=max).contains(&u32::try_from(members.len()).expect("too large a number")),
             "{} members, but the range is {min} to {max}",
             members.len()
         );
@@ -549,7 +549,7 @@ fn arrive(place: &mut Place) {
     if !matches!(place.seen.pod, Some(PodState::Pending { .. })) {
         return;
     }
-    let port = u16::try_from(20_000 + place.id.index).expect("a port");
+    let port = u16::try_from(20_000 + place.id.index).expect("not a port");
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     place.seen.pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
     let features = Features { seats: true, ..Features::default() };
@@ -590,7 +590,7 @@ fn check(lease: Option<Lease>, waits_for_code: bool, happenings: &[Happening]) {
     world.policy.is_suspended = false;
     assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
     let Workers { min, max } = world.elastic().workers;
-    let members = u32::try_from(world.gang().members().count()).expect("a small number");
+    let members = u32::try_from(world.gang().members().count()).expect("too large a number");
     assert_eq!(members, max, "a job of {min} to {max} workers does not reach the maximum: {:?}", world.phase);
 }
 

@@ -160,7 +160,7 @@ fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
     let mut killed = member(1, RunState::Running, None);
     killed.pod = Some(PodState::Terminated { exit: None, reason: "its agent was killed".to_owned() });
     let gang = gang(&[left(0), killed, left(2)], None);
-    let first = gang.first_failure().expect("a failure");
+    let first = gang.first_failure().expect("no failure");
     assert_eq!(first.replica(), Some(id("worker-0")), "the first failure is not the exit of worker-0");
     assert_eq!(gang.cause(first).replica(), Some(id("worker-1")));
 }

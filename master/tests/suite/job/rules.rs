@@ -22,9 +22,9 @@ use testkit::conformance::store::record;
 use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
 
 fn spec(strategy: Strategy, chief_num: Option<u32>, run_policy: RunPolicy) -> JobSpec {
-    let request = JobRequest::new("job".parse().expect("a job's name"), strategy);
+    let request = JobRequest::new("job".parse().expect("not a job's name"), strategy);
     let request = JobRequest { worker_num: Some(2), chief_num, evaluator_num: Some(1), run_policy, ..request };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 /// The policy of a job that was accepted `age` seconds ago. `share` varies the requeue pause.

@@ -30,7 +30,7 @@ async fn a_missing_right_to_list_is_reported_with_the_namespace() {
 
 #[tokio::test]
 async fn an_unreachable_server_is_reported() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
     let address = listener.local_addr().expect("the listener has no address");
     drop(listener);
     let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else {

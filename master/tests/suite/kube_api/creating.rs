@@ -14,7 +14,7 @@ use super::world::{begin, chain, foreign_pod, internal_error, job, pending, pod,
 /// The uid of the record that owns the pod of worker-0.
 fn owner(server: &ApiServer) -> String {
     let pod = server.object("pods", "digits-worker-0").expect("the pod does not exist");
-    pod["metadata"]["ownerReferences"][0]["uid"].as_str().expect("an owner").to_owned()
+    pod["metadata"]["ownerReferences"][0]["uid"].as_str().expect("no owner").to_owned()
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,7 +42,7 @@ impl Master {
     }
 
     async fn named(boot_id: &str, backend: FakeBackend, server: &ApiServer) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         let context = Context {
             store: Arc::new(KubeStore::new(&server.cluster())),
             backend: Arc::new(backend.clone()),
@@ -88,7 +88,7 @@ fn config_map(name: &str, text: &str) -> Value {
 }
 
 fn name(text: &str) -> JobName {
-    text.parse().expect("a job's name")
+    text.parse().expect("not a job's name")
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 
     master.jobs.wish(&spec.name, Wish::Delete).await.expect("delete");
     let journal = server.journal();
-    let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("a delete");
+    let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert!(deleted.body["preconditions"]["resourceVersion"].is_string(), "{deleted:?}");
     master.start("taken").await;
 }
@@ -179,7 +179,7 @@ async fn a_record_that_is_damaged_while_its_job_runs_is_rewritten() {
     let master = Master::over(&server).await;
     let job = master.start("digits").await;
     let whole = recorded(&server, "digits");
-    let mut broken = server.object("configmaps", "muster-digits").expect("the ConfigMap");
+    let mut broken = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     broken["data"]["record"] = json!("{\"uid\"");
     server.put("configmaps", broken);
     let is_mended = |asked: &[super::server::Asked]| asked.iter().any(|a| a.kind == Kind::Replace);
@@ -192,8 +192,8 @@ async fn a_record_that_is_damaged_while_its_job_runs_is_rewritten() {
 }
 
 fn recorded(server: &ApiServer, job: &str) -> Value {
-    let map = server.object("configmaps", &format!("muster-{job}")).expect("the ConfigMap");
-    serde_json::from_str(map["data"]["record"].as_str().expect("a text")).expect("a record")
+    let map = server.object("configmaps", &format!("muster-{job}")).expect("no ConfigMap");
+    serde_json::from_str(map["data"]["record"].as_str().expect("not text")).expect("not a record")
 }
 
 fn refused() -> Reply {

@@ -47,7 +47,7 @@ async fn a_deleted_pod_gets_1_s_of_grace_but_no_grace_if_no_container_has_starte
         server.put("pods", pod("new", 0, &status));
         let pods = begin(&server).await;
         pods.delete(&job("new"), worker(0)).await.expect("delete");
-        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("a delete");
+        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("no delete");
         assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
         until(&pods, &job("new"), "the pod is gone", PodTable::is_empty).await;
     }
@@ -59,7 +59,7 @@ async fn a_pod_that_is_known_to_be_dead_gets_no_grace_because_its_node_may_be_de
     server.put("pods", pod("new", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
     pods.delete_unconfirmed(&job("new"), worker(0)).await.expect("delete");
-    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("a delete");
+    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert_eq!(asked.body["gracePeriodSeconds"], json!(0));
 }
 
@@ -74,7 +74,7 @@ async fn deleting_all_pods_sends_one_request_and_no_request_if_there_are_no_pods
     until(&pods, &job("new"), "the pods are gone", PodTable::is_empty).await;
     pods.delete_all(&job("new")).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), ["DeleteAll pods"]);
-    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("a delete");
+    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("no delete");
     let selector = ("labelSelector".to_owned(), "app.kubernetes.io/managed-by=muster,muster/job-uid=new".to_owned());
     assert!(asked.query.contains(&selector), "{asked:?}");
 }

@@ -58,7 +58,7 @@ async fn a_missing_right_is_reported_in_the_words_of_the_api_and_not_retried() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_created_again() {
-    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     let context = Context {
         store: Arc::new(KubeStore::new(&server.cluster())),
         backend: Arc::new(begin(&server).await),

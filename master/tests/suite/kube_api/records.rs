@@ -35,7 +35,7 @@ async fn a_create_whose_answer_was_lost_returns_its_own_record() {
     server.script(Kind::Create, Reply::DoneAnd(failure(504, "Timeout", "request did not complete in time")));
     let created = store.create(record()).await.expect("create");
     assert_eq!(server.mutations(), ["Create configmaps", "Create configmaps"]);
-    let object = server.object("configmaps", "muster-digits").expect("the ConfigMap");
+    let object = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     assert_eq!(json!(created.record.uid), object["metadata"]["uid"]);
     assert_eq!(json!(created.version.0), object["metadata"]["resourceVersion"]);
     assert_eq!(created.record, JobRecord { uid: created.record.uid.clone(), ..record() });
@@ -159,14 +159,14 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     let store = store(&server);
     store.create(record()).await.expect("create");
     store.create(conformance::record("whole")).await.expect("create");
-    let mut object = server.object("configmaps", "muster-digits").expect("the ConfigMap");
+    let mut object = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     object["data"]["record"] = json!("{\"uid\": 1");
     server.put("configmaps", object);
     let got = store.get(&record().spec.name).await;
     assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "digits"), "{got:?}");
     let listed = store.list().await.expect("the readable records cannot be listed");
     assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
-    let mut watch = store.watch().await.expect("a watch");
+    let mut watch = store.watch().await.expect("no watch");
     assert!(matches!(watch.recv().await, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"));
     assert_eq!(watch.recv().await, Some(StoreEvent::Replayed { all_readable: false }));
 }

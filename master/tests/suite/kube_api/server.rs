@@ -109,7 +109,7 @@ impl ApiServer {
 
     /// A cluster that is reached over HTTP, through all layers of kube's client.
     pub(crate) async fn cluster_over_http(&self) -> Cluster {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
         let address = listener.local_addr().expect("the listener has no address");
         let router = self.router();
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -236,7 +236,7 @@ impl ApiServer {
     }
 
     fn watch(&self, plural: &str, asked: &Asked) -> Response {
-        let since: u64 = asked.param("resourceVersion").and_then(|version| version.parse().ok()).expect("a version");
+        let since: u64 = asked.param("resourceVersion").and_then(|version| version.parse().ok()).expect("no version");
         if !self.lock().objects.remembers(since) {
             return json_response(failure(410, "Expired", "too old resource version"));
         }
@@ -290,8 +290,8 @@ pub(crate) fn gone() -> Value {
 
 /// A cluster behind this URL.
 pub(crate) fn cluster_at(url: &str) -> Cluster {
-    let config = kube::Config::new(url.parse().expect("a URL"));
-    Cluster::new(Client::try_from(config).expect("a client"), NAMESPACE.to_owned())
+    let config = kube::Config::new(url.parse().expect("not a URL"));
+    Cluster::new(Client::try_from(config).expect("no client"), NAMESPACE.to_owned())
 }
 
 fn json_response((status, body): Answer) -> Response {
@@ -335,7 +335,7 @@ async fn read(request: Request) -> Asked {
         Method::GET => Kind::List,
         other => panic!("unexpected method {other}"),
     };
-    let bytes = to_bytes(body, usize::MAX).await.expect("a whole request");
+    let bytes = to_bytes(body, usize::MAX).await.expect("no whole request");
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     Asked { kind, path, query, body, at: tokio::time::Instant::now() }
 }

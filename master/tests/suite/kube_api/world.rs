@@ -46,16 +46,16 @@ pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey
 
 /// The job `digits` with this uid.
 pub(crate) fn job(uid: &str) -> JobKey {
-    JobKey { name: "digits".parse().expect("a job's name"), uid: uid.to_owned() }
+    JobKey { name: "digits".parse().expect("not a job's name"), uid: uid.to_owned() }
 }
 
 pub(crate) fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 /// A spec with an image and two workers.
 pub(crate) fn spec(name: &str) -> JobSpec {
-    JobSpec { image: Some("digits:1".parse().expect("an image")), ..conformance::record(name).spec }
+    JobSpec { image: Some("digits:1".parse().expect("not an image")), ..conformance::record(name).spec }
 }
 
 /// The pod spec of worker-0 of the job with this uid.
@@ -63,7 +63,7 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
     PodSpec {
         job: job(uid),
         replica: worker(0),
-        image: Some("digits:1".parse().expect("an image")),
+        image: Some("digits:1".parse().expect("not an image")),
         work_dir: None,
         command: ["python", "exec.py"].map(str::to_owned).into(),
         labels: std::collections::BTreeMap::new(),

@@ -14,8 +14,8 @@ async fn a_master_that_starts_removes_the_output_of_jobs_without_a_record_and_ke
     let logs = folders.state.path().join("logs");
     let (lost, other) = (logs.join("0d8f1c6e-6f0a-4c8e-9d55-6f9b0a1f6f52"), logs.join("mine"));
     for folder in [&lost, &other] {
-        std::fs::create_dir_all(folder).expect("a folder");
-        std::fs::write(folder.join("worker-0.log"), "output").expect("a file");
+        std::fs::create_dir_all(folder).expect("no folder");
+        std::fs::write(folder.join("worker-0.log"), "output").expect("no file");
     }
     let _master = folders.master();
     in_time("the folder of the lost job is removed", || !lost.exists());
@@ -52,14 +52,14 @@ async fn an_agent_that_gets_sigterm_from_outside_causes_an_uncounted_restart() {
     let all_run = |view: &Value| (0..2).all(|index| view["replicas"][index]["pid"].is_u64());
     let view = master.until("beheaded", all_run).await;
     let processes = descendants(master.id());
-    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
+    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("no process id");
     let agent = parent(run).and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).expect("the run has no agent");
     kill_process(agent, Signal::TERM).expect("the agent does not run");
 
     let view = master.until("beheaded", |view| view["generation"] == "1.2" && all_run(view)).await;
     assert_eq!((&view["restarts"]["counted"], &view["restarts"]["uncounted"]), (&json!(0), &json!(1)));
     assert_eq!(view["restarts"]["failed_starts"][0]["failure"]["replica"], "worker-1", "{view:#}");
-    let kept = parent(u32::try_from(view["replicas"][0]["pid"].as_u64().expect("a process id")).expect("an id"));
+    let kept = parent(u32::try_from(view["replicas"][0]["pid"].as_u64().expect("no process id")).expect("not an id"));
     assert!(kept.is_some_and(|agent| processes.contains(&agent)), "worker-0 has another agent");
 }
 

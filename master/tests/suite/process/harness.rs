@@ -35,7 +35,7 @@ impl Folders {
     }
 
     pub(crate) fn without_exec_py() -> Self {
-        Self { state: tempfile::tempdir().expect("a folder"), work: tempfile::tempdir().expect("a folder") }
+        Self { state: tempfile::tempdir().expect("no folder"), work: tempfile::tempdir().expect("no folder") }
     }
 
     /// The command of a master with these folders. Tests can add arguments.
@@ -74,7 +74,7 @@ impl Folders {
     fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
         let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("a pipe");
+        let stdout = child.stdout.take().expect("no pipe");
         BufReader::new(stdout).read_line(&mut line).expect("the master's first line cannot be read");
         if line.is_empty() {
             return Err(child.wait().expect("wait").signal());
@@ -122,13 +122,13 @@ impl Master {
 
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
         let answer = client().get(format!("{}{path}", self.url)).send().await.expect("the master does not answer");
-        (answer.status().as_u16(), answer.json().await.expect("JSON"))
+        (answer.status().as_u16(), answer.json().await.expect("not JSON"))
     }
 
     pub(crate) async fn submit(&self, job: &Value) -> (u16, Value) {
         let answer =
             client().post(format!("{}/v1/jobs", self.url)).json(job).send().await.expect("the master does not answer");
-        (answer.status().as_u16(), answer.json().await.expect("JSON"))
+        (answer.status().as_u16(), answer.json().await.expect("not JSON"))
     }
 
     /// Waits by long polls until `test` accepts the view of the job.
@@ -150,7 +150,7 @@ fn client() -> reqwest::Client {
     // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
     // second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
+    reqwest::Client::builder().no_proxy().build().expect("no client")
 }
 
 /// Runs a master that must refuse to start, and returns its exit code and its stderr.
@@ -168,7 +168,7 @@ pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String) {
         std::thread::yield_now();
     };
     let mut said = String::new();
-    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text on stderr");
+    child.stderr.take().expect("no pipe").read_to_string(&mut said).expect("no text on stderr");
     (status.code(), said)
 }
 

@@ -69,7 +69,7 @@ fn a_damaged_database_is_refused() {
 
 #[test]
 fn a_port_that_is_taken_is_refused() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("no free port");
     let address = taken.local_addr().expect("the listener has no address").to_string();
     refuses(Folders::new("").command().args(["--listen", &address]), &[&address, "--listen"]);
     let (_, said) = run_to_its_end(Folders::new("").command().args(["--listen", &address]));

@@ -23,9 +23,9 @@ async fn a_stopped_agent_is_killed_with_all_its_processes_before_the_gang_starts
         view["state"] == "running" && view["roster"] == roster && pid(0) && (roster == json!(["worker-0"]) || pid(1))
     };
     let view = master.until("stopped", |view| is_up(view, json!(["worker-0", "worker-1"]))).await;
-    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
+    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("no process id");
     let agent = parent(run).expect("the run has no agent");
-    kill_process(Pid::from_raw(agent.try_into().expect("an id")).expect("a process"), Signal::STOP)
+    kill_process(Pid::from_raw(agent.try_into().expect("not an id")).expect("no process"), Signal::STOP)
         .expect("the agent does not run");
     let processes = [descendants(agent), vec![agent]].concat();
 

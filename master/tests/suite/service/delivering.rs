@@ -32,7 +32,7 @@ pub(crate) fn keep_files(store: &CodeStore, contents: [&'static str; 2]) -> Code
 /// A job of two workers that brings this code.
 pub(crate) fn spec(code: CodeId, max_restarts: u32) -> JobSpec {
     let policy = RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() };
-    let script = "train.py".parse().expect("a script");
+    let script = "train.py".parse().expect("not a script");
     JobSpec { code: Some(code), script, ..spec_with("bringing", 2, policy) }
 }
 
@@ -115,7 +115,7 @@ async fn a_replica_that_cannot_receive_the_code_fails_the_job_and_is_named() {
         let backend = FakeBackend::new(Arrival::AtOnce);
         let master = Master::over("first", backend, FakeStore::default());
         let spec = spec(keep(master.jobs.code()), 0);
-        let status = StatusCode::from_u16(status).expect("a status");
+        let status = StatusCode::from_u16(status).expect("not a status");
         master.backend.take_code([worker(1)], TakesCode::Never((status, problem)));
         let job = master.submit(spec.clone()).await;
         let view = reach(&job, JobState::Failed).await;
@@ -178,6 +178,6 @@ async fn slow_agents_of_one_job_do_not_delay_another_job() {
         .await;
     }
     master.backend.take_code((0..MANY).map(worker), TakesCode::AtOnce);
-    let job = master.submit(JobSpec { name: "other".parse().expect("a name"), worker_num: 2, ..slow }).await;
+    let job = master.submit(JobSpec { name: "other".parse().expect("not a name"), worker_num: 2, ..slow }).await;
     reach(&job, JobState::Running).await;
 }

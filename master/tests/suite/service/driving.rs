@@ -52,7 +52,7 @@ async fn all_agents_get_the_same_cluster_and_their_own_index_in_it() {
     master.submit(spec.clone()).await;
     let configs: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history().configs[0].clone()).collect();
     let cluster = &configs[0].1["TF_CONFIG"]["cluster"];
-    let addresses: HashSet<_> = cluster["worker"].as_array().expect("a list").iter().cloned().collect();
+    let addresses: HashSet<_> = cluster["worker"].as_array().expect("not a list").iter().cloned().collect();
     assert_eq!(addresses.len(), 4, "{cluster}");
     for (index, (generation, environment)) in configs.iter().enumerate() {
         assert_eq!(&environment["TF_CONFIG"]["cluster"], cluster);

@@ -23,9 +23,9 @@ pub(crate) fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
         worker_min: Some(min),
         worker_num: Some(max),
         run_policy: RunPolicy { backoff_seconds: 0, ..RunPolicy::default() },
-        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+        ..JobRequest::new(name.parse().expect("not a job's name"), Strategy::AllReduce)
     };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 fn workers(indexes: &[u32]) -> Vec<ReplicaId> {
@@ -69,11 +69,11 @@ async fn a_job_shrinks_and_grows_with_its_maximum_number_of_workers() {
     running_with(&job, &[0, 1, 2, 3]).await;
     assert_eq!(scale(&master, &spec, None, 2).await, Workers { min: 2, max: 2 });
     let view = running_with(&job, &[0, 1]).await;
-    assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Shrunk);
+    assert_eq!(view.changes.last().expect("no change").cause, ChangeCause::Shrunk);
     until(&job, |view| view.replicas.len() == 2).await;
     scale(&master, &spec, None, 5).await;
     let view = running_with(&job, &[0, 1, 2, 3, 4]).await;
-    let cause = &view.changes.last().expect("a change").cause;
+    let cause = &view.changes.last().expect("no change").cause;
     assert_eq!(*cause, ChangeCause::Joined { replicas: workers(&[2, 3, 4]) });
     assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins have not caused one start");
     assert_eq!(view.restarts.total(), 0);
@@ -183,7 +183,7 @@ async fn the_next_master_notices_that_a_member_left_while_no_master_ran() {
     second.jobs.complete().await;
     let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = running_with(&job, &[0, 2, 1]).await;
-    assert_eq!((view.restarts.total(), view.generation.expect("a start").epoch), (0, 2));
+    assert_eq!((view.restarts.total(), view.generation.expect("no start").epoch), (0, 2));
     succeed(&agents(&second, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
 }
@@ -255,7 +255,7 @@ async fn the_output_of_a_worker_that_joins_later_reaches_a_reader_that_follows()
     let job = master.submit(spec.clone()).await;
     running_with(&job, &[0, 1]).await;
     let reader = client().get(master.url("/v1/jobs/printing/logs?follow=true")).send();
-    let mut lines = in_time("the stream begins", reader).await.expect("an answer").error_for_status().expect("200");
+    let mut lines = in_time("the stream begins", reader).await.expect("no answer").error_for_status().expect("not 200");
     scale(&master, &spec, None, 3).await;
     running_with(&job, &[0, 1, 2]).await;
     let agents = agents(&master, &spec, &[0, 1, 2]).await;

@@ -85,7 +85,7 @@ async fn a_cancel_stops_all_runs_with_grace_and_keeps_the_record() {
     for agent in &agents {
         assert_eq!(agent.history().stops, [master::job::policy::STOP_GRACE]);
     }
-    let record = master.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let record = master.store.get(&spec.name).await.expect("get").expect("no record").record;
     assert_eq!(record.ended.map(|ended| ended.result), Some(JobResult::Cancelled));
 }
 
@@ -157,7 +157,7 @@ async fn a_cancel_of_a_finished_job_changes_nothing() {
     let master = Master::new();
     let before = master.succeed(&spec("over", 1)).await;
     master.wish(&before.name, Wish::Cancel).await;
-    let record = master.store.get(&before.name).await.expect("get").expect("the record").record;
+    let record = master.store.get(&before.name).await.expect("get").expect("no record").record;
     assert_eq!((record.wish, record.ended.map(|ended| ended.result)), (Wish::Run, Some(JobResult::Succeeded)));
     let job = master.jobs.find(&before.name).expect("the job is no longer listed");
     assert_eq!(until(&job, |_| true).await, before);

@@ -69,7 +69,7 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.times.halted), (Some(other), None));
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
-        assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Pushed);
+        assert_eq!(view.changes.last().expect("no change").cause, ChangeCause::Pushed);
         for agent in &agents {
             assert_eq!((agent.history().configs.len(), agent.status().code.running), (2, Some(other)));
             assert_eq!(newest(agent, "MUSTER_RESTART_COUNT"), json!(1));
@@ -143,7 +143,7 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
 async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
     let master = Master::new();
     let spec = halting(&master);
-    let on_record = async || master.store.get(&spec.name).await.expect("no answer").expect("the record").record;
+    let on_record = async || master.store.get(&spec.name).await.expect("no answer").expect("no record").record;
     let (job, ..) = halt(&master, &spec).await;
     assert_eq!(on_record().await.halted.map(|halted| halted.pushes), Some(0));
     suspend(&master, &spec, true).await;

@@ -58,13 +58,13 @@ impl Master {
 
     /// Like [`Self::over`], with this key for the tokens of its agents.
     pub(crate) fn with_key(boot_id: &str, agent_key: AgentKey, backend: FakeBackend, store: FakeStore) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         Self::with((boot_id, agent_key), backend, (store.clone(), Arc::new(store)), logs)
     }
 
     /// Like [`Self::over`]. `fill` stores code before the master begins.
     pub(crate) fn with_code(boot_id: &str, backend: FakeBackend, store: FakeStore, fill: impl Fn(&CodeStore)) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         fill(&code_below(logs.path()));
         Self::with((boot_id, AgentKey::random()), backend, (store.clone(), Arc::new(store)), logs)
     }
@@ -96,13 +96,13 @@ impl Master {
     /// A master that serves HTTP and uses the store `seen_store`.
     pub(crate) async fn serving_over(seen_store: Arc<dyn JobStore>) -> Self {
         let backend = FakeBackend::new(Arrival::AtOnce);
-        let (stores, logs) = ((FakeStore::default(), seen_store), tempfile::tempdir().expect("a folder"));
+        let (stores, logs) = ((FakeStore::default(), seen_store), tempfile::tempdir().expect("no folder"));
         Self::with(("first", AgentKey::random()), backend, stores, logs).serve(None).await
     }
 
     async fn serve(self, token: Option<&str>) -> Self {
         let mut master = self;
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("the listener has no address")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
         let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
@@ -149,7 +149,7 @@ impl Master {
     /// Sends these bytes, and returns all that the master answers before it closes the connection.
     pub(crate) async fn raw(&self, request: &[u8]) -> String {
         let url = self.url("");
-        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");
+        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("connect");
         let mut answer = vec![];
         // The master may close the connection before it has read everything.
         let _ = stream.write_all(request).await;
@@ -237,18 +237,18 @@ impl Answer {
 /// The status of each answer on a connection.
 pub(crate) fn statuses(answers: &str) -> Vec<u16> {
     let after = answers.split("HTTP/1.").skip(1);
-    after.map(|answer| answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")).collect()
+    after.map(|answer| answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("not a status")).collect()
 }
 
 pub(crate) fn client() -> reqwest::Client {
     // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
     // second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
+    reqwest::Client::builder().no_proxy().build().expect("no client")
 }
 
 pub(crate) fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 /// A job of this many workers, for which a failure is final.
@@ -261,9 +261,9 @@ pub(crate) fn spec_with(name: &str, worker_num: u32, run_policy: RunPolicy) -> J
     let request = JobRequest {
         worker_num: Some(worker_num),
         run_policy,
-        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+        ..JobRequest::new(name.parse().expect("not a job's name"), Strategy::AllReduce)
     };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 /// Waits until the job is in this state.

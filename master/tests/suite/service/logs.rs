@@ -122,12 +122,12 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
     let master = Master::serving(None).await;
     let folder = master.logs.path().to_owned();
     std::fs::remove_dir_all(&folder).expect("the folder with the store of code does not exist");
-    std::fs::write(&folder, "in the way of the logs").expect("a file");
+    std::fs::write(&folder, "in the way of the logs").expect("no file");
     let spec = spec("tried", 1);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[0].print("it came\n");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has no log");
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     let until = async |is_missed: bool| {
         while log.missing().is_some() != is_missed {
             tokio::task::yield_now().await;
@@ -145,8 +145,8 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
-    let job = master.jobs.find(&spec.name).expect("the job");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has no log");
+    let job = master.jobs.find(&spec.name).expect("no job");
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(114, "after\n".into()).await.expect("append");
     log.append(130, "".into()).await.expect("append");
 
@@ -167,11 +167,11 @@ async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_and_a_line_says_so() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let archive = Arc::new(Archive::new(dir.path().to_owned(), 150_000));
     let dropping = Arc::clone(&archive);
     let dropping = tokio::spawn(async move { dropping.keep_within_budget().await });
-    let worker = "worker-0".parse().expect("a replica");
+    let worker = "worker-0".parse().expect("not a replica");
     let jobs = ["first", "second"].map(|uid| archive.job(uid, &[worker]));
     for job in &jobs {
         let log = job.of(worker).expect("the replica has no log");
@@ -214,7 +214,7 @@ async fn an_unfinished_line_is_shown_on_request() {
     let spec = spec("grows", 1);
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has no log");
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(0, "one\n10%".into()).await.expect("append");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();

@@ -57,12 +57,12 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.pushes, view.started_pushes), (Some(other), 1, 1));
         assert_eq!(view.restarts.total(), 0);
-        let change = view.changes.last().expect("a change");
+        let change = view.changes.last().expect("no change");
         assert_eq!((change.generation, &change.cause), (Generation { epoch: 1, sequence: 2 }, &ChangeCause::Pushed));
         for agent in &agents {
             let history = agent.history();
             assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
-            assert_eq!(history.configs.last().expect("a config").1["MUSTER_RESTART_COUNT"], json!(1));
+            assert_eq!(history.configs.last().expect("no config").1["MUSTER_RESTART_COUNT"], json!(1));
         }
         push(&master, &spec, other).await.expect("the code was refused");
         assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "a push of the same code was counted");
@@ -220,7 +220,7 @@ async fn code_that_a_user_pushes_while_a_failure_is_recorded_is_not_lost() {
 async fn a_job_with_an_image_takes_no_code() {
     let master = Master::new();
     let spec = spec_with("fixed-image", 1, protocol::run_policy::RunPolicy::default());
-    let spec = JobSpec { work_dir: None, image: Some("train:1".parse().expect("an image")), ..spec };
+    let spec = JobSpec { work_dir: None, image: Some("train:1".parse().expect("not an image")), ..spec };
     let job = master.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
     let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("a job with an image has taken code");

@@ -13,7 +13,7 @@ impl Master {
         let look = async {
             loop {
                 let answer = self.get(&format!("/v1/jobs/reports/series{query}")).await.json();
-                let series = serde_json::from_value(answer).expect("a series");
+                let series = serde_json::from_value(answer).expect("not a series");
                 if test(&series) {
                     return series;
                 }
@@ -41,11 +41,11 @@ async fn the_reports_of_each_replica_are_shown_while_the_job_runs_and_after_its_
     assert_eq!(steps(&master.series("", |_| true).await), [] as [Vec<u64>; 0]);
 
     let report = |step: u64, loss: f64| {
-        serde_json::from_value::<Progress>(json!({"step": step, "values": {"loss": loss}})).expect("a report")
+        serde_json::from_value::<Progress>(json!({"step": step, "values": {"loss": loss}})).expect("not a report")
     };
     second.report(report(1, 0.5));
     let series = master.series("", |series| !series.replicas.is_empty()).await;
-    let shown = serde_json::to_value(&series).expect("JSON");
+    let shown = serde_json::to_value(&series).expect("not JSON");
     let point = &shown["replicas"][0]["points"][0];
     assert_eq!(shown["replicas"][0]["replica"], "worker-1");
     assert_eq!(

@@ -156,7 +156,7 @@ async fn a_job_without_restarts_left_fails_and_lists_the_failure_of_each_start()
     for start in 1..=3 {
         running(&job, start).await;
         let agent = master.backend.agent(&spec.name, worker(0)).await;
-        agent.exit(ExitOutcome::Code(i32::try_from(start).expect("a small number")));
+        agent.exit(ExitOutcome::Code(i32::try_from(start).expect("too large a number")));
     }
     let view = reach(&job, JobState::Failed).await;
     let failures: Vec<String> = view.restarts.failed_starts.iter().map(|start| start.failure.to_string()).collect();
@@ -256,25 +256,25 @@ async fn an_agent_between_two_starts_is_polled_again_after_its_connection_broke(
 
 #[tokio::test]
 async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ended() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let first = logs();
     let log = first.of(worker(0)).expect("the replica has no log");
     assert_eq!(log.base_of("one").await.expect("record the base"), 0);
     log.append(0, "of one\n".into()).await.expect("append");
-    assert_eq!(log.base_of("one").await.expect("the recorded base"), 0);
+    assert_eq!(log.base_of("one").await.expect("no recorded base"), 0);
     assert_eq!(log.base_of("two").await.expect("record the base"), 7);
     log.append(7, "of two\n".into()).await.expect("append");
     // A second master reads the same files.
     let second = logs();
     let log = second.of(worker(0)).expect("the replica has no log");
-    assert_eq!(log.base_of("two").await.expect("the recorded base"), 7);
+    assert_eq!(log.base_of("two").await.expect("no recorded base"), 7);
     assert_eq!(log.last_lines(9, 7).await, ["of two"]);
 }
 
 #[tokio::test]
 async fn the_last_lines_of_long_output_are_complete_lines() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let log = logs.of(worker(0)).expect("the replica has no log");
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
@@ -294,7 +294,7 @@ async fn the_last_lines_of_the_replica_that_failed_first_are_kept() {
     (0..30).for_each(|line| agent.print(&format!("line {line}\n")));
     agent.exit(ExitOutcome::Code(3));
     let view = reach(&job, JobState::Failed).await;
-    let last = view.restarts.failed_starts.last().expect("a failed start");
+    let last = view.restarts.failed_starts.last().expect("no failed start");
     assert_eq!(last.last_lines, (10..30).map(|line| format!("line {line}")).collect::<Vec<_>>());
     let consequences: Vec<_> = last.consequences.iter().map(|one| (one.replica, one.stopped)).collect();
     assert_eq!(consequences, [(worker(0), true)]);
@@ -325,7 +325,7 @@ async fn a_job_that_has_not_ended_by_its_deadline_fails() {
     let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
     let view = reach(&job, JobState::Failed).await;
-    let failure = view.restarts.failed_starts.last().expect("a failed start").failure.to_string();
+    let failure = view.restarts.failed_starts.last().expect("no failed start").failure.to_string();
     assert_eq!(failure, "the job exceeded its deadline of 1 s");
 }
 
@@ -341,7 +341,7 @@ async fn the_failure_at_a_deadline_lists_the_run_that_was_silent_longest_first_a
     copied.append(0, "waiting for the others\n".into()).await.expect("append");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
-    let failed = view.restarts.failed_starts.last().expect("a failed start").clone();
+    let failed = view.restarts.failed_starts.last().expect("no failed start").clone();
     let outcomes: Vec<(String, bool)> =
         failed.consequences.iter().map(|one| (format!("{} {}", one.replica, one.how), one.stopped)).collect();
     assert!(outcomes[0].0.starts_with("worker-1 had printed nothing for ") && outcomes[0].1, "{outcomes:?}");
@@ -400,7 +400,7 @@ async fn a_second_master_counts_a_failed_start_once_and_numbers_its_starts_above
     let view = reach(&job, JobState::Running).await;
     assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
     assert_eq!(view.restarts.counted, 1);
-    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
     assert_eq!(record.restarts.failed_starts.len(), 1);
     let agent = first.backend.agent(&spec.name, worker(1)).await;
     assert_eq!((agent.history().starts.len(), agent.history().stops.as_slice()), (2, &[Duration::ZERO][..]));

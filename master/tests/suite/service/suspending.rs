@@ -53,7 +53,7 @@ async fn a_suspended_job_has_no_pods_and_starts_again_when_it_is_resumed() {
         succeed(&agents);
         let view = reach(&job, JobState::Succeeded).await;
         assert_eq!(view.restarts.total(), 0);
-        let change = view.changes.last().expect("a change");
+        let change = view.changes.last().expect("no change");
         assert_eq!((change.workers, &change.cause), (3, &ChangeCause::Resumed));
     }
 }
@@ -75,7 +75,7 @@ async fn a_new_master_keeps_a_suspended_job_suspended_and_counts_its_starts() {
         suspend(&second, &spec, false).await;
         until(&job, |view| view.state == JobState::Running).await;
         let agents = agents(&second, &spec, &[0, 1, 2]).await;
-        let count = newest(&agents[&0], "MUSTER_RESTART_COUNT").as_u64().expect("a number");
+        let count = newest(&agents[&0], "MUSTER_RESTART_COUNT").as_u64().expect("not a number");
         assert!(count >= 1, "the new master counts {count} earlier starts");
         succeed(&agents);
         assert_eq!(reach(&job, JobState::Succeeded).await.restarts.counted, 0);

@@ -33,8 +33,8 @@ async fn found(master: &Master, name: &protocol::ids::JobName) -> master::regist
 
 /// A persistent agent key that no other master has.
 fn kept_key() -> AgentKey {
-    let dir = tempfile::tempdir().expect("a folder");
-    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("a new key")
+    let dir = tempfile::tempdir().expect("no folder");
+    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("no new key")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +52,7 @@ async fn a_master_with_another_key_does_not_change_a_running_job_and_shows_the_r
         crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some()))
             .await;
     let reason = view.replicas[0].reason.clone().unwrap_or_default();
-    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
     let theirs = record.agent_key.expect("the record has no key");
     assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
     assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
@@ -89,7 +89,7 @@ async fn abandoned(first: &Master, second: &Master) -> master::registry::JobHand
     in_time("the master has read the records", second.jobs.complete()).await;
     first.submit(spec.clone()).await;
     let is_there = |table: &master::backend::PodTable| table.len() == 2;
-    in_time("the pods are created", first.backend.table(&spec.name).wait_for(is_there)).await.expect("the table");
+    in_time("the pods are created", first.backend.table(&spec.name).wait_for(is_there)).await.expect("no table");
     let shown = found(second, &spec.name).await;
     crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
     first.stop_following().await;
@@ -221,7 +221,7 @@ async fn the_epoch_is_raised_once_and_the_first_master_stops_driving_the_job() {
 
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Running).await;
-    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
     assert_eq!((record.epoch, record.holder.as_str()), (2, "second"));
     // A driver that has ended drops the view's sender.
     let mut view = job.view.clone();

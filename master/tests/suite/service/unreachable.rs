@@ -25,9 +25,9 @@ fn leased(name: &str) -> JobSpec {
         worker_min: Some(2),
         worker_num: Some(3),
         run_policy,
-        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+        ..JobRequest::new(name.parse().expect("not a job's name"), Strategy::AllReduce)
     };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 /// When this agent's run ended.

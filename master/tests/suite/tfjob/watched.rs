@@ -43,15 +43,15 @@ fn job(object: &Value, more: &Value) -> JobView {
         "name": "mnist", "uid": "u", "seq": 1, "state": "pending", "spec": read.spec, "replicas": [],
         "times": { "accepted": NOW },
     });
-    view.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-    serde_json::from_value(view).expect("a view")
+    view.as_object_mut().expect("not an object").extend(more.as_object().expect("not an object").clone());
+    serde_json::from_value(view).expect("not a view")
 }
 
 /// The newest condition of the status to be written, as `REASON: MESSAGE`.
 fn newest(need: &Need) -> String {
     let Need::Show(status) = need else { panic!("{need:?}") };
-    let newest = status["conditions"].as_array().expect("conditions").last().expect("a condition");
-    format!("{}: {}", newest["reason"].as_str().expect("text"), newest["message"].as_str().expect("text"))
+    let newest = status["conditions"].as_array().expect("no conditions").last().expect("no condition");
+    format!("{}: {}", newest["reason"].as_str().expect("not text"), newest["message"].as_str().expect("not text"))
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_change_of_an_object_is_applied_or_named_in_the_newest_condition() {
         object(|object| {
             object["metadata"]["generation"] = 2.into();
             object["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never".into();
-            *object.pointer_mut(path).expect("a field") = value.clone();
+            *object.pointer_mut(path).expect("no field") = value.clone();
         })
     };
     let suspended = object(|object| {
