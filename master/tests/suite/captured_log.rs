@@ -8,9 +8,9 @@ pub(crate) fn begin() {
     log();
 }
 
-/// The lines that contain all of these texts.
+/// The lines of the log that contain all of `texts`.
 pub(crate) fn lines(texts: &[&str]) -> Vec<String> {
-    let log = String::from_utf8(log().lock().expect("no writer panics").clone()).expect("a log is text");
+    let log = String::from_utf8(log().lock().expect("no writer panics").clone()).expect("the log is not UTF-8");
     log.lines().filter(|line| texts.iter().all(|text| line.contains(text))).map(str::to_owned).collect()
 }
 

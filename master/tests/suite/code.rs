@@ -1,4 +1,4 @@
-//! The code that jobs bring: the store on disk, hostile uploads, and the routes.
+//! Tests of the code that jobs bring: the store on disk, hostile uploads, and the routes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::service::harness::{Answer, Master, client, spec};
 
-/// The code of a job with its contents.
+/// The manifest of a job's code, and the contents of its files.
 pub(crate) struct Code {
     manifest: Manifest,
     contents: Vec<Vec<u8>>,
@@ -28,7 +28,7 @@ impl Code {
             size: content.len() as u64,
             executable: false,
         };
-        let manifest = Manifest::new(files.iter().map(file).collect()).expect("a manifest");
+        let manifest = Manifest::new(files.iter().map(file).collect()).expect("not a manifest");
         Self { manifest, contents: files.iter().map(|(_, content)| content.to_vec()).collect() }
     }
 
@@ -45,7 +45,7 @@ impl Code {
     fn stream(&self, blobs: &[Sha256]) -> Vec<u8> {
         let framed = |blob: &Sha256| {
             let content =
-                self.contents.iter().find(|content| Sha256::of(content) == *blob).expect("a blob of this code");
+                self.contents.iter().find(|content| Sha256::of(content) == *blob).expect("not a blob of this code");
             [blob.as_bytes(), content.as_slice()].concat()
         };
         blobs.iter().flat_map(framed).collect()
@@ -59,14 +59,14 @@ fn received(store: &CodeStore, id: CodeId, stream: &[u8]) -> Result<Vec<Sha256>,
 
 /// Sends the blobs that the store does not have, and returns their number.
 pub(crate) fn send(store: &CodeStore, code: &Code) -> usize {
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
-    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are accepted"), []);
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest was refused");
+    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs were refused"), []);
     missing.len()
 }
 
 /// All files below a folder.
 fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
-    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let entries = std::fs::read_dir(folder).expect("no folder").map(|entry| entry.expect("no entry").path());
     let below = |path: PathBuf| if path.is_dir() { files_below(&path) } else { BTreeSet::from([path]) };
     entries.flat_map(below).collect()
 }
@@ -76,104 +76,104 @@ fn script(path: &str) -> ScriptPath {
 }
 
 #[test]
-fn sent_code_survives_a_restart_and_is_sent_only_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+fn a_reopened_store_still_has_its_code_and_asks_only_for_changed_files() {
+    let folder = tempfile::tempdir().expect("no folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("no store"), Code::example());
     assert!(matches!(store.require(code.id(), &script("train.py")), Err(CodeError::Missing(_))));
     assert_eq!(send(&store, &code), 3);
-    let store = CodeStore::open(folder.path()).expect("a store");
+    let store = CodeStore::open(folder.path()).expect("no store");
     assert_eq!(store.manifest(code.id()), Some(code.manifest.clone()));
-    assert_eq!(store.blob(Sha256::of(b"A = 1\n")).expect("the blob").as_deref(), Some(b"A = 1\n".as_slice()));
-    store.require(code.id(), &script("train.py")).expect("the code is there");
+    assert_eq!(store.blob(Sha256::of(b"A = 1\n")).expect("no blob").as_deref(), Some(b"A = 1\n".as_slice()));
+    store.require(code.id(), &script("train.py")).expect("the code is missing");
     assert!(matches!(store.require(code.id(), &script("exec.py")), Err(CodeError::NoScript(_))));
     assert_eq!(send(&store, &code), 0);
     let changed = Code::new(&[("train.py", b"print('bye')\n"), ("lib/a.py", b"A = 1\n"), ("lib/empty.py", b"")]);
-    assert_eq!(send(&store, &changed), 1, "only the file that changed");
+    assert_eq!(send(&store, &changed), 1, "the number of sent files, after one file has changed");
 }
 
 #[test]
 fn a_file_that_a_crash_has_shortened_is_sent_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+    let folder = tempfile::tempdir().expect("no folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("no store"), Code::example());
     send(&store, &code);
     let blob = folder.path().join("blobs").join(Sha256::of(b"A = 1\n").to_string());
-    std::fs::write(blob, "").expect("the file is shortened");
+    std::fs::write(blob, "").expect("the file cannot be shortened");
     assert_eq!(store.manifest(code.id()), None);
     assert_eq!(send(&store, &code), 1);
 }
 
 #[test]
 fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (store, code) = (CodeStore::with_room(folder.path(), 4 * 4096).expect("a store"), Code::example());
+    let folder = tempfile::tempdir().expect("no folder");
+    let (store, code) = (CodeStore::with_room(folder.path(), 4 * 4096).expect("no store"), Code::example());
     send(&store, &code);
     let blob = Sha256::of(b"A = 1\n");
-    std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file is damaged");
-    assert_eq!(store.blob(blob).expect("the file can be read"), None);
+    std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file cannot be damaged");
+    assert_eq!(store.blob(blob).expect("the file cannot be read"), None);
     assert_eq!(store.manifest(code.id()), None);
-    assert_eq!(send(&store, &code), 1, "the room of the damaged file is free again");
+    assert_eq!(send(&store, &code), 1, "the number of files that are sent again");
 }
 
 #[test]
 fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = CodeStore::open(folder.path()).expect("a store");
+    let folder = tempfile::tempdir().expect("no folder");
+    let store = CodeStore::open(folder.path()).expect("no store");
     let used = Code::new(&[("exec.py", b"used"), ("shared.py", b"shared")]);
     let unused = Code::new(&[("exec.py", b"unused"), ("shared.py", b"shared")]);
     for code in [&used, &unused] {
         send(&store, code);
     }
     let (of_jobs, now) = (BTreeSet::from([used.id()]), SystemTime::now());
-    store.sweep(&of_jobs, now).expect("swept");
-    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "the unused code was sent just now");
-    store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("swept");
+    store.sweep(&of_jobs, now).expect("the sweep failed");
+    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "code that was sent just now is removed");
+    store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("the sweep failed");
     assert_eq!((store.manifest(unused.id()), store.manifest(used.id())), (None, Some(used.manifest.clone())));
-    assert_eq!(files_below(folder.path()).len(), 3, "one manifest, two files");
+    assert_eq!(files_below(folder.path()).len(), 3, "the store does not have exactly one manifest and two blobs");
 }
 
 #[test]
-fn a_sweep_that_cannot_read_a_manifest_keeps_the_files_of_its_code() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = CodeStore::open(folder.path()).expect("a store");
+fn a_sweep_that_cannot_read_the_manifest_of_used_code_keeps_the_files_of_this_code() {
+    let folder = tempfile::tempdir().expect("no folder");
+    let store = CodeStore::open(folder.path()).expect("no store");
     let (used, unused) = (Code::new(&[("exec.py", b"used")]), Code::new(&[("exec.py", b"unused")]));
     for code in [&used, &unused] {
         send(&store, code);
     }
     let manifest = folder.path().join("manifests").join(used.id().to_string());
-    std::fs::remove_file(&manifest).expect("the manifest exists");
+    std::fs::remove_file(&manifest).expect("the manifest does not exist");
     std::fs::create_dir(&manifest).expect("a folder instead of the file");
-    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("an unreadable manifest");
-    assert!(store.blob(Sha256::of(b"used")).expect("the blob").is_some());
+    store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("the sweep succeeded");
+    assert!(store.blob(Sha256::of(b"used")).expect("no blob").is_some());
 }
 
 #[test]
 fn files_that_no_manifest_names_are_removed_when_the_store_is_opened() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+    let folder = tempfile::tempdir().expect("no folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("no store"), Code::example());
     send(&store, &code);
-    std::fs::remove_file(folder.path().join("manifests").join(code.id().to_string())).expect("the manifest");
-    CodeStore::open(folder.path()).expect("a store");
+    std::fs::remove_file(folder.path().join("manifests").join(code.id().to_string())).expect("no manifest");
+    CodeStore::open(folder.path()).expect("no store");
     assert_eq!(files_below(folder.path()), BTreeSet::new());
 }
 
 #[test]
-fn code_beyond_the_room_is_refused_and_fits_after_other_code_is_removed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let store = CodeStore::with_room(folder.path(), 4 * 4096).expect("a store");
+fn code_that_exceeds_the_room_of_the_store_is_refused_and_fits_after_other_code_is_removed() {
+    let folder = tempfile::tempdir().expect("no folder");
+    let store = CodeStore::with_room(folder.path(), 4 * 4096).expect("no store");
     let small = Code::new(&[("exec.py", b"small")]);
     send(&store, &small);
     let large = Code::new(&[("exec.py", &[7; 2 * 4096])]);
-    let refused = store.offer(large.id(), &large.manifest).expect_err("there is no room");
+    let refused = store.offer(large.id(), &large.manifest).expect_err("code that exceeds the room is accepted");
     assert!(matches!(refused, CodeError::Full { needed: 12288, most: 16384 }), "{refused}");
-    store.sweep(&BTreeSet::new(), SystemTime::now() + 2 * UNUSED_TIME).expect("swept");
+    store.sweep(&BTreeSet::new(), SystemTime::now() + 2 * UNUSED_TIME).expect("the sweep failed");
     assert_eq!(send(&store, &large), 1);
 }
 
 #[test]
-fn a_broken_upload_leaves_nothing_behind_and_can_be_repeated() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+fn a_broken_upload_leaves_no_blob_behind_and_can_be_repeated() {
+    let folder = tempfile::tempdir().expect("no folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("no store"), Code::example());
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest was refused");
     let before = files_below(folder.path());
     let mut pieces = [Piece::Bytes(code.stream(&missing).into())].into_iter();
     assert!(matches!(store.receive(code.id(), || pieces.next()), Err(CodeError::Aborted)));
@@ -183,19 +183,19 @@ fn a_broken_upload_leaves_nothing_behind_and_can_be_repeated() {
 
 #[test]
 fn two_uploads_of_the_same_code_do_not_disturb_each_other() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
-    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+    let folder = tempfile::tempdir().expect("no folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("no store"), Code::example());
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest was refused");
     let stream = code.stream(&missing);
     let mut outer = [Piece::Bytes(stream.clone().into()), Piece::End].into_iter();
     let mut sent_within = false;
     let received_around = store.receive(code.id(), || {
         if !std::mem::replace(&mut sent_within, true) {
-            assert_eq!(received(&store, code.id(), &stream).expect("accepted"), []);
+            assert_eq!(received(&store, code.id(), &stream).expect("not accepted"), []);
         }
         outer.next()
     });
-    assert_eq!(received_around.expect("accepted"), []);
+    assert_eq!(received_around.expect("not accepted"), []);
     assert_eq!(store.manifest(code.id()), Some(code.manifest));
 }
 
@@ -206,6 +206,7 @@ enum Damage {
     Flip(usize),
     Append(Vec<u8>),
     Repeat,
+    /// Appends a blob that the manifest does not name.
     Stranger(Vec<u8>),
 }
 
@@ -220,7 +221,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// The stream with this damage.
+/// The stream after this damage.
 fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     let mut stream = stream.to_vec();
     match damage {
@@ -237,7 +238,7 @@ fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
     stream
 }
 
-/// An invalid path, or a path that collides with `train.py` or `lib/a.py`.
+/// An invalid or reserved path, or a path that collides with `train.py` or `lib/a.py`.
 fn hostile_path() -> impl Strategy<Value = String> {
     prop_oneof![
         "/[a-z/]{0,9}",
@@ -261,11 +262,11 @@ proptest! {
     /// If one blob of a stream is refused, the good blobs of the stream are not stored either.
     #[test]
     fn a_hostile_stream_is_refused_as_a_whole(damage in damage()) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("a store"), Code::example());
+        let folder = tempfile::tempdir().expect("no folder");
+        let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("no store"), Code::example());
         // `Damage::Cut` needs a last blob that is not empty.
         let order = [b"".as_slice(), b"A = 1\n", b"print('hello')\n"].map(Sha256::of);
-        store.offer(code.id(), &code.manifest).expect("the manifest is accepted");
+        store.offer(code.id(), &code.manifest).expect("the manifest was refused");
         let before = files_below(folder.path());
         let refused = received(&store, code.id(), &damaged(&code.stream(&order), &damage));
         prop_assert!(matches!(refused, Err(CodeError::Blobs(_))), "{:?}", refused);
@@ -274,11 +275,10 @@ proptest! {
         send(&store, &code);
     }
 
-    /// A hostile manifest cannot be parsed, so it never reaches the store.
     #[test]
-    fn a_hostile_manifest_is_refused(path in hostile_path()) {
-        let mut manifest = serde_json::to_value(&Code::example().manifest).expect("JSON");
-        let files = manifest["files"].as_array_mut().expect("a list");
+    fn a_manifest_with_a_hostile_path_cannot_be_parsed(path in hostile_path()) {
+        let mut manifest = serde_json::to_value(&Code::example().manifest).expect("not JSON");
+        let files = manifest["files"].as_array_mut().expect("not a list");
         files.push(json!({"path": path, "sha256": Sha256::of(b"").to_string(), "size": 0}));
         prop_assert!(serde_json::from_value::<Manifest>(manifest).is_err());
     }
@@ -294,28 +294,28 @@ async fn put_manifest(master: &Master, id: CodeId, manifest: &Value) -> Answer {
 
 fn missing(answer: &Answer) -> Vec<Sha256> {
     assert_eq!(answer.status, 200, "{answer:?}");
-    serde_json::from_value::<MissingBlobs>(answer.json()).expect("missing blobs").missing
+    serde_json::from_value::<MissingBlobs>(answer.json()).expect("not missing blobs").missing
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     let (master, code) = (Master::serving(None).await, Code::example());
     let job = JobSpec { code: Some(code.id()), script: script("train.py"), ..spec("brought", 1) };
-    let job = serde_json::to_value(&job).expect("JSON");
+    let job = serde_json::to_value(&job).expect("not JSON");
     let refused = master.post("/v1/jobs", &job).await;
     assert_eq!((refused.status, refused.code().as_str()), (409, "code_missing"));
-    let manifest = serde_json::to_value(&code.manifest).expect("JSON");
+    let manifest = serde_json::to_value(&code.manifest).expect("not JSON");
     let asked_for = missing(&put_manifest(&master, code.id(), &manifest).await);
     assert_eq!(asked_for.len(), 3);
-    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "the manifest alone is not enough");
+    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "the manifest alone is accepted");
     let blobs = format!("/v1/code/{}/blobs", code.id());
     let (first, rest) = asked_for.split_at(1);
-    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "an upload in parts");
+    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "not exactly the missing blobs");
     assert_eq!(missing(&put(&master, &blobs, code.stream(rest)).await), []);
     assert_eq!(master.post("/v1/jobs", &job).await.status, 201);
     let mut other = job.clone();
     other["code"] = json!("0".repeat(64));
-    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "the code is part of the job");
+    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "other code is accepted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -323,7 +323,7 @@ async fn a_job_whose_script_is_not_in_its_code_is_refused() {
     let (master, code) = (Master::serving(None).await, Code::example());
     send(master.jobs.code(), &code);
     let job = JobSpec { code: Some(code.id()), ..spec("brought", 1) };
-    let refused = master.post("/v1/jobs", &serde_json::to_value(&job).expect("JSON")).await;
+    let refused = master.post("/v1/jobs", &serde_json::to_value(&job).expect("not JSON")).await;
     assert_eq!((refused.status, refused.code().as_str()), (422, "bad_code"));
     assert_eq!(refused.json()["detail"], "the code has no file exec.py");
 }
@@ -331,7 +331,7 @@ async fn a_job_whose_script_is_not_in_its_code_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_uploads_are_refused_with_the_reason() {
     let (master, code) = (Master::serving(None).await, Code::example());
-    let manifest = serde_json::to_value(&code.manifest).expect("JSON");
+    let manifest = serde_json::to_value(&code.manifest).expect("not JSON");
     let other = put_manifest(&master, Code::new(&[]).id(), &manifest).await;
     assert_eq!((other.status, other.code().as_str()), (422, "bad_code"));
     let blobs = format!("/v1/code/{}/blobs", code.id());
@@ -340,7 +340,7 @@ async fn invalid_uploads_are_refused_with_the_reason() {
     missing(&put_manifest(&master, code.id(), &manifest).await);
     let wrong = put(&master, &blobs, vec![0; 100]).await;
     assert_eq!((wrong.status, wrong.code().as_str()), (422, "bad_code"));
-    let blob_error = BlobError::Unexpected("0".repeat(64).parse().expect("a SHA-256"));
+    let blob_error = BlobError::Unexpected("0".repeat(64).parse().expect("not a SHA-256"));
     assert_eq!(wrong.json()["detail"], format!("the blobs are refused: {blob_error}"));
     let no_id = put(&master, "/v1/code/..%2f..", b"{}".into()).await;
     assert_eq!((no_id.status, no_id.code().as_str()), (422, "bad_code"));
@@ -356,7 +356,7 @@ async fn a_manifest_may_be_longer_than_other_bodies_and_needs_the_token() {
     let paths: Vec<String> = (0..19_000).map(|number| format!("{stem}/{number}")).collect();
     let files: Vec<(&str, &[u8])> = paths.iter().map(|path| (path.as_str(), b"".as_slice())).collect();
     let code = Code::new(&files);
-    let body = serde_json::to_vec(&code.manifest).expect("JSON");
+    let body = serde_json::to_vec(&code.manifest).expect("not JSON");
     assert!(body.len() > 4 << 20, "{}", body.len());
     let request = || client().put(master.url(&format!("/v1/code/{}", code.id())));
     assert_eq!(Answer::of(request().body("{}")).await.status, 401);

@@ -1,4 +1,5 @@
-//! The SQLite store and the process back end pass their conformance suites, and the largest records stay within limits.
+//! Tests that the SQLite store and the process back end pass their conformance suites, and that the largest records
+//! stay within limits.
 
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
@@ -15,14 +16,14 @@ fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
 
 #[tokio::test]
 async fn the_sqlite_store_conforms() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).expect("open");
     testkit::conformance::store::check(&store).await;
 }
 
 #[tokio::test]
 async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
     let first = SqliteStore::open(&path).expect("open");
     let created = first.create(testkit::conformance::store::record("kept")).await.expect("create");
@@ -38,7 +39,7 @@ async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
 
 #[tokio::test]
 async fn opening_a_file_that_is_no_database_fails_as_unavailable() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
     std::fs::write(&path, "this is no database, whatever its name says\n".repeat(100)).expect("write");
     let opened = SqliteStore::open(&path);
@@ -47,36 +48,36 @@ async fn opening_a_file_that_is_no_database_fails_as_unavailable() {
 
 #[tokio::test]
 async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
     let store = SqliteStore::open(&path).expect("open");
     let record = testkit::conformance::store::record("damaged");
     let name = record.spec.name.clone();
     store.create(record).await.expect("create");
-    let file = rusqlite::Connection::open(&path).expect("a second connection");
-    file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("damage");
+    let file = rusqlite::Connection::open(&path).expect("no second connection");
+    file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("the record cannot be damaged");
 
     store.create(testkit::conformance::store::record("whole")).await.expect("create");
 
     let got = store.get(&name).await;
     assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "damaged"), "{got:?}");
-    let listed = store.list().await.expect("the readable records");
+    let listed = store.list().await.expect("the readable records cannot be listed");
     assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
-    let first = store.watch().await.expect("the readable records").recv().await;
+    let first = store.watch().await.expect("the readable records cannot be listed").recv().await;
     assert!(matches!(&first, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"), "{first:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_back_end_conforms() {
-    let (work, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (work, state) = (tempfile::tempdir().expect("no folder"), tempfile::tempdir().expect("no folder"));
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
-    let limits = Descriptors::raise().expect("up to the hard limit");
+    let limits = Descriptors::raise().expect("the limit of open files cannot be raised");
     let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
-    let pods = pods.expect("no pods yet");
+    let pods = pods.expect("the back end cannot be created");
     let spec = testkit::conformance::store::record("pods").spec;
     testkit::conformance::backend::check(&pods, &spec, "uid", &AgentKey::random()).await;
     pods.shutdown().await;
-    let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("the pods' folder").collect();
+    let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("no folder of pods").collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -85,7 +86,7 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
     use master::store::Ended;
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
     let replica = |index: u32| ReplicaView {
-        replica: format!("worker-{index}").parse().expect("a replica"),
+        replica: format!("worker-{index}").parse().expect("not a replica"),
         state: ReplicaState::Lost,
         pod: format!("a-job-of-a-long-name-worker-{index}"),
         address: Some("10.0.0.1:1234".to_owned()),
@@ -101,11 +102,11 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
         generation: None,
         replicas: (0..count).map(replica).collect(),
     };
-    assert_eq!(ended(100).bounded(), ended(100), "an end of 100 replicas is kept unchanged");
+    assert_eq!(ended(100).bounded(), ended(100), "an end with 100 replicas is changed");
     for count in [1000, 5457] {
         let bounded = ended(count).bounded();
-        assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count} replicas");
-        assert_eq!(bounded.replicas.is_empty(), count > 1000, "replicas are listed up to 1000");
+        assert!(serde_json::to_string(&bounded).expect("not JSON").len() <= 256 * 1024, "{count} replicas");
+        assert_eq!(bounded.replicas.is_empty(), count > 1000, "1000 replicas are dropped, or more are kept");
     }
 }
 
@@ -119,14 +120,14 @@ async fn the_largest_record_fits_into_a_config_map() {
     use protocol::ids::{Generation, ReplicaId, UnixMillis};
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
 
-    let replica: ReplicaId = "evaluator-1000".parse().expect("a replica");
-    let dir = tempfile::tempdir().expect("a folder");
+    let replica: ReplicaId = "evaluator-1000".parse().expect("not a replica");
+    let dir = tempfile::tempdir().expect("no folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
-    let log = logs.of(replica).expect("the replica has a log");
+    let log = logs.of(replica).expect("the replica has no log");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
     log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("append");
     let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
-    assert!(!last_lines.is_empty(), "the log has lines");
+    assert!(!last_lines.is_empty(), "the log has no lines");
 
     let exit = ExitReport {
         stopped: true,
@@ -164,24 +165,24 @@ async fn the_largest_record_fits_into_a_config_map() {
         generation: None,
         replicas: vec![replica; 500].into(),
     };
-    assert_eq!(ended.clone().bounded(), ended, "the end is within its limits");
+    assert_eq!(ended.clone().bounded(), ended, "an end within its limits is changed");
     record.ended = Some(ended);
     let texts = 8;
     record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 3); texts];
     let record = record.bounded();
-    assert_eq!(record.restarts.failed_starts.len(), 8, "the record keeps 8 failed starts");
-    let length = serde_json::to_string(&record).expect("JSON").len();
+    assert_eq!(record.restarts.failed_starts.len(), 8, "the record does not have 8 failed starts");
+    let length = serde_json::to_string(&record).expect("not JSON").len();
     assert!(length <= 1 << 20, "{length} bytes");
     assert!(length > 880 * 1024, "{length} bytes: the test no longer builds the largest record");
 }
 
 #[test]
-fn a_record_that_is_too_long_drops_the_oldest_failures_and_keeps_the_newest_generation() {
+fn a_record_that_is_too_long_drops_its_oldest_failures_and_keeps_the_newest_failed_generation() {
     use protocol::failure::{Consequence, FailedStart, Failure, Loss};
     use protocol::ids::{Generation, UnixMillis};
     let mut record = testkit::conformance::store::record("long");
     for sequence in 1..=8 {
-        let replica = "worker-0".parse().expect("a replica");
+        let replica = "worker-0".parse().expect("not a replica");
         let consequence = Consequence { replica, how: "\u{1}".repeat(2000), stopped: false };
         let failure = Failure::ReplicaLost { replica, reason: "\u{1}".repeat(1024), loss: Loss::Broken };
         let generation = (sequence == 5).then_some(Generation { epoch: 1, sequence });
@@ -191,7 +192,7 @@ fn a_record_that_is_too_long_drops_the_oldest_failures_and_keeps_the_newest_gene
         record.restarts.note(failed);
         record.restarts.count_restart();
         record = record.bounded();
-        assert!(serde_json::to_string(&record).expect("JSON").len() < 200 * 1024);
+        assert!(serde_json::to_string(&record).expect("not JSON").len() < 200 * 1024);
     }
     assert_eq!(record.restarts.counted, 8);
     assert_eq!(record.restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 5 }));

@@ -1,4 +1,4 @@
-//! An unreadable record is set aside until a user deletes it, and other jobs are not affected.
+//! Tests that a master ignores an unreadable record until a user deletes it, and that other jobs are not affected.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::captured_log;
 const DEADLINE: Duration = Duration::from_secs(60);
 const MUTATIONS: u64 = 500;
 
-/// A master over the records in a file, with pods in memory.
+/// A master with records in a SQLite file and pods in memory.
 struct Master {
     jobs: Arc<Jobs>,
     backend: FakeBackend,
@@ -42,7 +42,7 @@ struct Master {
 
 impl Master {
     async fn over(store: &SqliteStore, backend: FakeBackend) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         let context = Context {
             store: Arc::new(store.clone()),
             backend: Arc::new(backend.clone()),
@@ -53,9 +53,9 @@ impl Master {
         };
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
-        timeout(DEADLINE, jobs.complete()).await.expect("the master reads its jobs in time");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("the listener is bound"));
+        timeout(DEADLINE, jobs.complete()).await.expect("the master did not read its jobs in time");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
+        let url = format!("http://{}", listener.local_addr().expect("the listener has no address"));
         let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
         let server = Server::new(Arc::clone(&jobs), Guard::ThisMachine, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
@@ -64,19 +64,19 @@ impl Master {
 
     async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, String) {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let request = client.request(method.parse().expect("a method"), format!("{}{path}", self.url)).json(body);
-        let answer = timeout(DEADLINE, request.send()).await.expect("in time").expect("an answer");
-        (answer.status().as_u16(), answer.text().await.expect("a body"))
+        let client = reqwest::Client::builder().no_proxy().build().expect("no client");
+        let request = client.request(method.parse().expect("not a method"), format!("{}{path}", self.url)).json(body);
+        let answer = timeout(DEADLINE, request.send()).await.expect("no answer came in time").expect("no answer");
+        (answer.status().as_u16(), answer.text().await.expect("no body"))
     }
 
     /// Submits a job and lets it succeed.
     async fn succeed(&self, name: &str) {
         let spec = conformance::record(name).spec;
-        let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} is new") };
+        let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} is not new") };
         for replica in plan::replicas(&spec) {
             let agent = self.backend.agent(&spec.name, replica).await;
-            timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
+            timeout(DEADLINE, agent.started()).await.expect("the run did not start in time");
             agent.exit(ExitOutcome::Code(0));
         }
         let mut view = job.view.clone();
@@ -91,14 +91,14 @@ fn whole(name: &str, has_ended: bool) -> JobRecord {
         roster: vec![],
         result: JobResult::Cancelled,
         times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
-        generation: Some("1.1".parse().expect("a generation")),
+        generation: Some("1.1".parse().expect("not a generation")),
         replicas: master::driver::initial_view(record).replicas,
     };
     let record = conformance::record(name);
     JobRecord { ended: has_ended.then(|| end(&record)), ..record }
 }
 
-/// Replaces the stored text of a record by these bytes.
+/// Replaces the stored text of a record by `text`.
 fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
     let update = "UPDATE jobs SET record = CAST(?2 AS TEXT) WHERE name = ?1";
     assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("write"), 1);
@@ -107,13 +107,13 @@ fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
 fn open(dir: &Path) -> (SqliteStore, rusqlite::Connection) {
     let path = dir.join("jobs.sqlite");
     let store = SqliteStore::open(&path).expect("open");
-    (store, rusqlite::Connection::open(&path).expect("a second connection"))
+    (store, rusqlite::Connection::open(&path).expect("no second connection"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
+async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
     captured_log::begin();
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let (mut readable, mut unreadable) = (0, vec![]);
     for seed in 0..MUTATIONS {
@@ -135,7 +135,7 @@ async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job()
     assert_eq!(master.jobs.list().len(), readable + 1);
     for name in &unreadable {
         assert_eq!(captured_log::lines(&[&format!("job \\\"{name}\\\" cannot be read")]).len(), 1, "{name}");
-        assert!(master.backend.table(name).borrow().is_empty(), "{name} has no pods");
+        assert!(master.backend.table(name).borrow().is_empty(), "{name} has pods");
     }
     assert_eq!(captured_log::lines(&["driver broke", "job=bad-"]), Vec::<String>::new());
     assert_eq!(captured_log::lines(&["panicked", "job=bad-"]), Vec::<String>::new());
@@ -143,24 +143,24 @@ async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let record = conformance::record("taken");
     let key = JobKey { name: record.spec.name.clone(), uid: record.uid.clone() };
     store.create(record.clone()).await.expect("create");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
-    let replayed = store.watch().await.expect("a watch").recv().await;
-    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the store reports the unreadable record");
+    let replayed = store.watch().await.expect("no watch").recv().await;
+    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the unreadable record is not reported");
     let backend = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&record.spec) {
-        backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("a pod");
+        backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("no pod");
     }
 
     let master = Master::over(&store, backend).await;
     master.succeed("healthy").await;
     let taken = json!({"name": "taken", "strategy": "AllReduce"});
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
-    let problem: Problem = serde_json::from_str(&body).expect("a problem");
+    let problem: Problem = serde_json::from_str(&body).expect("not a problem");
     assert_eq!((status, problem.code), (409, ErrorCode::JobExists));
     let sentence = "the name \"taken\" belongs to a record that cannot be read (missing field `spec` at line 1 \
         column 23): choose another name, or remove the record with client delete taken";
@@ -173,67 +173,67 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     ] {
         assert_eq!(master.ask(method, path, &Value::Null).await.0, expected, "{method} {path}");
     }
-    assert_eq!(master.backend.table(&key.name).borrow().len(), 2, "the pods of the unreadable record stay");
+    assert_eq!(master.backend.table(&key.name).borrow().len(), 2, "pods of the unreadable record were deleted");
 
     assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 202);
-    assert!(master.backend.table(&key.name).borrow().is_empty(), "the delete removes the pods");
+    assert!(master.backend.table(&key.name).borrow().is_empty(), "the delete has left pods");
     assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 404);
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
     assert_eq!(status, 201, "{body}");
-    assert_eq!(serde_json::from_str::<JobView>(&body).expect("a view").name, key.name);
+    assert_eq!(serde_json::from_str::<JobView>(&body).expect("not a view").name, key.name);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let stored = store.create(conformance::record("later")).await.expect("create");
     let text = json!({ "format": FORMAT + 1, "uid": stored.record.uid, "spec": "in another form" }).to_string();
     overwrite(&file, stored.name(), text.as_bytes());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
-    assert!(master.jobs.find(stored.name()).is_none(), "no driver begins");
+    assert!(master.jobs.find(stored.name()).is_none(), "the master has begun a driver");
     for wish in [Wish::Cancel, Wish::Delete] {
-        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("the record has a later format");
+        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("a record of a later format was changed");
         let formats = format!("in format {}; this version knows format {FORMAT}", FORMAT + 1);
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
-    assert_eq!(master.ask("POST", "/v1/jobs", &taken).await.0, 409, "the name is taken");
+    assert_eq!(master.ask("POST", "/v1/jobs", &taken).await.0, 409, "the name of the record is reused");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'later'", [], |row| row.get::<_, String>(0));
-    assert_eq!(after.expect("the record"), text, "the record is as it was");
+    assert_eq!(after.expect("no record"), text, "the record has changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     let spec = conformance::record("handed-over").spec;
-    let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job is new") };
+    let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job was not created") };
     let replicas = plan::replicas(&spec);
     let agent = master.backend.agent(&spec.name, replicas[0]).await;
-    timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
+    timeout(DEADLINE, agent.started()).await.expect("the run did not start in time");
     let text = json!({ "format": FORMAT + 1 }).to_string();
     overwrite(&file, &spec.name, text.as_bytes());
     // When the driver records this failure, it finds the record with the later format.
     agent.exit(ExitOutcome::Code(1));
     let is_waiting = |view: &JobView| view.replicas.iter().any(|replica| replica.reason.is_some());
     let waits = async {
-        // When a new driver replaces the job's driver, its views come through a new channel.
-        while master.jobs.find(&spec.name).expect("the job stays").view.wait_for(is_waiting).await.is_err() {
+        // When a new driver replaces the job's driver, the new driver's views come through a new channel.
+        while master.jobs.find(&spec.name).expect("no such job").view.wait_for(is_waiting).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(DEADLINE, waits).await.expect("the view gives in time the reason why the job waits");
+    timeout(DEADLINE, waits).await.expect("the view does not say in time why the job waits");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
-    assert_eq!(after.expect("the record"), text, "the record is as it was");
-    assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "no pod is deleted");
+    assert_eq!(after.expect("no record"), text, "the record has changed");
+    assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "pods were deleted");
 }
 
 #[test]
 fn a_record_with_unknown_fields_is_read() {
     let record = whole("newer", true);
-    let mut value = serde_json::to_value(&record).expect("JSON");
+    let mut value = serde_json::to_value(&record).expect("not JSON");
     for place in ["", "/spec", "/spec/pod", "/ended", "/ended/times", "/ended/replicas/0"] {
         if let Some(object) = value.pointer_mut(place).and_then(Value::as_object_mut) {
             object.insert("from_the_future".to_owned(), json!([{"a": 1}]));
@@ -245,9 +245,9 @@ fn a_record_with_unknown_fields_is_read() {
 #[test]
 fn the_seeds_of_the_record_fuzzer_are_valid_records() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/record");
-    let name: JobName = "digits".parse().expect("a job's name");
-    for seed in std::fs::read_dir(seeds).expect("a folder").flatten() {
-        let read = JobRecord::read(&name, &std::fs::read(seed.path()).expect("a file"));
+    let name: JobName = "digits".parse().expect("not a job's name");
+    for seed in std::fs::read_dir(seeds).expect("no folder").flatten() {
+        let read = JobRecord::read(&name, &std::fs::read(seed.path()).expect("no file"));
         assert!(read.is_ok(), "{}: {read:?}", seed.path().display());
     }
 }
@@ -256,14 +256,14 @@ fn the_seeds_of_the_record_fuzzer_are_valid_records() {
 fn a_record_with_an_invalid_uid_an_exhausted_epoch_or_another_name_is_refused() {
     let record = whole("digits", true);
     let name = record.spec.name.clone();
-    let read = |record: &JobRecord| JobRecord::read(&name, &serde_json::to_vec(record).expect("JSON"));
+    let read = |record: &JobRecord| JobRecord::read(&name, &serde_json::to_vec(record).expect("not JSON"));
     assert_eq!(read(&record), Ok(record.clone()));
     for uid in ["", "..", "../../etc", "/etc", "a b", &"x".repeat(65)] {
-        let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("an invalid uid");
+        let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("a bad uid was read");
         assert!(matches!(&refused, NotRead::Invalid(reason) if reason.ends_with("is not a uid")), "{refused:?}");
     }
-    let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("an exhausted epoch");
+    let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("a bad epoch was read");
     assert_eq!(refused, NotRead::Invalid("its epoch cannot be raised any more".to_owned()));
-    let refused = read(&whole("letters", true)).expect_err("the record of another job");
+    let refused = read(&whole("letters", true)).expect_err("the record of another job was read");
     assert_eq!(refused, NotRead::Invalid("it is the record of a job named \"letters\"".to_owned()));
 }

@@ -15,7 +15,7 @@ pub(crate) enum Bug {
     PanicInGet,
     /// `update` writes the record even if the version is outdated.
     UpdateIgnoresVersion,
-    /// A user pushes this code just before the first restart is recorded.
+    /// A user pushes this code just before the master records the first restart that counts.
     PushComesFirst(CodeId),
 }
 

@@ -1,5 +1,5 @@
-//! The back end of machines that join passes its conformance suite. It still has its machines after a restart of the
-//! master.
+//! Tests that the back end of machines that join passes its conformance suite, and that machines keep their places when
+//! the master restarts.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::process::harness::built;
 
 fn job() -> JobKey {
-    JobKey { name: "pods".parse().expect("a name"), uid: "uid".to_owned() }
+    JobKey { name: "pods".parse().expect("not a name"), uid: "uid".to_owned() }
 }
 
 /// A job of two workers that this back end admits.
@@ -36,11 +36,12 @@ fn spec() -> JobSpec {
 }
 
 fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 fn open(folder: &Path, key: &AgentKey) -> JoinedBackend {
-    JoinedBackend::open(folder.join("machines"), key.clone(), |known| *known == job()).expect("readable files")
+    JoinedBackend::open(folder.join("machines"), key.clone(), |known| *known == job())
+        .expect("the files cannot be read")
 }
 
 async fn create(backend: &JoinedBackend, index: u32) {
@@ -53,7 +54,7 @@ fn message(boot_id: &str, port: u16) -> JoinRequest {
     JoinRequest {
         boot_id: boot_id.to_owned(),
         address: ([127, 0, 0, 1], port).into(),
-        tensorflow_port: port.try_into().expect("a port"),
+        tensorflow_port: port.try_into().expect("not a port"),
         workers: None,
         lease_seconds: Some(1),
         max_restarts: None,
@@ -64,7 +65,7 @@ fn message(boot_id: &str, port: u16) -> JoinRequest {
 }
 
 async fn join(backend: &JoinedBackend, message: JoinRequest) -> Option<ReplicaId> {
-    backend.join(&job(), message).await.expect("the message is written to disk")
+    backend.join(&job(), message).await.expect("the message was not written to disk")
 }
 
 fn states(backend: &JoinedBackend) -> Vec<(ReplicaId, &'static str)> {
@@ -78,21 +79,21 @@ fn states(backend: &JoinedBackend) -> Vec<(ReplicaId, &'static str)> {
     backend.watch(&job()).borrow().iter().map(|(id, pod)| (*id, name(pod))).collect()
 }
 
-/// Starts an agent, lets it join, waits for its end, and reports its end to the back end.
+/// Starts an agent, lets the agent join, waits until the agent has ended, and reports this end to the back end.
 async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
     let mut agent = Command::new(built("agent"));
     agent.args(["--supervised", "--listen", "127.0.0.1:0", "--token-sha256", &hash, "--", "true"]);
     agent.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let mut child = agent.spawn().expect("the agent starts");
+    let mut child = agent.spawn().expect("the agent does not start");
     let lifeline = child.stdin.take();
-    let stdout = child.stdout.take().expect("a pipe");
-    let address = BufReader::new(stdout).lines().next_line().await.expect("text").expect("an address");
-    let address: std::net::SocketAddr = address.parse().expect("an address");
-    let Ok(AgentAnswer::Status(status)) = agents.status(address, None).await else { panic!("an agent answers") };
+    let stdout = child.stdout.take().expect("no pipe");
+    let address = BufReader::new(stdout).lines().next_line().await.expect("not text").expect("not an address");
+    let address: std::net::SocketAddr = address.parse().expect("not an address");
+    let Ok(AgentAnswer::Status(status)) = agents.status(address, None).await else { panic!("no answer of the agent") };
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let here = JoinRequest { address, ..message(&status.boot_id, PORT.fetch_add(1, Ordering::Relaxed)) };
     join(&backend, here.clone()).await;
-    child.wait().await.expect("the agent ends");
+    child.wait().await.expect("the test cannot wait for the agent");
     drop(lifeline);
     join(&backend, JoinRequest { left: Some(Left::Finished), ..here }).await;
 }
@@ -110,30 +111,30 @@ async fn fleet(backend: JoinedBackend, key: AgentKey) {
                 machines.spawn(machine(backend.clone(), agents.clone(), token.sha256()));
             }
         }
-        table.changed().await.expect("the back end keeps its table");
+        table.changed().await.expect("the back end has dropped the table");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_back_end_of_machines_that_join_conforms() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let pods = open(folder.path(), &key);
     let _fleet = AbortOnDropHandle::new(tokio::spawn(fleet(pods.clone(), key.clone())));
     testkit::conformance::backend::check(&pods, &spec(), "uid", &key).await;
-    let left = std::fs::read_dir(folder.path().join("machines")).expect("the folder").count();
-    assert_eq!(left, 0, "no file of a deleted pod stays");
+    let left = std::fs::read_dir(folder.path().join("machines")).expect("no folder").count();
+    assert_eq!(left, 0, "the number of files of deleted pods");
 }
 
 #[tokio::test]
 async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let first = open(folder.path(), &key);
     create(&first, 0).await;
     create(&first, 1).await;
-    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "the machine gets the lowest place");
+    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "the machine does not get the lowest place");
     assert_eq!(join(&first, message("b", 2)).await, Some(worker(1)));
-    assert_eq!(join(&first, message("c", 3)).await, None, "no place is free");
-    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "a repeated message changes nothing");
+    assert_eq!(join(&first, message("c", 3)).await, None, "a machine gets a place although no place is free");
+    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "a repeated message changes the place");
     assert_eq!(join(&first, JoinRequest { left: Some(Left::Terminated), ..message("b", 2) }).await, None);
     let known = [(worker(0), "runs"), (worker(1), "was ended")];
     assert_eq!(states(&first), known);
@@ -146,13 +147,14 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     second.delete(&job(), worker(1)).await.expect("delete");
     create(&second, 1).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(1)));
-    let another = JoinedBackend::open(folder.path().join("machines"), key, |_| false).expect("readable files");
-    assert_eq!(states(&another), [], "machines of jobs that no longer exist are forgotten");
+    let another =
+        JoinedBackend::open(folder.path().join("machines"), key, |_| false).expect("the files cannot be read");
+    assert_eq!(states(&another), [], "there are machines of a job that no longer exists");
 }
 
 #[tokio::test]
-async fn an_invalid_message_is_skipped_and_its_place_is_free() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let first = open(folder.path(), &key);
     create(&first, 0).await;
     create(&first, 1).await;
@@ -161,7 +163,7 @@ async fn an_invalid_message_is_skipped_and_its_place_is_free() {
     drop(first);
     // An earlier version of Muster accepted port 0.
     let file = folder.path().join("machines/pods.uid/worker-0.json");
-    let text = std::fs::read_to_string(&file).expect("the message");
+    let text = std::fs::read_to_string(&file).expect("no message");
     let earlier = text.replace("\"tensorflow_port\":1", "\"tensorflow_port\":0");
     assert_ne!(earlier, text);
     std::fs::write(&file, earlier).expect("write");
@@ -170,19 +172,19 @@ async fn an_invalid_message_is_skipped_and_its_place_is_free() {
     assert_eq!(states(&second), [(worker(1), "runs")]);
     create(&second, 0).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(0)));
-    assert_eq!(states(&open(folder.path(), &key)), [(worker(0), "runs"), (worker(1), "runs")], "the file is valid");
+    assert_eq!(states(&open(folder.path(), &key)), [(worker(0), "runs"), (worker(1), "runs")], "not both machines");
 }
 
 #[tokio::test]
 async fn a_machine_gets_its_earlier_place_if_that_place_is_free() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for index in 0..3 {
         create(&backend, index).await;
     }
     let back = |boot_id: &str, port: u16| JoinRequest { place: Some(worker(1)), ..message(boot_id, port) };
     assert_eq!(join(&backend, back("a", 1)).await, Some(worker(1)));
-    assert_eq!(join(&backend, back("b", 2)).await, Some(worker(0)), "another machine has worker-1");
+    assert_eq!(join(&backend, back("b", 2)).await, Some(worker(0)), "not the lowest free place");
     // The first agent was killed, and then started again at the same port.
     assert_eq!(join(&backend, message("c", 1)).await, Some(worker(2)));
     assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "was ended"), (worker(2), "runs")]);
@@ -190,7 +192,7 @@ async fn a_machine_gets_its_earlier_place_if_that_place_is_free() {
 
 #[tokio::test(start_paused = true)]
 async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_script_must_be_dead() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for (index, port) in [(0, 1), (1, 2)] {
         create(&backend, index).await;
@@ -200,9 +202,9 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
     let driver = backend.watch(&job());
     backend.delete_all(&job()).await.expect("delete");
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "runs")], "the driver may still renew the lease");
-    assert_eq!(join(&backend, message("0", 1)).await, None, "the machine of worker-0 has to leave");
-    backend.delete_unconfirmed(&job(), worker(0)).await.expect("the driver knows that the script is dead");
+    assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "runs")], "a place became free too early");
+    assert_eq!(join(&backend, message("0", 1)).await, None, "a machine whose pod was deleted still has its place");
+    backend.delete_unconfirmed(&job(), worker(0)).await.expect("the pod was not deleted");
     assert_eq!(states(&backend), [(worker(1), "runs")]);
 
     drop(driver);
@@ -211,17 +213,17 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
         assert!(began.elapsed() < Duration::from_secs(60), "the place of worker-1 is not free: {:?}", states(&backend));
         sleep(Duration::from_millis(10)).await;
     }
-    assert!(began.elapsed() >= Duration::from_secs(3), "a script may live for three leases");
+    assert!(began.elapsed() >= Duration::from_secs(3), "the place was free before the script had to be dead");
     assert_eq!(states(&backend), []);
 }
 
 #[tokio::test]
 async fn a_machine_has_no_place_if_its_message_cannot_be_written() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     create(&backend, 0).await;
     std::fs::write(folder.path().join("machines"), "a file instead of the folder").expect("write");
-    backend.join(&job(), message("a", 1)).await.expect_err("the message cannot be written");
+    backend.join(&job(), message("a", 1)).await.expect_err("a message that cannot be written is accepted");
     assert_eq!(states(&backend), [(worker(0), "waits")]);
     std::fs::remove_file(folder.path().join("machines")).expect("remove");
     assert_eq!(join(&backend, message("a", 1)).await, Some(worker(0)));
@@ -229,7 +231,7 @@ async fn a_machine_has_no_place_if_its_message_cannot_be_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_that_join_at_once_get_different_places() {
-    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for index in 0..8 {
         create(&backend, index).await;

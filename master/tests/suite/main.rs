@@ -1,4 +1,5 @@
-//! All tests of the master, in one program. Linking takes most of the build time of tests, so it happens only once.
+//! All tests of the master, in one program. Linking takes most of the build time of tests, so all tests are
+//! linked only once.
 
 mod captured_log;
 mod chaos;

@@ -16,7 +16,7 @@ use testkit::fake::Written;
 
 use crate::chaos::evidence::{Evidence, Left, Mishaps, PodLife};
 
-/// How long after a takeover the last messages of the earlier master may still arrive.
+/// How long after a takeover agents may still receive messages of the earlier master.
 const UNDERWAY: Duration = Duration::from_secs(1);
 
 /// The broken promises, each as a sentence.
@@ -78,7 +78,7 @@ fn versions(evidence: &Evidence) -> impl Iterator<Item = (Instant, &JobRecord)> 
     })
 }
 
-/// No accepted submission is lost. A name belongs to one job. Each change of the record follows the rules.
+/// No accepted submission is lost. A name belongs to one job. [`broken_promises`] accepts each change of the record.
 fn records(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     let mut current: Option<&JobRecord> = None;
@@ -101,12 +101,12 @@ fn records(evidence: &Evidence) -> Vec<String> {
     let lost = evidence.answers.accepted.iter().filter(|uid| !uids.contains(uid.as_str()));
     found.extend(lost.map(|uid| format!("the accepted job {uid} was never on record")));
     if uids.len() != 1 {
-        found.push(format!("one job was submitted, and {} were on record", uids.len()));
+        found.push(format!("one job was submitted, but {} jobs were on record", uids.len()));
     }
     found
 }
 
-/// Each failed start is counted exactly once, and the restarts stay within the budget.
+/// Each failed start is on record exactly once, and the restarts that count stay within the budget.
 fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let Some((_, last)) = versions(evidence).last() else { return vec![] };
     let mut found = vec![];
@@ -115,8 +115,10 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     for generation in restarts.failed_starts.iter().filter_map(|start| start.generation) {
         *failed.entry(generation).or_default() += 1;
     }
-    found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
-    // If a master is replaced during a launch, only some replicas run. Such a start need not be on record.
+    found.extend(
+        failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} is on record twice")),
+    );
+    // If a master is replaced during a launch, only some replicas may run. This start need not be on record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
@@ -165,7 +167,7 @@ fn pods(pods: &[PodLife]) -> Vec<String> {
     pods.iter().enumerate().filter_map(overlap).collect()
 }
 
-/// An agent accepts each generation once and in order, and starts exec.py at most once for each.
+/// An agent accepts the generations in order, each at most once. It starts exec.py at most once for each generation.
 fn agent(pod: &PodLife) -> Vec<String> {
     let (mut found, mut newest, mut started) = (vec![], None, BTreeSet::new());
     for (_, event) in &pod.journal {
@@ -190,8 +192,8 @@ fn agent(pod: &PodLife) -> Vec<String> {
     found
 }
 
-/// In each start, no replica runs before all replicas have their environment. All environments have the same cluster.
-/// When a run begins, no run of an older start is alive.
+/// In each start, no member runs before all members have their environment. All members have the same cluster and code,
+/// and distinct seats. When a run begins, no run of an older start is alive.
 fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let mut found = vec![];
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).collect();
@@ -201,7 +203,7 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         let all: BTreeSet<ReplicaId> = evidence.replicas.iter().copied().collect();
         let has_members = if evidence.is_elastic { named.len() + 1 >= all.len() } else { named == all };
         if !has_members || members.len() != named.len() {
-            found.push(format!("start {generation} has the members {named:?}"));
+            found.push(format!("start {generation} has the wrong members: {named:?}"));
         }
         found.extend(members.iter().flat_map(|Configured { replica, env, .. }| {
             let index = (!evidence.is_elastic).then_some(replica.index);
@@ -221,7 +223,7 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         }
         let first = runs.iter().filter(|run| run.generation == generation).map(|run| run.started).min();
         if members.iter().any(|one| first < Some(one.at)) {
-            found.push(format!("a replica runs in start {generation} before all members have its environment"));
+            found.push(format!("a replica runs in start {generation} before all its members are configured"));
         }
     }
     for run in runs {
@@ -260,7 +262,8 @@ fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = C
     })
 }
 
-/// An environment has its replica's index, the generation, and a distinct address for each member.
+/// An environment has the generation and a distinct address for each member. In a fixed job, it also has the index of
+/// its replica.
 fn environment(
     (replica, index): (ReplicaId, Option<u32>),
     (generation, members): (Generation, usize),
@@ -300,7 +303,8 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// The recorded result agrees with the outcome of the last start, and with the result that the client was shown.
+/// The recorded result agrees with the outcome of the last start, and with the result that the client was shown. The
+/// last start has the recorded code.
 fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let Some((_, last)) = versions(evidence).last() else { return vec![] };
     let mut found = vec![];

@@ -16,18 +16,19 @@ use crate::chaos::place::{BUDGET, Place, kept_output};
 pub(crate) struct Evidence {
     /// All replicas of the job.
     pub(crate) replicas: Vec<ReplicaId>,
-    /// Whether the job is elastic. A start may then have fewer members, and an eviction is not on record.
+    /// Whether the job is elastic. If so, a start may have one member less, and the record contains no evictions.
     pub(crate) is_elastic: bool,
     /// The job's `max_restarts`.
     pub(crate) budget: u32,
     /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
-    /// How many pods exist although the master got an error, because the answer was lost. The master replaces these
-    /// pods. If the other pods already run when the error comes, the gang also restarts. This restart is not counted.
+    /// How many pods were created although the master got an error, because the answer was lost. The master replaces
+    /// these pods. If the other pods already run when the error comes, the gang also restarts. This restart is not
+    /// counted.
     pub(crate) unconfirmed_pods: u32,
-    /// Whether two masters drove the job for a moment. Late messages of the first master may then still have an effect.
-    /// An agent that the second master has not yet contacted may accept an environment. A newer pod of the same name
-    /// may end.
+    /// Whether two masters drove the job at the same time. If so, late messages of the first master may have an effect:
+    /// an agent that the second master has not yet contacted may accept an environment of the first master. A late
+    /// delete may end a newer pod of the same name.
     pub(crate) is_overlapping: bool,
     /// The answers to the client.
     pub(crate) answers: Answers,
@@ -67,7 +68,7 @@ pub(crate) struct PodLife {
     pub(crate) ended: Option<Instant>,
     /// When the back end stopped listing the pod.
     pub(crate) deleted: Option<Instant>,
-    /// What its agent did.
+    /// What the pod's agent did.
     pub(crate) journal: Vec<(Instant, AgentEvent)>,
 }
 
@@ -136,7 +137,8 @@ impl Evidence {
         lines.sort();
         let Some(begin) = lines.first().map(|(at, _)| *at) else { return String::new() };
         lines.iter().fold(String::new(), |mut text, (at, line)| {
-            writeln!(text, "    {:>9.3} ms {line}", (*at - begin).as_secs_f64() * 1000.0).expect("a String takes all");
+            writeln!(text, "    {:>9.3} ms {line}", (*at - begin).as_secs_f64() * 1000.0)
+                .expect("a String never fails");
             text
         })
     }

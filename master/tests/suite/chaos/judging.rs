@@ -1,4 +1,4 @@
-//! Tests of the checker. The checker must find violations in evidence that a test has changed, and in a run over a
+//! Tests of the checker. The checker must find violations in evidence that a test has changed, and in a run with a
 //! store that ignores versions.
 
 use std::sync::Arc;
@@ -26,12 +26,12 @@ fn last_record(evidence: &mut Evidence) -> &mut JobRecord {
         Written::Record(stored) => Some(&mut stored.record),
         Written::Nothing(_) => None,
     });
-    last.expect("there was a record")
+    last.expect("there was no record")
 }
 
 /// The first event of a pod's agent that passes `test`.
 fn event(evidence: &mut Evidence, pod: usize, test: impl Fn(&AgentEvent) -> bool) -> &mut (Instant, AgentEvent) {
-    evidence.pods[pod].journal.iter_mut().find(|(_, event)| test(event)).expect("there is such an event")
+    evidence.pods[pod].journal.iter_mut().find(|(_, event)| test(event)).expect("there is no such event")
 }
 
 fn is_config(event: &AgentEvent) -> bool {
@@ -40,15 +40,15 @@ fn is_config(event: &AgentEvent) -> bool {
 
 const TAMPERINGS: [Tampering; 19] = [
     ("was never on record", |evidence| evidence.answers.accepted.push("lost".to_owned())),
-    ("2 were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
+    ("2 jobs were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("two jobs have one name", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("without a wish to delete it", |evidence| last_record(evidence).wish = Wish::Cancel),
     ("the epoch rose by more than one", |evidence| last_record(evidence).epoch += 2),
     ("from a master that began later", |evidence| last_record(evidence).holder = "master-0".to_owned()),
     ("the recorded end of the job has changed", |evidence| {
-        last_record(evidence).ended.as_mut().expect("the job has ended").result = JobResult::Cancelled;
+        last_record(evidence).ended.as_mut().expect("the job has not ended").result = JobResult::Cancelled;
     }),
-    ("start 1.1 failed twice", |evidence| {
+    ("start 1.1 is on record twice", |evidence| {
         let failed = &mut last_record(evidence).restarts.failed_starts;
         failed.extend(failed.clone());
     }),
@@ -56,7 +56,7 @@ const TAMPERINGS: [Tampering; 19] = [
     ("exceed the budget of 2", |evidence| last_record(evidence).restarts.counted = 3),
     ("expected (1, 0..=0)", |evidence| last_record(evidence).restarts.uncounted = 1),
     ("two live pods for worker-0", |evidence| {
-        let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("worker-0 had a pod").clone();
+        let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("worker-0 had no pod").clone();
         evidence.pods.push(twin);
     }),
     ("runs in start 1.1 twice", |evidence| {
@@ -65,14 +65,14 @@ const TAMPERINGS: [Tampering; 19] = [
     }),
     ("is configured for start 1.2 after", |evidence| {
         let again = evidence.pods[0].journal.iter().rev().find(|(_, event)| is_config(event)).cloned();
-        evidence.pods[0].journal.push(again.expect("the agent was configured"));
+        evidence.pods[0].journal.push(again.expect("the agent was not configured"));
     }),
     ("see different clusters", |evidence| {
         if let (_, AgentEvent::Configured(_, env, _)) = event(evidence, 0, is_config) {
             env["TF_CONFIG"]["cluster"]["worker"][0] = "192.0.2.1:1".into();
         }
     }),
-    ("before all members have its environment", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
+    ("before all its members are configured", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
     ("still runs in start 1.1", |evidence| {
         let is_end = |event: &AgentEvent| matches!(event, AgentEvent::Ended { .. });
         event(evidence, 0, is_end).0 += Duration::from_secs(9);
@@ -88,7 +88,7 @@ const TAMPERINGS: [Tampering; 19] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_checker_finds_each_broken_promise() {
+async fn the_checker_finds_the_violation_in_each_tampered_evidence() {
     let faultless = Play { scenario: Scenario::Completes, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await.evidence;
     assert_eq!(violations(&faultless), Vec::<String>::new());
     for (sentence, tamper) in TAMPERINGS {
@@ -99,11 +99,11 @@ async fn the_checker_finds_each_broken_promise() {
     }
 }
 
-/// The deadline of a run over a store that ignores versions. The masters of such a run may never finish.
+/// The deadline of a run with a store that ignores versions. The masters of such a run may never finish.
 const LONG_ENOUGH: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_checker_finds_violations_in_a_run_over_a_store_that_ignores_versions() {
+async fn the_checker_finds_violations_in_a_run_with_a_store_that_ignores_versions() {
     let strike = Strike { point: Point::Before(Deed::MakeUp), fault: Fault::Freeze, passing: 1 };
     let play = Play { scenario: Scenario::Completes, strikes: vec![strike], thaw: Thaw::AtTheEnd };
     let faulty = |store| FaultyStore { store, bug: Bug::UpdateIgnoresVersion };
@@ -111,5 +111,5 @@ async fn the_checker_finds_violations_in_a_run_over_a_store_that_ignores_version
     let says = |sentence: &str| violations.iter().any(|one| one.contains(sentence));
     assert!(says("a master that was replaced has changed the record"), "{violations:#?}");
     assert!(says("the recorded end of the job has changed"), "{violations:#?}");
-    assert_eq!(play.run().await.violations, Vec::<String>::new(), "the same run over a correct store");
+    assert_eq!(play.run().await.violations, Vec::<String>::new(), "violations in the same run with a correct store");
 }

@@ -10,7 +10,7 @@ use testkit::chaos::{Deed, Fault, Point, Strike};
 use crate::chaos::place::Scenario;
 use crate::chaos::play::{Play, Played, Thaw};
 
-/// How many runs are played at the same time. A run mostly waits.
+/// How many runs other than long stalls are played at the same time. A run mostly waits.
 const AT_ONCE: usize = 24;
 /// How many long stalls are played at the same time. Each stall waits for half a minute.
 const STALLS_AT_ONCE: usize = 96;
@@ -30,20 +30,22 @@ pub(crate) enum Kind {
     MixedPair,
 }
 
-/// Every fault at every point in every scenario, when a master passes the point for the `passing`-th time.
+/// A run for every scenario, every point in it, and every fault that can strike there. The fault strikes when a master
+/// passes the point for the `passing`-th time.
 pub(crate) fn single_faults(passing: u32) -> Vec<(Kind, Play)> {
     faults().flat_map(|at| single_fault(at, passing).map(move |play| (Kind::Single(at.1), play))).collect()
 }
 
-/// A freeze at every point. The master thaws when its successor holds the job, so that two masters drive the job.
+/// A freeze at every point, in every scenario with this point. The master thaws when its successor holds the job, so
+/// that two masters drive the job.
 pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
     let freezes = faults().filter(|(_, fault)| *fault == Fault::Freeze);
     let at_once = |play| (Kind::Overlap, Play { thaw: Thaw::AtOnce, ..play });
     freezes.flat_map(|at| single_fault(at, passing).map(at_once)).collect()
 }
 
-/// Two runs for every point and scenario. The first run freezes the whole master at the point, and the second run
-/// delays only the action. The freeze and the delay last longer than every timeout.
+/// Two runs for every scenario and every point in it. The first run freezes the whole master at the point, and the
+/// second run delays only the action. The freeze and the delay last longer than every timeout.
 pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
     let stalls = faults().filter(|(_, fault)| matches!(fault, Fault::Freeze | Fault::Delay));
     let late = |play| (Kind::LongStall, Play { thaw: Thaw::Late, ..play });
@@ -109,7 +111,7 @@ impl fmt::Display for Kind {
 #[derive(Debug, Default)]
 struct Count {
     all: usize,
-    /// Runs in which a strike did not happen, because no master passed its point often enough.
+    /// Runs in which a strike did not happen, because no master passed the strike's point often enough.
     unreached: usize,
 }
 

@@ -25,7 +25,7 @@ async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
     // `Evicted` and `Elastic` reach every point that is not about code. This test plays all faults of these two
-    // scenarios, all faults about code, and one in eight of the other faults. `make chaos` plays all faults.
+    // scenarios, all faults about code, one in eight of the other faults, and one in thirty of the pairs of crashes.
     let mut index = 0;
     plays.retain(|(_, play)| {
         index += 1;

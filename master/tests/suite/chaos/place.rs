@@ -104,32 +104,32 @@ pub(crate) struct Place {
     pub(crate) logs: TempDir,
     /// The code that jobs bring.
     code: TempDir,
-    /// Whether a start has trained.
+    /// Whether the script has trained in any start.
     has_trained: watch::Sender<bool>,
 }
 
 impl Place {
     /// A place without pods and records. `seen` may wrap the store for the masters.
     pub(crate) fn new(scenario: Scenario, seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Self {
-        let code = tempfile::tempdir().expect("a folder");
+        let code = tempfile::tempdir().expect("no folder");
         let is_pushed = scenario == Scenario::Pushed;
         let on_failure = if is_pushed { OnFailure::Wait } else { OnFailure::Restart };
         let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, on_failure, ..RunPolicy::default() };
         let request = JobRequest {
             code: is_pushed.then(|| keep(&code_below(code.path()))),
-            script: is_pushed.then(|| "train.py".parse().expect("a script")),
+            script: is_pushed.then(|| "train.py".parse().expect("not a script")),
             worker_num: Some(WORKERS),
             worker_min: scenario.is_elastic().then_some(WORKERS - 1),
             run_policy,
-            ..JobRequest::new("struck".parse().expect("a job's name"), Strategy::AllReduce)
+            ..JobRequest::new("struck".parse().expect("not a job's name"), Strategy::AllReduce)
         };
         let store = FakeStore::default();
         Self {
-            spec: JobSpec::try_from(request).expect("a valid request"),
+            spec: JobSpec::try_from(request).expect("an invalid request"),
             backend: FakeBackend::new(Arrival::AtOnce),
             seen_store: seen(store.clone()),
             store,
-            logs: tempfile::tempdir().expect("a folder"),
+            logs: tempfile::tempdir().expect("no folder"),
             code,
             has_trained: watch::Sender::new(false),
         }
@@ -139,7 +139,7 @@ impl Place {
         (0..WORKERS).map(worker).collect()
     }
 
-    /// Starts a master that stores its output in `folder`. The `strikes` will hit this master.
+    /// Starts a master that stores the output of pods in `folder`. The `strikes` hit this master.
     pub(crate) fn master(&self, boot_id: &str, folder: &str, strikes: Vec<Strike>) -> Arc<Master> {
         let chaos = Chaos::new(strikes);
         let context = Context {
@@ -166,7 +166,7 @@ impl Place {
         let mut ticks = ticks();
         loop {
             ticks.tick().await;
-            let now = self.store.get(&self.spec.name).await.expect("a store in memory answers");
+            let now = self.store.get(&self.spec.name).await.expect("the store in memory failed");
             if now.is_none_or(|now| now.record.holder == boot_id || now.record.ended.is_some()) {
                 return;
             }
@@ -193,7 +193,7 @@ impl Place {
     }
 
     /// Simulates the training script in every start, forever. As in TensorFlow, training begins when all replicas run.
-    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until a cancel.
+    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until the client cancels.
     pub(crate) async fn train(&self, scenario: Scenario) {
         let (mut mishaps, mut decided, mut ticks) = (scenario.mishaps(), BTreeSet::new(), ticks());
         loop {
@@ -212,7 +212,7 @@ impl Place {
         }
     }
 
-    /// Waits until a start has trained. The mishap of this start is then no longer in the queue.
+    /// Waits until the script has trained in any start. [`Self::train`] has then decided how this start ends.
     pub(crate) async fn trains(&self) {
         self.has_trained.subscribe().wait_for(|has_trained| *has_trained).await.expect("the sender lives in the place");
     }
@@ -253,7 +253,7 @@ impl Master {
 }
 
 fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 /// The poll interval for state that cannot be watched.
@@ -264,9 +264,9 @@ pub(crate) fn ticks() -> Interval {
     ticks
 }
 
-/// How many files and folders of output the masters still have.
+/// How many files and folders of output the masters have not removed.
 pub(crate) fn kept_output(logs: &TempDir) -> usize {
-    let folders = std::fs::read_dir(logs.path()).expect("the folder of logs exists").flatten();
+    let folders = std::fs::read_dir(logs.path()).expect("the folder of logs does not exist").flatten();
     folders.map(|folder| entries_below(&folder.path())).sum()
 }
 

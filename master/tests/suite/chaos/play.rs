@@ -18,11 +18,11 @@ use crate::chaos::evidence::{Answers, Evidence};
 use crate::chaos::place::{Master, Place, Scenario, ticks};
 use crate::service::delivering::keep_files;
 
-/// How long a run may take. With [`Thaw::Late`], [`LONG`] is added. The longest single wait of a run is 15 s, for a pod
-/// that ends late.
+/// How long a run may take. With [`Thaw::Late`], [`LONG`] is added. Apart from that, the longest wait is 15 s, for a
+/// pod that ends late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The minimum time that a freeze or a delay lasts with [`Thaw::Late`]. It is longer than any timeout.
+/// The minimum time that a freeze or a delay lasts with [`Thaw::Late`]. It is longer than any timeout of a master.
 const LONG: Duration = Duration::from_secs(31);
 
 /// How long the masters may take to remove the job's output.
@@ -60,7 +60,7 @@ pub(crate) struct Played {
 }
 
 impl Play {
-    /// Plays the run over a correct store.
+    /// Plays the run with a correct store.
     pub(crate) async fn run(self) -> Played {
         let deadline = if self.thaw == Thaw::Late { DEADLINE + LONG } else { DEADLINE };
         self.run_over(deadline, |store| Arc::new(store)).await
@@ -86,7 +86,7 @@ impl Play {
             u32::try_from(self.strikes[..struck].iter().filter(is_unconfirmed).count()).expect("a run has few strikes");
         let mut violations = checker::violations(&evidence);
         if done.is_err() {
-            violations.insert(0, format!("not done in {deadline:?}"));
+            violations.insert(0, format!("the run did not finish in {deadline:?}"));
         }
         Played { play: self, struck, took: began.elapsed(), violations, evidence }
     }
@@ -204,7 +204,7 @@ impl Stage {
         self.wish(Wish::Delete).await;
         self.ask(async |jobs| {
             let is_gone = jobs.find(&spec.name).is_none();
-            let record = self.place.store.get(&spec.name).await.expect("a store in memory answers");
+            let record = self.place.store.get(&spec.name).await.expect("the store in memory failed");
             (is_gone && record.is_none()).then_some(())
         })
         .await;
@@ -212,7 +212,7 @@ impl Stage {
         let master = self.current.borrow().clone();
         master.chaos.undelayed().await;
         self.place.quiet().await;
-        // A master that has just thawed learns of the delete last, and removes its output only then.
+        // A master that has just thawed learns of the delete last. Only then does it remove the output in its folder.
         let _ = timeout(CLEANUP, self.place.cleared()).await;
     }
 

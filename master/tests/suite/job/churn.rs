@@ -1,4 +1,5 @@
-//! An elastic job keeps its promises while its workers come and go in random order, under one or several masters.
+//! Random events happen to an elastic job, under one or several masters. The tests check each start, and that the job
+//! runs in the end.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,10 +20,11 @@ use protocol::lease::{Lease, Standing};
 
 use crate::job::support::{cases, with_restarts};
 
-/// The number of places. It is larger than the first maximum, so that a job can grow.
+/// The number of places. It is larger than the first maximum of workers, so that a job can grow.
 const PLACES: u32 = 16;
 
-/// An event between two observations of the master. The number chooses one of the pods to which the event can happen.
+/// An event between two observations of the master. If the event happens to one pod, the number chooses the
+/// pod among those to which the event can happen.
 #[derive(Debug, Clone)]
 enum Happening {
     /// A requested pod runs, and its agent answers.
@@ -33,11 +35,11 @@ enum Happening {
     Evicted(u8),
     /// An agent is killed.
     Killed(u8),
-    /// A script fails by itself.
+    /// A script fails while its gang is not being stopped.
     Fails(u8),
-    /// A script fails because its gang is being stopped.
+    /// A script fails while its gang is being stopped.
     FailsAmidStop(u8),
-    /// A user changes the number of workers.
+    /// A user changes the range of workers. The numbers determine its minimum and its maximum.
     Scaled(u8, u8),
     /// A user pushes new code.
     Pushed,
@@ -49,7 +51,7 @@ enum Happening {
     TakenOver,
     /// The network of an agent breaks.
     CutOff(u8),
-    /// The network of an agent works again before its lease has lapsed.
+    /// The network of an agent works again before the agent's lease has lapsed.
     Reconnected(u8),
 }
 
@@ -83,9 +85,9 @@ fn any_happening_with_cuts() -> impl Strategy<Value = Happening> {
 struct Cut {
     /// When the agent and its master last exchanged a message. The agent computes its fence from this time.
     fence_from: Duration,
-    /// When the current master last received a message of the agent, or when this master began.
+    /// When the current master last received a message from the agent, or when this master began.
     heard: Duration,
-    /// The agent's last status. A new master receives this status when the network works again.
+    /// The agent's status when the network broke. The master receives it when the network works again.
     hidden: Option<RunStatus>,
 }
 
@@ -192,7 +194,7 @@ struct World {
     phase: JobPhase,
     restarts: Restarts,
     newest_failed: Option<Generation>,
-    /// The failed start after which the job waits for new code, on record.
+    /// The record of the failed start after which the job waits for new code.
     halted: Option<Halt>,
     epoch: u32,
     now: Duration,
@@ -235,7 +237,7 @@ impl World {
     }
 
     fn elastic(&self) -> Elastic {
-        self.policy.elastic.expect("the job is elastic")
+        self.policy.elastic.expect("the job is not elastic")
     }
 
     fn gang(&self) -> Gang {
@@ -258,7 +260,7 @@ impl World {
             self.places.iter_mut().for_each(|place| place.pass_time(lease, now));
         }
         for looks in 0.. {
-            assert!(looks < 50, "the phase changes forever: {:?}", self.phase);
+            assert!(looks < 50, "the phase still changes after 50 steps: {:?}", self.phase);
             let gang = self.gang();
             let seen =
                 Seen { gang: &gang, policy: &self.policy, restarts: &self.restarts, epoch: self.epoch, now: self.now };
@@ -281,7 +283,7 @@ impl World {
 
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
         let has_ended = matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. });
-        assert!(!has_ended, "the job must not end: {after:?} of {gang:?}");
+        assert!(!has_ended, "the job has ended: {after:?} of {gang:?}");
         if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
             // A run of a cut-off agent may still be alive, even after the end of its start is on record. The job's next
             // start waits until this run must be dead or its pod is deleted.
@@ -384,25 +386,25 @@ impl World {
     /// Checks the promises that hold at each start, and stores the new start.
     fn check_roster(&mut self, generation: Generation, members: &[ReplicaId]) {
         let Workers { min, max } = self.elastic().workers;
-        assert!(Some(generation) > self.newest, "start {generation} follows start {:?}", self.newest);
+        assert!(Some(generation) > self.newest, "start {generation} is not newer than start {:?}", self.newest);
         let has_new_code = self.halted.as_ref().is_none_or(|halt| halt.has_new_code(&self.policy));
-        assert!(has_new_code, "{generation} repeats the failed code: {:?}", self.halted);
+        assert!(has_new_code, "start {generation} runs the code that failed: {:?}", self.halted);
         assert!(
-            (min..=max).contains(&u32::try_from(members.len()).expect("a small number")),
+            (min..=max).contains(&u32::try_from(members.len()).expect("too large a number")),
             "{} members, but the range is {min} to {max}",
             members.len()
         );
         for place in &self.places {
-            assert_eq!(place.runs, None, "{} still runs when {generation} begins", place.id);
+            assert_eq!(place.runs, None, "{} still runs when start {generation} begins", place.id);
         }
         let survivors = |roster: &[ReplicaId], other: &[ReplicaId]| -> Vec<ReplicaId> {
             roster.iter().filter(|id| other.contains(id)).copied().collect()
         };
-        // A replica whose pod was replaced is a newcomer.
+        // A replica whose pod was replaced is not a survivor.
         let known: Vec<ReplicaId> =
             self.places.iter().filter(|place| place.seen.enrolment().is_some()).map(|place| place.id).collect();
         let before = survivors(&survivors(&self.roster, &known), members);
-        assert_eq!(&members[..before.len()], before, "survivors keep their order: {:?}", self.roster);
+        assert_eq!(&members[..before.len()], before, "survivors have changed their order: {:?}", self.roster);
         (self.roster, self.newest, self.was_launched) = (members.to_vec(), Some(generation), false);
     }
 
@@ -547,7 +549,7 @@ fn arrive(place: &mut Place) {
     if !matches!(place.seen.pod, Some(PodState::Pending { .. })) {
         return;
     }
-    let port = u16::try_from(20_000 + place.id.index).expect("a port");
+    let port = u16::try_from(20_000 + place.id.index).expect("not a port");
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     place.seen.pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
     let features = Features { seats: true, ..Features::default() };
@@ -588,15 +590,15 @@ fn check(lease: Option<Lease>, waits_for_code: bool, happenings: &[Happening]) {
     world.policy.is_suspended = false;
     assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
     let Workers { min, max } = world.elastic().workers;
-    let members = u32::try_from(world.gang().members().count()).expect("a small number");
-    assert_eq!(members, max, "a job of {min} to {max} workers runs with the maximum in the end: {:?}", world.phase);
+    let members = u32::try_from(world.gang().members().count()).expect("too large a number");
+    assert_eq!(members, max, "a job of {min} to {max} workers does not reach the maximum: {:?}", world.phase);
 }
 
 proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn a_job_whose_workers_change_starts_one_gang_at_a_time_in_order_and_runs_in_the_end(
+    fn an_elastic_job_starts_a_gang_only_after_all_earlier_runs_are_dead_and_runs_in_the_end(
         happenings in vec(any_happening(), 0..200), waits_for_code in any::<bool>()
     ) {
         check(None, waits_for_code, &happenings);
@@ -615,14 +617,14 @@ proptest! {
 }
 
 #[test]
-fn a_suspended_job_with_an_unreachable_agent_runs_again_after_a_takeover() {
+fn a_job_that_was_suspended_with_an_unreachable_agent_runs_after_a_takeover_and_a_resume() {
     use Happening::{Arrives, CutOff, Heeds, Scaled, Suspended, TakenOver, Waits};
     let happenings = [Scaled(0, 0), Arrives(0), Heeds(0), Heeds(0), CutOff(0), Suspended(true), Waits(5000), TakenOver];
     check(Some(Lease::new(Duration::from_secs(5))), false, &happenings);
 }
 
 #[test]
-fn workers_that_join_in_one_window_cause_only_one_start() {
+fn workers_that_arrive_at_the_same_time_cause_only_one_start() {
     let mut world = World::new(None);
     world.look();
     for place in &mut world.places {

@@ -1,4 +1,5 @@
-//! Elastic jobs: when a start waits, and when it does not. Also gangs of any job that are stopped for new code.
+//! Tests of elastic jobs: how a new master continues, and when the next start waits. Also the takeover of a fixed gang
+//! that was being stopped for new code.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -76,16 +77,16 @@ fn roster(actions: &[Action]) -> Option<&Roster> {
 }
 
 #[test]
-fn a_new_master_does_not_call_a_job_successful_before_all_members_are_known() {
+fn a_new_master_does_not_take_a_job_as_successful_before_it_has_observed_all_members() {
     let done = |seat| member(seat, RunState::Exited, Some(exit(0, 1)));
     let (phase, _) = look(&[found(running_pod()), done(1), done(2)]);
-    assert_eq!(phase, pending(), "worker-0 may still train");
+    assert_eq!(phase, pending(), "the phase has changed although worker-0 may still train");
     let (phase, _) = look(&[done(0), done(1), done(2)]);
     assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
 }
 
 #[test]
-fn a_new_master_continues_a_launch_and_keeps_a_member_whose_acknowledgement_arrives_later() {
+fn a_new_master_continues_a_launch_and_keeps_a_member_that_confirms_its_start_later() {
     let mut workers = [0, 1].map(|seat| member(seat, RunState::Running, None)).to_vec();
     workers.push(member(2, RunState::Configured, None));
     let (phase, _) = look(&workers);
@@ -130,7 +131,7 @@ fn a_surplus_pod_whose_agent_has_failed_is_deleted() {
 }
 
 #[test]
-fn a_gang_that_an_earlier_master_was_stopping_starts_again_without_a_failure() {
+fn a_gang_that_an_earlier_master_was_stopping_is_not_recorded_as_failed() {
     let halted = |seat| member(seat, RunState::Exited, Some(stopped(1)));
     let (phase, actions) = look(&[halted(0), halted(1), halted(2)]);
     assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
@@ -138,7 +139,7 @@ fn a_gang_that_an_earlier_master_was_stopping_starts_again_without_a_failure() {
 }
 
 #[test]
-fn a_fixed_gang_that_an_earlier_master_was_stopping_for_new_code_starts_again_without_a_failure() {
+fn a_fixed_gang_that_an_earlier_master_was_stopping_has_failed_if_no_new_code_was_pushed() {
     let halted = |seat: u32| {
         let seen = member(seat, RunState::Exited, Some(stopped(1)));
         Member::of(id(&format!("worker-{seat}")), &seen, None)
@@ -159,8 +160,8 @@ fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
     let mut killed = member(1, RunState::Running, None);
     killed.pod = Some(PodState::Terminated { exit: None, reason: "its agent was killed".to_owned() });
     let gang = gang(&[left(0), killed, left(2)], None);
-    let first = gang.first_failure().expect("a failure");
-    assert_eq!(first.replica(), Some(id("worker-0")), "the exit of worker-0 is reported first");
+    let first = gang.first_failure().expect("no failure");
+    assert_eq!(first.replica(), Some(id("worker-0")), "the first failure is not the exit of worker-0");
     assert_eq!(gang.cause(first).replica(), Some(id("worker-1")));
 }
 

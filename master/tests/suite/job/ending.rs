@@ -1,4 +1,4 @@
-//! When a job succeeds, and the phases from the decided end to the finished job.
+//! Tests when a job has succeeded, and the phases from the decision to end it until it is finished.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn succeeded() -> (JobPhase, Vec<Action>) {
     (stopping(Ending::Succeeded), stop_with(POLICY.stop_grace))
 }
 
-/// One step that observes the gang, under the rule that `decider` decides.
+/// One step that observes the gang of a job whose success depends only on `decider`.
 fn look_where_one_decides(decider: &str, gang: &Gang) -> (JobPhase, Vec<Action>) {
     let policy = Policy { success: SuccessRule::Decider(id(decider)), ..POLICY };
     step(running(), JobEvent::Observed, seen(gang, &policy, SOON))
@@ -47,7 +47,7 @@ fn all_reduce_succeeds_when_every_replica_that_trains_has_succeeded() {
     for slow in ["chief-0", "worker-0", "worker-1"] {
         let members = ["chief-0", "worker-0", "worker-1"];
         let seen = gang(&members.map(|name| (name, if name == slow { Running(FIRST) } else { well() })));
-        assert_eq!(look(running(), &seen), (running(), vec![]), "{slow} still trains");
+        assert_eq!(look(running(), &seen), (running(), vec![]), "the phase has changed although {slow} still trains");
     }
 }
 
@@ -102,7 +102,7 @@ fn the_end_waits_until_every_run_is_dead() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_an_agent_that_was_never_configured() {
+fn the_end_does_not_wait_for_a_replica_that_was_never_configured_or_is_lost() {
     for idle in [Joined, ReplicaPhase::Requested, lost()] {
         let (phase, _) = look(stopping(Ending::Cancelled), &workers(&[Exited(FIRST, stopped(1)), idle]));
         assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
@@ -175,7 +175,7 @@ fn a_finished_job_does_not_change() {
 }
 
 #[test]
-fn a_pod_that_starts_after_the_end_is_deleted() {
+fn a_live_pod_of_a_finished_job_is_deleted() {
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
     assert_eq!(
         look(finished.clone(), &with_pods(&[Ended, Live])),

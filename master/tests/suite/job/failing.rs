@@ -1,4 +1,4 @@
-//! What makes a job fail, and which failure is named. Also the effect of a cancel in each phase.
+//! Tests what makes a job fail, and which failure the job reports. Also the effect of a cancel in each phase.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn a_run_that_fails_before_all_have_started_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_failure_that_is_seen_together_with_the_last_launch_fails_the_job_at_once() {
+fn a_failure_that_is_observed_together_with_the_last_launch_fails_the_job_at_once() {
     let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Running(FIRST)]));
     assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
 }
@@ -71,7 +71,7 @@ fn a_lost_pod_fails_the_job() {
 }
 
 #[test]
-fn a_failed_server_or_evaluator_fails_the_job() {
+fn a_failed_parameter_server_or_evaluator_fails_the_job() {
     for name in ["ps-0", "evaluator-0"] {
         let seen = gang(&[("worker-0", Running(FIRST)), (name, Exited(FIRST, exit(1, 9)))]);
         assert_eq!(look(running(), &seen), failed(exited(name, exit(1, 9))), "{name}");
@@ -79,7 +79,7 @@ fn a_failed_server_or_evaluator_fails_the_job() {
 }
 
 #[test]
-fn the_earliest_failure_is_named_even_if_another_replica_is_listed_first() {
+fn the_job_reports_the_earliest_failure_even_if_another_failed_replica_is_listed_first() {
     let echo = Exited(FIRST, exit(134, 20));
     let first = Exited(FIRST, exit(1, 10));
     let moved = look(running(), &workers(&[echo.clone(), first, echo]));
@@ -93,7 +93,7 @@ fn an_exit_takes_precedence_over_a_lost_pod() {
 }
 
 #[test]
-fn a_run_that_someone_else_stopped_fails_the_job_too() {
+fn a_run_that_was_stopped_while_the_job_is_running_fails_the_job() {
     let moved = look(running(), &workers(&[Running(FIRST), Exited(FIRST, stopped(9))]));
     assert_eq!(moved, failed(exited("worker-1", stopped(9))));
 }
@@ -165,7 +165,7 @@ fn a_cancel_stops_a_starting_or_running_gang_with_grace() {
 }
 
 #[test]
-fn a_cancel_that_is_seen_together_with_the_last_exit_cancels_the_job() {
+fn a_cancel_that_is_observed_together_with_the_last_exit_cancels_the_job() {
     let seen = workers(&[Exited(FIRST, exit(0, 1))]);
     assert_eq!(cancel(running(), &seen), (stopping(Ending::Cancelled), stop_with(POLICY.stop_grace)));
 }

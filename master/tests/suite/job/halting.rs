@@ -1,4 +1,4 @@
-//! Jobs that wait for new code after their script has failed, and new masters that find new code on record.
+//! Tests of jobs that wait for new code after their script has failed, and of new masters that find new code on record.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::job::support::{
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 const WAIT: Duration = Duration::from_secs(500);
 
-/// The policy of a job that waits for new code, and has this number of restarts.
+/// The policy of a job that waits for new code after a failure, and that may restart `max_restarts` times.
 fn halting(max_restarts: u32) -> Policy {
     Policy { halt: Some(WAIT), ..with_restarts(max_restarts) }
 }
@@ -32,7 +32,7 @@ fn failure() -> Failure {
     exited("worker-1", exit(1, 9))
 }
 
-/// The gang after [`failure`].
+/// The gang after [`failure`], when all runs are dead.
 fn dead() -> Gang {
     workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(1, 9))])
 }
@@ -47,7 +47,7 @@ fn look_at(now: Duration, phase: JobPhase, gang: &Gang, policy: &Policy) -> (Job
 }
 
 #[test]
-fn a_job_whose_script_has_failed_waits_when_all_runs_are_dead() {
+fn a_job_whose_script_has_failed_waits_for_new_code_when_all_runs_are_dead() {
     let failing = stopping(Ending::Failed(failure()));
     let alive = workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]);
     assert_eq!(look_at(SOON, failing.clone(), &alive, &halting(0)).0, failing);
@@ -55,7 +55,7 @@ fn a_job_whose_script_has_failed_waits_when_all_runs_are_dead() {
     assert_eq!(halted(0).deadline(&halting(0)), Some(SOON + WAIT));
     assert_eq!(look_at(SOON, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
     let gone = workers(&[lost(), lost()]);
-    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), (halted(0), vec![]), "lost pods do not end the wait");
+    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), (halted(0), vec![]), "lost pods have ended the wait");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
     let pushed = Policy { pushes: 1, ..halting(0) };
     let again = JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until: SOON, since: SOON };
     assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
-    assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "the failed start had this code");
+    assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "failed code has ended the wait");
 }
 
 #[test]
@@ -124,19 +124,19 @@ fn a_halted_job_can_be_cancelled_and_suspended() {
 }
 
 #[test]
-fn a_run_that_appears_late_is_stopped_and_does_not_end_the_wait() {
+fn a_run_that_appears_while_the_job_waits_for_code_is_stopped_and_later_its_pod_is_deleted() {
     let late = workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]);
     let look = |now, policy: &Policy| look_at(now, halted(0), &late, policy);
     assert_eq!(look(SOON, &halting(0)), (halted(0), stop_with(Duration::ZERO)));
     let deleted = || (halted(0), vec![Action::DeletePods(PodSelection::Unended)]);
-    assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "the late run has not ended in time");
+    assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "the late run has not ended during the wait");
     assert_eq!(look(SOON, &Policy { pushes: 1, ..halting(0) }), deleted());
 }
 
 #[test]
-fn a_new_master_judges_the_failure_on_record_at_the_time_on_record_although_the_pod_is_lost() {
+fn a_new_master_reports_the_recorded_failure_after_the_recorded_wait_although_the_pod_is_lost() {
     let policy = halting(0);
-    let JobPhase::Halted(halt) = halted(0) else { panic!("it is halted") };
+    let JobPhase::Halted(halt) = halted(0) else { panic!("the phase is not Halted") };
     let halt = Halt { next: SECOND, ..halt };
     let (newest_failed, leftovers, halted) = (Some(FIRST), Leftovers::Possible, Some(halt.clone()));
     let (phase, actions) =
@@ -155,7 +155,7 @@ fn a_new_master_judges_the_failure_on_record_at_the_time_on_record_although_the_
 #[test]
 fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() {
     let now = Duration::ZERO;
-    let JobPhase::Halted(halt) = halted(0) else { panic!("it is halted") };
+    let JobPhase::Halted(halt) = halted(0) else { panic!("the phase is not Halted") };
     let late = Policy { deadline: Some(Deadline { at: now, given: SOON }), ..halting(0) };
     for (policy, until) in [(halting(0), now), (late, now + WAIT)] {
         let phase = || JobPhase::from(Halt { until, ..halt.clone() });
@@ -163,9 +163,9 @@ fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() 
             let gang = workers(&[other, Exited(FIRST, exit(1, 9))]);
             matches!(look_at(now, phase(), &gang, &policy).0, JobPhase::Releasing { .. })
         };
-        assert!(!look(now, Scheduled), "an agent has not answered");
-        assert!(look(now, Exited(FIRST, stopped(10))), "all agents have answered");
-        assert!(look(policy.release_timeout, Scheduled), "the agent has had its time to report");
+        assert!(!look(now, Scheduled), "the job ends before an agent has answered");
+        assert!(look(now, Exited(FIRST, stopped(10))), "the job waits after all agents have answered");
+        assert!(look(policy.release_timeout, Scheduled), "the job waits after the agent's time to report");
     }
 }
 
@@ -194,7 +194,7 @@ fn ended(index: u32, report: ExitReport) -> Member {
 }
 
 #[test]
-fn a_new_master_halts_the_job_again_unless_it_finds_newer_code_on_record() {
+fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_record() {
     let gang = Gang::new(vec![ended(0, stopped(10)), ended(1, exit(1, 9))]);
     for (pushes, starts_again) in [(1, false), (2, true)] {
         let policy = Policy { pushes, ..halting(0) };
@@ -217,7 +217,7 @@ fn called_back(index: u32, generation: Generation, pushes: u32, horizon: Option<
 }
 
 #[test]
-fn a_new_master_starts_the_new_code_whose_start_an_earlier_master_was_configuring_and_records_no_failure() {
+fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configuring_and_records_no_failure() {
     let policies = [POLICY, halting(0)].map(|policy| Policy { pushes: 1, ..policy });
     // When one script is stopped, the other scripts may fail.
     for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
@@ -243,7 +243,7 @@ fn a_new_master_starts_the_new_code_whose_start_an_earlier_master_was_configurin
             let members = vec![called_back(0, AGAIN, 1, horizon), ended(horizon), idle()];
             assert_eq!(look(phase, members), (again, vec![]));
         }
-        // A master that died a moment later leaves these agents.
+        // The new master finds these agents if the earlier master died a moment later.
         let members = vec![called_back(0, AGAIN, 1, None), ended(None), ended(None)];
         let (phase, _) = look(pending(), members);
         assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Regroup, .. }), "{phase:?}");

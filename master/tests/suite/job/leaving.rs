@@ -1,4 +1,5 @@
-//! Pods that are being evicted while their runs have a grace period, and gangs whose scripts leave with exit code 75.
+//! Tests of pods that are being evicted while their runs have a grace period, and of gangs whose scripts
+//! leave with exit code 75.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -48,7 +49,7 @@ fn an_unusable_pod_is_hopeless_only_before_the_first_start() {
 }
 
 #[test]
-fn a_run_that_ends_because_its_pod_is_leaving_counts_as_lost() {
+fn a_run_that_ends_because_its_pod_is_leaving_is_lost() {
     let phase = |exit: ExitReport, deleted_by| {
         let pod = Some(PodState::Leaving { reason: "its node is drained".to_owned() });
         ReplicaPhase::of(&Observation { pod, agent: ended(exit), deleted_by, ..Observation::NEW }, Some(FIRST))
@@ -107,7 +108,7 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
     assert_eq!(with_pod(Absent), stop_with(Duration::ZERO));
 }
 
-/// A replica with a live pod. `helper` says how its script uses the helper.
+/// A replica with a live pod. `helper` is how the script of the replica uses the helper module.
 fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
     let place = Place { helper, ..Place::default() };
     Member { id: id(name), phase, pod: Live, waits_for: None, deleted_by: DeletedBy::Others, place }
@@ -126,7 +127,11 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_hel
     assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
     let silent = |name| with_helper(name, Running(FIRST), HelperUse::None);
     assert_eq!(beside(silent("worker-1")), stop_with(POLICY.stop_grace));
-    assert_eq!(of(HelperUse::Stepped, silent("worker-1")), stop_with(POLICY.leaving_grace), "a late report");
+    assert_eq!(
+        of(HelperUse::Stepped, silent("worker-1")),
+        stop_with(POLICY.leaving_grace),
+        "before worker-1 reports a step"
+    );
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }
 
@@ -135,7 +140,8 @@ fn elastic() -> Policy {
     Policy { elastic: Some(Elastic::of(Workers { min: 2, max: 2 }, &RunPolicy::default())), ..POLICY }
 }
 
-/// One step of a gang after worker-1 has left with exit code 75. `helper` says how both scripts use the helper.
+/// One step of a gang after worker-1 has left with exit code 75. `helper` is how both scripts use the helper
+/// module.
 fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> (JobPhase, Vec<Action>) {
     let left = Exited(FIRST, exit(75, 9));
     let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
@@ -168,7 +174,7 @@ fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
     assert!(!actions.iter().any(|action| matches!(action, Action::RecordRestart(_))), "{actions:?}");
     assert!(
         matches!(after(HelperUse::Begun).0, JobPhase::Releasing { .. }),
-        "the policy allows no restart that counts"
+        "the job goes on although its policy allows no restart that counts"
     );
 }
 
@@ -181,7 +187,7 @@ fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_the_restart_is_recor
     assert_eq!(actions, [record, Action::DeletePods(PodSelection::Unfit)]);
     assert!(
         matches!(after(HelperUse::Begun).0, JobPhase::Releasing { .. }),
-        "the policy allows no restart that counts"
+        "the job goes on although its policy allows no restart that counts"
     );
 }
 
@@ -190,11 +196,11 @@ fn scripts_that_leave_because_a_peer_failed_are_not_the_cause() {
     let crash = exited("worker-0", exit(1, 11));
     let policy = Policy { max_restarts: 1, ..POLICY };
     let (_, actions) = after_leaving(&policy, HelperUse::Stepped, Exited(FIRST, exit(1, 11)));
-    assert_eq!(actions[0], Action::RecordRestart(crash), "the crash is the cause, although its time is later");
+    assert_eq!(actions[0], Action::RecordRestart(crash), "the crash, whose time is later, is not the cause");
 }
 
 #[test]
-fn workers_join_sooner_if_every_script_reports_its_steps() {
+fn new_workers_join_sooner_if_every_script_reports_its_steps() {
     let of = |helpers: &[HelperUse], policy: &RunPolicy| {
         let workers: Vec<String> = (0..helpers.len()).map(|index| format!("worker-{index}")).collect();
         let members = workers.iter().zip(helpers).map(|(name, helper)| with_helper(name, Running(FIRST), *helper));
@@ -216,7 +222,7 @@ fn ended(exit: ExitReport) -> AgentState {
     AgentState::Status(Box::new(run))
 }
 
-/// Turns `exit` into the exit of a run that the agent stopped because its pod was being removed.
+/// Turns `exit` into the exit of a run that the agent stopped because the pod was being removed.
 fn with_its_pod(exit: ExitReport) -> ExitReport {
     ExitReport { stopped: true, terminated: true, ..exit }
 }

@@ -1,4 +1,4 @@
-//! The pure part of the master: table and property tests of the job's state machine, and the rendezvous.
+//! Tests of the pure part of the master: the state machine of a job, with tables and random events, and the rendezvous.
 
 mod churn;
 mod diagnosing;

@@ -1,4 +1,4 @@
-//! The state machine keeps its promises for random observations in random order.
+//! Tests of the job's state machine with random observations in random order.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -38,6 +38,7 @@ struct Moment {
     passed: Duration,
 }
 
+/// A job, and what its driver observes.
 #[derive(Debug, Clone)]
 struct Script {
     members: Vec<ReplicaId>,
@@ -47,7 +48,7 @@ struct Script {
 }
 
 impl Script {
-    /// Feeds each moment to `step` as a driver does: repeatedly, until the phase no longer changes.
+    /// Passes each moment to `step` as a driver does: repeatedly, until the phase no longer changes.
     fn play(&self) -> Vec<Move> {
         let leftovers = if self.newest_failed.is_some() { Leftovers::Possible } else { Leftovers::None };
         let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, halted: None, result: None };
@@ -59,7 +60,7 @@ impl Script {
             now += moment.passed;
             let (mut event, mut observations) = (moment.event, moment.observations.clone());
             for moved in 0.. {
-                assert!(moved < 1000, "the phase changes forever: {:?}", &moves[moves.len() - 4..]);
+                assert!(moved < 1000, "the phase still changes after 1000 steps: {:?}", &moves[moves.len() - 4..]);
                 let gang = self.gang(&observations, phase.horizon());
                 let before = phase.clone();
                 let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch: SECOND.epoch, now };
@@ -261,7 +262,7 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
     }
 }
 
-/// The expected actions for pods that exist after the end.
+/// The expected actions for pods of a finished job.
 fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
     let has = |presence: Presence| gang.any(|member| member.pod == presence);
     match clean_pods {
@@ -335,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_created_or_started_between_a_stop_and_the_next_gathering(script in any_script()) {
+    fn after_a_stop_nothing_is_created_or_started_until_the_job_is_pending_again(script in any_script()) {
         let ends = |phase: &JobPhase| !matches!(
             phase, JobPhase::Pending { .. } | JobPhase::Starting { .. } | JobPhase::Running { .. }
         );
@@ -364,7 +365,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_gathering_waits_until_the_pause_is_over_and_unfit_pods_are_deleted(script in any_script()) {
+    fn a_restarting_job_is_pending_only_after_its_pause_and_after_unfit_pods_are_deleted(script in any_script()) {
         for moved in script.play() {
             if let (JobPhase::Restarting { without, until, .. }, JobPhase::Pending { .. }) = (&moved.before, &moved.after) {
                 let is_gone = |member: &Member| match without {

@@ -1,4 +1,4 @@
-//! The environment of each member: the cluster, the member's place in it, and further variables.
+//! Tests of the environment of each member: the cluster, the member's task in it, and further variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,11 +17,14 @@ use serde_json::{Value, json};
 use crate::job::support::{FIRST, cases, id};
 
 fn request(strategy: Strategy, worker_num: u32) -> JobRequest {
-    JobRequest { worker_num: Some(worker_num), ..JobRequest::new("digits".parse().expect("a job's name"), strategy) }
+    JobRequest {
+        worker_num: Some(worker_num),
+        ..JobRequest::new("digits".parse().expect("not a job's name"), strategy)
+    }
 }
 
 fn spec(request: JobRequest) -> JobSpec {
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 /// A distinct address for each replica.
@@ -38,14 +41,14 @@ fn environments(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
     let members = members(spec);
     let rendezvous = Rendezvous::new(spec, FIRST, &members).of_job("u-1");
     let body = |id: &ReplicaId| {
-        let text = serde_json::to_string(&rendezvous.environment(*id)).expect("JSON");
-        (*id, serde_json::from_str(&text).expect("JSON"))
+        let text = serde_json::to_string(&rendezvous.environment(*id)).expect("not JSON");
+        (*id, serde_json::from_str(&text).expect("not JSON"))
     };
     members.keys().map(body).collect()
 }
 
 #[test]
-fn each_of_four_workers_gets_the_whole_cluster_and_its_own_place() {
+fn each_of_four_workers_gets_the_whole_cluster_and_its_own_task_and_rank() {
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234", "10.0.0.2:1234", "10.0.0.3:1234"]});
     for (place, (id, env)) in environments(&spec(request(Strategy::AllReduce, 4))).into_iter().enumerate() {
         let tf_config = json!({"cluster": cluster, "task": {"type": "worker", "index": place}});
@@ -86,7 +89,7 @@ fn an_environment_has_exactly_the_documented_variables() {
         "KERAS_DISTRIBUTION_JOB_ADDRESSES": "10.0.0.0:1234", "KERAS_DISTRIBUTION_NUM_PROCESSES": 1,
         "KERAS_DISTRIBUTION_PROCESS_ID": 0,
     });
-    let all = [&expected, &of_launchers].map(|part| part.as_object().expect("an object").clone());
+    let all = [&expected, &of_launchers].map(|part| part.as_object().expect("not an object").clone());
     assert_eq!(env, &Value::Object(all.into_iter().flatten().collect()));
 }
 
@@ -99,14 +102,14 @@ const PLACES: [&str; 6] =
     ["LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "PET_NODE_RANK", "PET_NNODES"];
 
 #[test]
-fn ranks_are_grouped_by_address() {
+fn replicas_with_the_same_host_form_one_group_of_ranks() {
     let spec = spec(request(Strategy::AllReduce, 4));
     let places = |addresses: [&str; 4]| {
-        let addresses = addresses.map(|text| text.parse::<SocketAddr>().expect("an address"));
+        let addresses = addresses.map(|text| text.parse::<SocketAddr>().expect("not an address"));
         let members = plan::replicas(&spec).into_iter().zip(addresses).collect();
         let rendezvous = Rendezvous::new(&spec, FIRST, &members);
         let place = |id: &ReplicaId| {
-            chosen(&serde_json::to_value(rendezvous.environment(*id)).expect("JSON"), PLACES).join(" ")
+            chosen(&serde_json::to_value(rendezvous.environment(*id)).expect("not JSON"), PLACES).join(" ")
         };
         members.keys().map(place).collect::<Vec<_>>()
     };
@@ -119,7 +122,7 @@ fn ranks_are_grouped_by_address() {
 }
 
 #[test]
-fn replicas_that_do_not_train_receive_the_cluster_but_no_rank() {
+fn replicas_that_do_not_train_get_the_lists_of_hosts_but_no_rank_and_no_coordinator() {
     let request = JobRequest {
         ps_num: Some(2),
         evaluator_num: Some(1),
@@ -141,7 +144,7 @@ fn replicas_that_do_not_train_receive_the_cluster_but_no_rank() {
 }
 
 #[test]
-fn a_parameter_server_cluster_has_chief_workers_and_servers() {
+fn a_parameter_server_cluster_has_a_chief_workers_and_parameter_servers() {
     let spec = spec(JobRequest { ps_num: Some(1), ..request(Strategy::ParameterServer, 2) });
     let cluster =
         json!({"chief": ["10.0.0.0:1234"], "worker": ["10.0.0.1:1234", "10.0.0.2:1234"], "ps": ["10.0.0.3:1234"]});
@@ -157,7 +160,7 @@ fn a_parameter_server_cluster_has_chief_workers_and_servers() {
 }
 
 #[test]
-fn a_cluster_without_a_chief_has_only_workers_and_servers() {
+fn a_cluster_without_a_chief_has_only_workers_and_parameter_servers() {
     let request = JobRequest { ps_num: Some(1), chief_num: Some(0), ..request(Strategy::ParameterServer, 2) };
     let env = &environments(&spec(request))[&id("worker-0")];
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234"], "ps": ["10.0.0.2:1234"]});
@@ -173,13 +176,13 @@ fn an_evaluator_has_a_task_but_is_in_no_cluster() {
     assert_eq!(evaluator["TF_CONFIG"]["task"], json!({"type": "evaluator", "index": 0}));
     assert_eq!(evaluator.get("RANK"), None);
     for (id, env) in &envs {
-        let cluster = env["TF_CONFIG"]["cluster"].as_object().expect("an object");
+        let cluster = env["TF_CONFIG"]["cluster"].as_object().expect("not an object");
         assert_eq!(cluster.keys().collect::<Vec<_>>(), ["chief", "ps", "worker"], "{id}");
     }
 }
 
 #[test]
-fn only_workers_and_servers_of_a_parameter_server_job_get_grpc_fail_fast() {
+fn only_the_workers_and_parameter_servers_of_a_parameter_server_job_get_grpc_fail_fast() {
     let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
     let envs = environments(&spec(request));
     let fail_fast = |name: &str| envs[&id(name)].get("GRPC_FAIL_FAST").cloned();
@@ -190,7 +193,7 @@ fn only_workers_and_servers_of_a_parameter_server_job_get_grpc_fail_fast() {
 
 #[test]
 fn variables_of_the_job_override_defaults() {
-    let name = |text: &str| text.parse::<EnvName>().expect("a variable's name");
+    let name = |text: &str| text.parse::<EnvName>().expect("not a variable's name");
     let env = BTreeMap::from([
         (name("PYTHONUNBUFFERED"), String::new()),
         (name("GRPC_FAIL_FAST"), "false".to_owned()),
@@ -214,12 +217,12 @@ fn variables_of_the_job_never_override_computed_variables() {
     // A request with a reserved variable is refused. If it were accepted, the computed value would still win.
     let mut forged = honest.clone();
     for (id, env) in &expected {
-        let names = env.as_object().expect("an object").keys();
-        let names = names.map(|name| name.parse::<EnvName>().expect("a variable's name"));
+        let names = env.as_object().expect("not an object").keys();
+        let names = names.map(|name| name.parse::<EnvName>().expect("not a variable's name"));
         for key in names.filter(EnvName::is_reserved) {
             forged.env = BTreeMap::from([(key.clone(), "forged".to_owned())]);
             let text = serde_json::to_string(&Rendezvous::new(&forged, FIRST, &members(&forged)).environment(*id));
-            let text = text.expect("JSON");
+            let text = text.expect("not JSON");
             assert!(!text.contains("forged"), "{key}: {text}");
         }
     }
@@ -228,10 +231,11 @@ fn variables_of_the_job_never_override_computed_variables() {
 #[test]
 fn every_variable_is_either_computed_for_each_start_or_constant() {
     let spec = spec(request(Strategy::AllReduce, 2));
-    let constant = warm::request(&JobSpec { run_policy: preloading(), ..spec.clone() }, Role::Worker).expect("warm");
+    let constant =
+        warm::request(&JobSpec { run_policy: preloading(), ..spec.clone() }, Role::Worker).expect("not warm");
     for env in environments(&spec).values() {
-        for name in env.as_object().expect("an object").keys() {
-            let name: EnvName = name.parse().expect("a variable's name");
+        for name in env.as_object().expect("not an object").keys() {
+            let name: EnvName = name.parse().expect("not a variable's name");
             assert_ne!(name.is_computed(), constant.env.contains_key(&name), "{name}");
         }
     }
@@ -242,13 +246,13 @@ fn preloading() -> RunPolicy {
 }
 
 #[test]
-fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
+fn the_restart_count_does_not_depend_on_the_generation() {
     let spec = spec(request(Strategy::AllReduce, 1));
     let members = members(&spec);
     for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3), ("3.2", 5)] {
-        let parsed = generation.parse().expect("a generation");
+        let parsed = generation.parse().expect("not a generation");
         let rendezvous = Rendezvous::new(&spec, parsed, &members).after_restarts(restarts);
-        let env = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("JSON");
+        let env = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("not JSON");
         assert_eq!(env["MUSTER_GENERATION"], json!(generation));
         assert_eq!(env["MUSTER_RESTART_COUNT"], json!(restarts), "{generation}");
     }
@@ -257,14 +261,14 @@ fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
 #[test]
 fn muster_no_proxy_names_each_host_once() {
     let spec = spec(request(Strategy::AllReduce, 3));
-    let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+    let address = |text: &str| text.parse::<SocketAddr>().expect("not an address");
     let members = BTreeMap::from([
         (id("worker-0"), address("127.0.0.1:20001")),
         (id("worker-1"), address("127.0.0.1:20002")),
         (id("worker-2"), address("10.0.0.9:20001")),
     ]);
     let body = serde_json::to_value(Rendezvous::new(&spec, FIRST, &members).environment(id("worker-1")));
-    assert_eq!(body.expect("JSON")["MUSTER_NO_PROXY"], json!("10.0.0.9,127.0.0.1"));
+    assert_eq!(body.expect("not JSON")["MUSTER_NO_PROXY"], json!("10.0.0.9,127.0.0.1"));
 }
 
 fn any_spec() -> impl proptest::strategy::Strategy<Value = JobSpec> {
@@ -284,9 +288,9 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn every_member_gets_the_same_cluster_and_its_own_place_in_it(spec in any_spec()) {
+    fn every_member_gets_the_same_cluster_and_its_own_task_in_it(spec in any_spec()) {
         let (envs, members) = (environments(&spec), members(&spec));
-        let cluster = &envs.values().next().expect("a worker at least")["TF_CONFIG"]["cluster"];
+        let cluster = &envs.values().next().expect("the job has no replica")["TF_CONFIG"]["cluster"];
         for (id, env) in &envs {
             prop_assert_eq!(&env["TF_CONFIG"]["cluster"], cluster);
             let task = &env["TF_CONFIG"]["task"];
@@ -296,7 +300,7 @@ proptest! {
                 prop_assert_eq!(own, &json!(members[id].to_string()));
             }
         }
-        let listed: usize = cluster.as_object().expect("an object").values().map(|of_role| of_role.as_array().map_or(0, Vec::len)).sum();
+        let listed: usize = cluster.as_object().expect("not an object").values().map(|of_role| of_role.as_array().map_or(0, Vec::len)).sum();
         prop_assert_eq!(listed, members.keys().filter(|id| id.role != Role::Evaluator).count());
     }
 
@@ -321,7 +325,7 @@ proptest! {
             prop_assert_eq!(names.len(), env.len());
             for (name, value) in env {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                let name: EnvName = name.parse().expect("a variable's name");
+                let name: EnvName = name.parse().expect("not a variable's name");
                 prop_assert_eq!(name.check_value(&text), Ok(()));
             }
         }
@@ -329,11 +333,11 @@ proptest! {
 }
 
 #[test]
-fn tf_config_has_the_form_that_scripts_of_tfjob_expect() {
+fn tf_config_follows_the_options_of_the_job() {
     let tf_config = TfConfigOptions {
         omit_single: true,
         chief_is_master: true,
-        extra: json!({ "environment": "cloud" }).as_object().expect("an object").clone(),
+        extra: json!({ "environment": "cloud" }).as_object().expect("not an object").clone(),
     };
     let with = |worker_num, chief_num| {
         let request = JobRequest {

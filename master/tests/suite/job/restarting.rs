@@ -1,4 +1,4 @@
-//! From a failed start to the next start, or to the end of a job that has no restarts left.
+//! Tests of the phases from a failed start to the next start, or to the end of a job that has no restarts left.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 /// [`POLICY`] with three restarts.
 const THREE: Policy = with_restarts(3);
 
-/// One step that observes the gang under `policy`, after `counted` counted restarts.
+/// One step that observes the gang under `policy`, after `counted` restarts that count.
 fn look(phase: JobPhase, gang: &Gang, policy: &Policy, counted: u32) -> (JobPhase, Vec<Action>) {
     look_at(SOON, phase, gang, (policy, counted))
 }
@@ -266,14 +266,14 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
 
     let waits = look_at(until, given_back.clone(), &held, (&requeue, 0));
     let asked_again = vec![Action::DeletePods(PodSelection::All)];
-    assert_eq!(waits, (given_back.clone(), asked_again), "all pods are deleted, not only lost ones");
+    assert_eq!(waits, (given_back.clone(), asked_again), "the requeue does not delete all pods again");
     let absent = with_pods(&[(Requested, Absent), (Requested, Absent)]);
     let again = look_at(until, given_back, &absent, (&requeue, 0));
     assert_eq!(again, (gathering_again(until), vec![Action::CreatePods]));
 }
 
 #[test]
-fn a_job_fails_at_its_deadline_in_any_phase() {
+fn a_job_that_waits_starts_or_runs_fails_at_its_deadline() {
     let deadline = Deadline { at: seconds(102), given: seconds(3600) };
     let hurried = Policy { deadline: Some(deadline), ..THREE };
     let launching = workers(&[Running(FIRST), Configured(FIRST)]);
@@ -303,7 +303,7 @@ fn a_job_beyond_its_deadline_is_not_restarted_and_the_deadline_stays_the_cause()
 }
 
 #[test]
-fn a_success_that_is_seen_while_stopping_overrides_the_failure_of_a_stopped_run() {
+fn a_success_that_is_observed_while_stopping_overrides_the_failure_of_a_stopped_run() {
     let known = Ending::Failed(exited("worker-1", stopped(9)));
     let (phase, actions) = look(stopping(known), &workers(&[Exited(FIRST, exit(0, 1))]), &THREE, 0);
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Succeeded, since: SOON });
@@ -358,7 +358,7 @@ fn clean_pods_all_deletes_every_pod() {
 }
 
 #[test]
-fn a_restart_is_counted_if_a_pod_broke_before_the_start() {
+fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
     let failure = was_lost("worker-1");
     let failing = JobPhase::Stopping {
         generation: None,

@@ -1,4 +1,4 @@
-//! The policy that follows from a spec, and the policy's verdict on each failure.
+//! Tests of the policy that follows from a spec, and of the policy's verdict on each failure.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ use testkit::conformance::store::record;
 use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
 
 fn spec(strategy: Strategy, chief_num: Option<u32>, run_policy: RunPolicy) -> JobSpec {
-    let request = JobRequest::new("job".parse().expect("a job's name"), strategy);
+    let request = JobRequest::new("job".parse().expect("not a job's name"), strategy);
     let request = JobRequest { worker_num: Some(2), chief_num, evaluator_num: Some(1), run_policy, ..request };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
-/// The policy of a job that was accepted `age` seconds ago. `share` varies its requeue pause.
+/// The policy of a job that was accepted `age` seconds ago. `share` varies the requeue pause.
 fn of(run_policy: RunPolicy, age: u64, share: u8) -> Policy {
     Policy::of(&spec(Strategy::AllReduce, None, run_policy), Duration::from_secs(age), share)
 }
@@ -86,7 +86,7 @@ fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
 }
 
 #[test]
-fn the_time_in_which_a_job_is_suspended_is_not_included_in_its_age() {
+fn the_active_time_of_a_job_does_not_include_the_time_in_which_the_job_is_suspended() {
     let mut record = record("digits");
     let accepted = record.accepted_at.0;
     let at = |seconds: u64| UnixMillis(accepted + 1000 * seconds);
@@ -98,7 +98,7 @@ fn the_time_in_which_a_job_is_suspended_is_not_included_in_its_age() {
 }
 
 #[test]
-fn the_rule_of_a_role_says_which_failures_restart_the_job() {
+fn the_rule_of_a_role_decides_which_failures_restart_the_job() {
     let restart = [(Role::Worker, RestartRule::ExitCode), (Role::Ps, RestartRule::Never)].into();
     let policy = of(RunPolicy { restart, ..RunPolicy::default() }, 0, 0);
     let budget = |failure: &Failure| policy.budget_of(failure, HelperUse::None);
@@ -121,12 +121,12 @@ fn the_rule_of_a_role_says_which_failures_restart_the_job() {
 }
 
 #[test]
-fn the_requeue_pauses_of_two_jobs_differ() {
+fn the_requeue_pause_varies_with_the_share_of_the_job() {
     let pause = |start_timeout_seconds, share| {
         of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
     };
     assert_eq!((pause(100, 0), pause(100, 128), pause(100, 255)), (50_000, 100_000, 149_609));
-    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "at most 300 s, times a factor from 0.5 to 1.5");
+    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "not 300 s times a factor from 0.5 to 1.5");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn each_failure_gets_the_expected_verdict() {
         (ended(ExitOutcome::Code(1)), restart(Counted)),
         (ended(ExitOutcome::Code(2)), Verdict::GiveUp),
         (ended(ExitOutcome::Code(200)), Verdict::GiveUp),
-        // -56 is 200 as a signed byte. No process exits with -56, and -56 is not in the list.
+        // -56 is 200 as a signed byte. No process exits with -56, and -56 is not in `no_retry_exit_codes`.
         (ended(ExitOutcome::Code(-56)), restart(Counted)),
         (ended(ExitOutcome::Signal(2)), restart(Counted)),
         (ended(ExitOutcome::OutOfMemory { limit: None }), restart(Counted)),
@@ -212,7 +212,7 @@ fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
 }
 
 #[test]
-fn a_script_that_leaves_after_a_step_costs_no_restart() {
+fn only_a_script_that_leaves_with_exit_code_75_after_a_step_costs_no_restart() {
     let fixed = of(RunPolicy::default(), 0, 0);
     let elastic = Elastic::of(Workers { min: 1, max: 2 }, &RunPolicy::default());
     let (left, failed) = (ended(ExitOutcome::Code(75)), ended(ExitOutcome::Code(1)));

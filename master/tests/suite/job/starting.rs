@@ -1,8 +1,8 @@
-//! From the request for pods to a gang that runs.
+//! Tests of the phases from the creation of pods until the gang runs.
 
 use std::time::Duration;
 
-use master::job::phase::{Action, Ending, JobPhase, StartStage};
+use master::job::phase::{Action, Ending, Halt, JobPhase, StartStage};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
@@ -50,14 +50,14 @@ fn a_gang_that_is_complete_exactly_at_the_start_timeout_is_configured() {
 }
 
 #[test]
-fn nothing_is_launched_before_all_have_acknowledged_their_environment() {
+fn nothing_is_launched_before_all_agents_have_acknowledged_their_environments() {
     let waiting = starting(StartStage::Configuring);
     let seen = workers(&[Configured(FIRST), Joined, Configured(FIRST)]);
     assert_eq!(look(waiting.clone(), &seen), (waiting, vec![]));
 }
 
 #[test]
-fn all_replicas_are_launched_when_all_have_acknowledged() {
+fn all_replicas_are_launched_when_all_agents_have_acknowledged_their_environments() {
     let moved = look(starting(StartStage::Configuring), &workers(&[Configured(FIRST), Configured(FIRST)]));
     assert_eq!(moved, (starting_since(SOON, StartStage::Launching), vec![Action::Launch(FIRST)]));
 }
@@ -105,7 +105,7 @@ fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing_replicas() {
 }
 
 #[test]
-fn only_phases_that_wait_have_a_deadline() {
+fn phases_that_wait_have_a_time_limit_but_a_running_or_finished_job_has_none() {
     let deadline = |phase: JobPhase| phase.deadline(&POLICY).map(|deadline| deadline.as_secs());
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     assert_eq!(deadline(pending()), Some(700));
@@ -121,6 +121,7 @@ fn only_phases_that_wait_have_a_deadline() {
 #[test]
 fn each_phase_is_shown_to_users_as_the_expected_state() {
     let failure = Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None };
+    let halt = Halt { generation: FIRST, next: FIRST.next(), failure: failure.clone(), pushes: 0, until: SOON };
     let shown = [
         (pending(), JobState::Pending),
         (starting(StartStage::Launching), JobState::Starting),
@@ -128,6 +129,8 @@ fn each_phase_is_shown_to_users_as_the_expected_state() {
         (restarting(), JobState::Restarting),
         (stopping(Ending::Cancelled), JobState::Stopping),
         (JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE }, JobState::Stopping),
+        (JobPhase::Suspended { next: FIRST.next() }, JobState::Suspended),
+        (JobPhase::from(halt), JobState::Halted),
         (JobPhase::Finished { result: JobResult::Succeeded }, JobState::Succeeded),
         (JobPhase::Finished { result: JobResult::Cancelled }, JobState::Cancelled),
         (JobPhase::Finished { result: JobResult::Failed { failure } }, JobState::Failed),

@@ -1,4 +1,4 @@
-//! Helpers: members in any phase, gangs, and calls of `step`.
+//! Helpers of these tests: members in any phase, gangs, and calls of `step`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
     }
 }
 
-/// No start has failed before.
+/// The restarts of a job in which no start has failed.
 pub(crate) static NO_RESTARTS: Restarts =
     Restarts { counted: 0, uncounted: 0, forgiven: 0, failed_starts: vec![], repeated_starts: vec![] };
 
@@ -81,7 +81,7 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
     Gang::new(members.iter().map(member).collect())
 }
 
-/// The exit at `ended_at` of a run that nobody stopped.
+/// The exit at `ended_at` of a run that was not stopped.
 pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
     ExitReport::new(ExitOutcome::Code(code), UnixMillis(ended_at))
 }
@@ -165,8 +165,7 @@ pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
 /// The number of cases that proptest runs without PROPTEST_CASES.
 const DEFAULT_CASES: u32 = 256;
 
-/// `count` random cases, or the number in PROPTEST_CASES. A failure prints enough for a table test, so no seeds are
-/// stored.
+/// `count` random cases, or the number in PROPTEST_CASES. A failure prints its whole input, so no seeds are stored.
 pub(crate) fn cases(count: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let cases = if default.cases == DEFAULT_CASES { count } else { default.cases };

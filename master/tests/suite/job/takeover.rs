@@ -1,4 +1,4 @@
-//! A new master finds a job in any phase and continues it.
+//! Tests of a new master that finds a job in any phase and continues it.
 
 use std::time::Duration;
 
@@ -147,9 +147,9 @@ fn the_last_words_of_an_ended_pod_tell_the_exit_and_the_generation() {
     assert_eq!(
         phase(Some(FIRST), Some(SECOND)),
         ReplicaPhase::Lost(LostRun::broken("its agent ended")),
-        "the run is of an earlier start"
+        "a run of an earlier start"
     );
-    assert_eq!(phase(None, None), ReplicaPhase::Lost(LostRun::broken("its agent ended")), "the generation is unknown");
+    assert_eq!(phase(None, None), ReplicaPhase::Lost(LostRun::broken("its agent ended")), "a run of an unknown start");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
     assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
     assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
     let lost = ReplicaPhase::Lost(LostRun::broken("its container was killed"));
-    assert_eq!(phase(AgentState::Silent), lost, "the script may never have run");
+    assert_eq!(phase(AgentState::Silent), lost, "a kill before any run was observed");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn the_kill_of_an_agent_is_reported_instead_of_an_exit_of_its_script() {
     assert_eq!(
         phase(AgentState::Started(FIRST)),
         Exited(FIRST, words.exit),
-        "the prototype's agent ends with the exit status of its script"
+        "an agent of the prototype, which exits with the status of its script"
     );
 }
 
@@ -220,7 +220,7 @@ fn a_gang_with_a_lost_replica_is_stopped_in_its_generation() {
 }
 
 #[test]
-fn a_gang_fails_if_one_agent_does_not_know_the_start_of_the_gang() {
+fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
     for forgetful in [Joined, Configured(SECOND)] {
         let moved = look(pending(), &workers(&[Running(FIRST), forgetful, Exited(FIRST, exit(0, 1))]));
         let (JobPhase::Stopping { generation, ending: Ending::Failed(failure), .. }, actions) = moved else {
@@ -233,7 +233,7 @@ fn a_gang_fails_if_one_agent_does_not_know_the_start_of_the_gang() {
 }
 
 #[test]
-fn a_cancel_before_all_have_answered_stops_the_known_start() {
+fn a_cancel_before_all_agents_have_answered_stops_the_known_start() {
     for known in [Running(FIRST), Configured(FIRST)] {
         let moved = cancel(pending(), &workers(&[known, Scheduled]));
         assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.stop_grace)));
@@ -287,7 +287,7 @@ fn runs_of_a_failed_start_on_record_are_ignored() {
 }
 
 #[test]
-fn leftovers_of_a_failed_start_on_record_are_deleted_once() {
+fn unfit_pods_that_a_recorded_failed_start_left_are_deleted_once() {
     let seen = workers(&[Joined, lost()]);
     let (swept, actions) = look(gathering_after_a_failure(Leftovers::Possible), &seen);
     let until = SOON + POLICY.backoff;
@@ -351,7 +351,7 @@ fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
 }
 
 #[test]
-fn the_generation_of_a_start_is_noted_when_it_becomes_known_while_stopping() {
+fn a_stopping_job_takes_the_generation_that_an_agent_reports_late() {
     let ending = || Ending::Failed(was_lost("worker-1"));
     let moved = look(stopping(None, ending()), &workers(&[Exited(FIRST, exit(0, 1)), lost()]));
     assert_eq!(moved, (stopping(Some(FIRST), ending()), stop_with(Duration::ZERO)));

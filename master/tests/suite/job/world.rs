@@ -75,7 +75,7 @@ impl World {
             launched: launched.filter_map(|pod| Some((pod.id, pod.run().generation?))).collect(),
             newest_launch: None,
             record: Record { epoch, restarts: Restarts::default(), result: None, wish: JobEvent::Observed },
-            phase: JobPhase::Finished { result: JobResult::Cancelled }, // until its master begins
+            phase: JobPhase::Finished { result: JobResult::Cancelled }, // until a master begins
             policy,
             pods,
             done: vec![],

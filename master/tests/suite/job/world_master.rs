@@ -1,5 +1,5 @@
-//! The master of the simulated world. Like a driver, it feeds `step` with observations and carries out the actions.
-//! Each action asserts the rules that must always hold.
+//! The master of the simulated world. Like a driver, it passes observations to `step` and carries out the actions.
+//! Assertions in the actions check the rules that must always hold.
 
 use std::mem;
 
@@ -97,7 +97,7 @@ impl World {
                 self.begin_start(|_| Order::Create, |pod| pod.seen.presence() == Presence::Absent);
             }
             Action::Keep(_) | Action::Enrol { .. } | Action::RecordHalt | Action::RecordSuspension => {
-                panic!("the job of this world is fixed, and it is neither halted nor suspended")
+                panic!("unexpected action of a fixed job that is neither halted nor suspended: {action:?}")
             }
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
@@ -110,8 +110,8 @@ impl World {
         Next::GoOn
     }
 
-    /// Withdraws the orders of an earlier step that no pod has carried out. Then gives `order` to the pods that pass
-    /// `test`.
+    /// Withdraws the orders to create, configure or launch that no pod has carried out. Then gives `order` to the pods
+    /// that pass `test`.
     fn begin_start(&mut self, order: impl Fn(&Pod) -> Order, test: impl Fn(&Pod) -> bool) {
         assert_eq!(self.record.result, None, "a start begins after the result was recorded");
         for pod in &mut self.pods {
@@ -131,7 +131,11 @@ impl World {
     }
 
     fn launch(&mut self, generation: Generation) {
-        assert!(Some(generation) >= self.newest_launch, "{generation} is launched after {:?}", self.newest_launch);
+        assert!(
+            Some(generation) >= self.newest_launch,
+            "start {generation} is launched after the newer start {:?}",
+            self.newest_launch
+        );
         self.newest_launch = Some(generation);
         for pod in &self.pods {
             assert_eq!(pod.run().generation, Some(generation), "{} is not configured for this launch", pod.id);
@@ -141,7 +145,7 @@ impl World {
         self.begin_start(|_| Order::Launch(generation), |pod| !was_launched(pod));
     }
 
-    /// Stops all configured runs, and withdraws the orders of the start that no pod has carried out.
+    /// Stops all configured runs, and withdraws the orders to create, configure or launch that no pod has carried out.
     fn stop(&mut self) {
         let (horizon, generation) = (self.phase.horizon(), self.phase.generation());
         for pod in &mut self.pods {
@@ -227,7 +231,7 @@ impl World {
             JobResult::Failed { failure } => {
                 assert_eq!(untruth(self, failure, gang), None, "{:?}", self.pods);
                 let verdict = self.policy.verdict(failure, gang.helper_of(failure), &self.record.restarts);
-                assert_eq!(verdict, Verdict::GiveUp, "{failure}");
+                assert_eq!(verdict, Verdict::GiveUp, "the job ends with a failure that allows a restart: {failure}");
             }
         }
         assert_eq!(self.record.result, None, "a second result is concluded");
@@ -243,7 +247,7 @@ impl World {
         if doom.is_some() { Next::Die } else { Next::GoOn }
     }
 
-    /// Asserts that only lost pods still have live runs when a start is over.
+    /// Asserts that all runs are dead when a start is over, except in lost pods.
     fn check_all_dead(&self, gang: &Gang) {
         for (pod, member) in self.pods.iter().zip(gang.members()) {
             let is_lost = matches!(member.phase, ReplicaPhase::Lost(_));

@@ -1,4 +1,5 @@
-//! Every path through the simulated world ends, and the job's phase and record then have the same result.
+//! Tests that each random story in the simulated world ends, and that the job's phase and record then have the same
+//! result.
 
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ enum Chance {
     DieAtWrite(Death),
 }
 
+/// A job, what its first master finds, and the events that follow.
 #[derive(Debug, Clone)]
 struct Story {
     policy: Policy,
@@ -173,7 +175,7 @@ fn a_pod_that_the_master_deletes_does_not_count_as_an_eviction_in_the_next_start
         Chance::Progress,
     ];
     check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances })
-        .expect("the same result in the phase and the record");
+        .expect("the job does not finish, or its phase and record differ");
 }
 
 /// A master withdraws its order to start a replica, and dies. The replica's node dies before the next start.
@@ -219,7 +221,7 @@ fn a_pod_that_ends_after_its_start_order_was_withdrawn_is_replaced() {
     let stories = [(three, of_three, SuccessRule::AllThatTrain), (two, of_two, SuccessRule::Decider(id("worker-0")))];
     for (found, chances, success) in stories {
         check(&Story { policy: policy(success), epoch: FIRST.epoch, found, chances })
-            .expect("the same result in the phase and the record");
+            .expect("the job does not finish, or its phase and record differ");
     }
 }
 
@@ -227,12 +229,12 @@ proptest! {
     #![proptest_config(cases(600))]
 
     #[test]
-    fn every_path_ends_with_one_result(story in any_story(300_000)) {
+    fn every_story_ends_with_the_same_result_in_the_phase_and_the_record(story in any_story(300_000)) {
         check(&story)?;
     }
 
     #[test]
-    fn without_delays_no_pod_is_deleted_by_force(story in any_story(150)) {
+    fn without_long_delays_no_pod_is_deleted_by_force(story in any_story(150)) {
         let world = check(&story)?;
         prop_assert!(!world.used_force, "{:?}", world.done);
     }

@@ -30,7 +30,7 @@ pub(crate) enum Effect {
     Configured(Generation, Cluster),
     /// exec.py was started.
     Launched(Generation),
-    /// The agent does not obey, so the master deletes its pod.
+    /// The agent does not obey, so the master deletes the agent's pod.
     Defied,
 }
 
@@ -181,7 +181,7 @@ impl Pod {
         self.orders.front().is_some_and(|(instance, order)| *order != Order::Create && !is_reached(*instance))
     }
 
-    /// Withdraws the orders of a start that the pod has not carried out.
+    /// Withdraws the orders to create, configure or launch that the pod has not carried out.
     pub(crate) fn withdraw_start_orders(&mut self) {
         let is_of_start = |order: &Order| matches!(order, Order::Create | Order::Configure(..) | Order::Launch(_));
         self.orders.retain(|(_, order)| !is_of_start(order));
@@ -267,7 +267,7 @@ impl Pod {
         Effect::Nothing
     }
 
-    /// Shows the master the pod's true state, and the agent's status.
+    /// Shows the master the pod's true state, and the status of a live agent.
     pub(crate) fn show(&mut self) {
         self.seen.pod = self.truth.clone();
         let begins = self.seen.agent == AgentState::Silent && !self.is_leaving();

@@ -1,4 +1,5 @@
-//! The cluster checks a spec by a dry run before anything is created.
+//! Tests of the checks of a spec before its job exists: by the back end, by a dry run in the cluster, and against
+//! quotas.
 
 use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
@@ -18,7 +19,7 @@ async fn one_pod_is_tried_by_a_dry_run_and_none_is_created() {
     assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
     assert_eq!(server.mutations(), ["Create pods (dry run)"]);
     assert_eq!(server.object("pods", "digits-worker-0"), None);
-    let tried = server.journal().into_iter().find(|asked| asked.kind == Kind::Create).expect("a dry run").body;
+    let tried = server.journal().into_iter().find(|asked| asked.kind == Kind::Create).expect("no dry run").body;
     assert_eq!(tried["metadata"]["name"], "digits-worker-0");
     assert_eq!(tried["spec"]["containers"][0]["image"], "digits:1");
 }
@@ -46,8 +47,8 @@ fn quota(hard: &Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_does_not_fit_into_a_quota_is_refused_with_both_numbers() {
-    let pod = PodOptions { memory: Some("2Gi:4Gi".parse().expect("an amount")), ..PodOptions::default() };
+async fn a_gang_that_does_not_fit_into_a_quota_is_refused_with_its_size_and_the_limit() {
+    let pod = PodOptions { memory: Some("2Gi:4Gi".parse().expect("not an amount")), ..PodOptions::default() };
     let spec = JobSpec { worker_num: 3, pod, ..spec("digits") };
     for (hard, sentence) in [
         (json!({ "pods": "2" }), Some("3 pods do not fit into quota \"team\", which allows 2")),
@@ -82,7 +83,7 @@ async fn a_gang_is_accepted_even_if_a_quota_is_used_up_or_cannot_be_read() {
 
     server.put("resourcequotas", quota(&json!({ "pods": "1" })));
     server.script(Kind::Create, full);
-    assert!(pods.admit(&spec("digits")).await.is_err(), "two pods never fit");
+    assert!(pods.admit(&spec("digits")).await.is_err(), "two pods are admitted although the quota allows one");
     let hidden = "resourcequotas is forbidden: User \"muster\" cannot list resource";
     server.script(Kind::List, Reply::Instead(failure(403, "Forbidden", hidden)));
     assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
@@ -100,7 +101,7 @@ async fn a_quota_that_requires_amounts_is_reported_with_the_options_to_set() {
         let server = ApiServer::new();
         let pods = begin(&server).await;
         server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", message)));
-        let refusal = pods.admit(&spec("digits")).await.expect_err("refused");
+        let refusal = pods.admit(&spec("digits")).await.expect_err("not refused");
         assert_eq!(refusal.sentence, format!("the cluster refuses a pod of this job: {message}{hint}"));
     }
 }
@@ -124,9 +125,9 @@ async fn answers_that_do_not_concern_the_spec_do_not_refuse_it() {
 #[tokio::test(start_paused = true)]
 async fn a_host_volume_is_refused_before_any_call_of_the_api_unless_the_master_allows_it() {
     let server = ApiServer::new();
-    let volumes = ["empty:/scratch", "host:/srv:/data"].map(|volume| volume.parse().expect("a volume")).into();
+    let volumes = ["empty:/scratch", "host:/srv:/data"].map(|volume| volume.parse().expect("not a volume")).into();
     let spec = JobSpec { pod: PodOptions { volumes, ..PodOptions::default() }, ..spec("digits") };
-    let refusal = begin(&server).await.admit(&spec).await.expect_err("refused");
+    let refusal = begin(&server).await.admit(&spec).await.expect_err("not refused");
     assert_eq!(refusal.code, ErrorCode::BadPod);
     assert!(refusal.sentence.contains("\"host:/srv:/data\"") && refusal.sentence.contains("--allow-host-volumes"));
     assert_eq!(server.mutations(), Vec::<String>::new());
@@ -137,13 +138,13 @@ async fn a_host_volume_is_refused_before_any_call_of_the_api_unless_the_master_a
 #[tokio::test(start_paused = true)]
 async fn the_secrets_and_the_account_of_the_master_are_refused_before_any_call_of_the_api() {
     let server = ApiServer::new();
-    let name = |name: &str| name.parse().expect("a name");
+    let name = |name: &str| name.parse().expect("not a name");
     for pod in [
         PodOptions { env_secrets: vec![name("s3"), name("muster")], ..PodOptions::default() },
         PodOptions { env_secrets: vec![name("muster-token-x7k2p")], ..PodOptions::default() },
         PodOptions { service_account: Some(name("muster")), ..PodOptions::default() },
     ] {
-        let refusal = begin(&server).await.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
+        let refusal = begin(&server).await.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
         assert_eq!(refusal.code, ErrorCode::BadPod);
         assert!(refusal.sentence.contains("belongs to the master"), "{}", refusal.sentence);
     }
@@ -155,9 +156,9 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
     let server = ApiServer::new();
     let pods = begin(&server).await;
     let without = JobSpec { image: None, ..spec("digits") };
-    assert_eq!(pods.admit(&without).await.expect_err("refused").code, ErrorCode::BadImage);
+    assert_eq!(pods.admit(&without).await.expect_err("not refused").code, ErrorCode::BadImage);
     let with = JobSpec { work_dir: Some("/work".into()), ..spec("digits") };
-    assert_eq!(pods.admit(&with).await.expect_err("refused").code, ErrorCode::BadWorkDir);
+    assert_eq!(pods.admit(&with).await.expect_err("not refused").code, ErrorCode::BadWorkDir);
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
@@ -165,18 +166,18 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
 async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let server = ApiServer::new();
     let pods = begin(&server).await.with_own_claims(["output".to_owned()].into());
-    let secret = PodOptions { env_secrets: vec!["muster".parse().expect("a name")], ..PodOptions::default() };
+    let secret = PodOptions { env_secrets: vec!["muster".parse().expect("not a name")], ..PodOptions::default() };
     let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
     let belongs = "\"muster\" belongs to the master: use another Secret or account";
     let claim = |volume: &str| {
-        let volume = volume.parse().expect("a volume");
+        let volume = volume.parse().expect("not a volume");
         PodOptions { volumes: vec![volume], ..PodOptions::default() }
     };
     let (named, mounted) = (claim("pvc:muster-state:/state:ro"), claim("pvc:output:/state:ro"));
     let state = "claim \"muster-state\" has the master's state: use another claim";
     let output = "claim \"output\" has the master's state: use another claim";
     for (pod, sentence) in [(secret, belongs), (account, belongs), (named, state), (mounted, output)] {
-        let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
+        let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
         assert_eq!(refusal.sentence, sentence);
     }
     assert_eq!(server.mutations(), Vec::<String>::new());

@@ -1,5 +1,5 @@
-//! If a master cannot list or watch the pods, it fails with the reason instead of waiting forever. A master also
-//! detects OpenShift.
+//! Tests that the back end reports the reason and does not wait forever if it cannot list or watch the pods.
+//! Also the detection of OpenShift.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::world::{chain, internal_error};
 
 async fn why_not(server: &ApiServer) -> String {
     match KubeBackend::begin(&server.cluster()).await {
-        Ok(_) => panic!("the back end begins"),
+        Ok(_) => panic!("the back end has begun"),
         Err(error) => chain(&error),
     }
 }
@@ -30,11 +30,11 @@ async fn a_missing_right_to_list_is_reported_with_the_namespace() {
 
 #[tokio::test]
 async fn an_unreachable_server_is_reported() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("the listener is bound");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
+    let address = listener.local_addr().expect("the listener has no address");
     drop(listener);
     let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else {
-        panic!("the back end begins")
+        panic!("the back end has begun")
     };
     let said = chain(&error);
     let expected = "list the pods of namespace \"training\": the Kubernetes API cannot be reached: ";
@@ -61,7 +61,7 @@ async fn a_list_that_fails_a_few_times_is_repeated() {
         ),
     );
     server.script_times(2, Kind::List, &Reply::Instead(internal_error()));
-    KubeBackend::begin(&server.cluster()).await.expect("the back end begins");
+    KubeBackend::begin(&server.cluster()).await.expect("the back end does not begin");
     assert_eq!(server.count(Kind::List), 4);
 }
 

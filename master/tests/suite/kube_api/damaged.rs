@@ -1,4 +1,4 @@
-//! Unreadable records in ConfigMaps are set aside, and other jobs are not affected.
+//! Tests that a master sets unreadable records in ConfigMaps aside, and that other jobs are not affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const MUTATIONS: u64 = 500;
 /// How long a step may take. These tests run in real time.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A master over the records of a server, with pods in memory.
+/// A master with records in the simulated API server and pods in memory.
 struct Master {
     jobs: Arc<Jobs>,
     backend: FakeBackend,
@@ -42,7 +42,7 @@ impl Master {
     }
 
     async fn named(boot_id: &str, backend: FakeBackend, server: &ApiServer) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         let context = Context {
             store: Arc::new(KubeStore::new(&server.cluster())),
             backend: Arc::new(backend.clone()),
@@ -53,7 +53,7 @@ impl Master {
         };
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
-        timeout(LIMIT, jobs.complete()).await.expect("the master reads its jobs in time");
+        timeout(LIMIT, jobs.complete()).await.expect("the master did not read its jobs in time");
         Self { jobs, backend, _logs: logs }
     }
 
@@ -75,7 +75,7 @@ impl Master {
 async fn reach(job: &JobHandle, state: JobState) {
     let mut view = job.view.clone();
     let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
-    assert!(reached, "not {state:?} in time: {:#?}", job.view.borrow());
+    assert!(reached, "the job is not {state:?} in time: {:#?}", job.view.borrow());
 }
 
 fn config_map(name: &str, text: &str) -> Value {
@@ -88,11 +88,11 @@ fn config_map(name: &str, text: &str) -> Value {
 }
 
 fn name(text: &str) -> JobName {
-    text.parse().expect("a job's name")
+    text.parse().expect("not a job's name")
 }
 
 #[tokio::test]
-async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
+async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
     captured_log::begin();
     let server = ApiServer::new();
     let store = KubeStore::new(&server.cluster());
@@ -128,11 +128,11 @@ async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job()
     master.end("healthy").await;
     reach(&healthy, JobState::Succeeded).await;
     for job in &unreadable {
-        assert!(master.backend.table(&name(job)).borrow().is_empty(), "{job} has no pods");
+        assert!(master.backend.table(&name(job)).borrow().is_empty(), "{job} has pods");
         assert_eq!(
             captured_log::lines(&["set aside", &format!("config_map=\"muster-{job}\"")]).len(),
             1,
-            "{job} is logged once"
+            "the number of log lines about {job}"
         );
     }
     assert_eq!(captured_log::lines(&["set aside", "config_map=\"muster-bad-"]).len(), unreadable.len());
@@ -154,7 +154,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 
     master.jobs.wish(&spec.name, Wish::Delete).await.expect("delete");
     let journal = server.journal();
-    let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("a delete");
+    let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert!(deleted.body["preconditions"]["resourceVersion"].is_string(), "{deleted:?}");
     master.start("taken").await;
 }
@@ -166,10 +166,10 @@ async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
     copy["metadata"]["labels"]["muster/job"] = json!("original");
     server.put("configmaps", copy);
     let master = Master::over(&server).await;
-    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("refused").to_string();
+    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("not refused").to_string();
     let removal = "remove it by kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
-    assert!(refused.ends_with(removal), "the message names the command: {refused}");
+    assert!(refused.ends_with(removal), "the message does not end with the command: {refused}");
     assert!(server.object("configmaps", "muster-copy").is_some());
 }
 
@@ -179,7 +179,7 @@ async fn a_record_that_is_damaged_while_its_job_runs_is_rewritten() {
     let master = Master::over(&server).await;
     let job = master.start("digits").await;
     let whole = recorded(&server, "digits");
-    let mut broken = server.object("configmaps", "muster-digits").expect("the ConfigMap");
+    let mut broken = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     broken["data"]["record"] = json!("{\"uid\"");
     server.put("configmaps", broken);
     let is_mended = |asked: &[super::server::Asked]| asked.iter().any(|a| a.kind == Kind::Replace);
@@ -192,8 +192,8 @@ async fn a_record_that_is_damaged_while_its_job_runs_is_rewritten() {
 }
 
 fn recorded(server: &ApiServer, job: &str) -> Value {
-    let map = server.object("configmaps", &format!("muster-{job}")).expect("the ConfigMap");
-    serde_json::from_str(map["data"]["record"].as_str().expect("a text")).expect("a record")
+    let map = server.object("configmaps", &format!("muster-{job}")).expect("no ConfigMap");
+    serde_json::from_str(map["data"]["record"].as_str().expect("not text")).expect("not a record")
 }
 
 fn refused() -> Reply {
@@ -212,7 +212,7 @@ async fn a_refused_write_of_a_result_is_shown_and_retried() {
     };
     let shown = tokio::spawn(async move { timeout(LIMIT, view.wait_for(says)).await.is_ok() });
     master.end("digits").await;
-    assert!(shown.await.expect("no panic"), "the view shows the message of the API");
+    assert!(shown.await.expect("the task has panicked"), "the view does not show the message of the API");
     reach(&job, JobState::Succeeded).await;
     assert_eq!(recorded(&server, "digits")["ended"]["result"]["outcome"], "succeeded");
 }
@@ -224,7 +224,7 @@ async fn a_takeover_that_the_api_refuses_is_retried() {
     first.start("digits").await;
     server.script_times(2, Kind::Replace, &refused());
     let second = Master::named("second", first.backend.clone(), &server).await;
-    let job = second.jobs.find(&name("digits")).expect("the job");
+    let job = second.jobs.find(&name("digits")).expect("the second master has no job");
     reach(&job, JobState::Running).await;
     assert_eq!(recorded(&server, "digits")["holder"], "second");
 }
@@ -246,7 +246,9 @@ async fn a_new_job_runs_under_the_name_of_a_job_whose_result_is_not_written_yet(
     let job = master.start("digits").await;
     // The driver of the first job drops the view's sender when it ends.
     let mut view = before.view.clone();
-    timeout(LIMIT, async { while view.changed().await.is_ok() {} }).await.expect("the first driver ends");
+    timeout(LIMIT, async { while view.changed().await.is_ok() {} })
+        .await
+        .expect("the first driver did not end in time");
     master.end("digits").await;
     reach(&job, JobState::Succeeded).await;
 }

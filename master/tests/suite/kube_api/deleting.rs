@@ -1,4 +1,4 @@
-//! A delete can be repeated, touches no pods of other jobs, and sends no request if there is nothing to delete.
+//! Tests that a delete can be repeated, does not delete pods of other jobs, and sends no request for absent pods.
 
 use master::backend::PodBackend;
 use master::backend::PodTable;
@@ -12,7 +12,7 @@ use super::world::{begin, chain, job, pod, running, until, worker};
 async fn deleting_an_absent_pod_succeeds_and_writes_nothing() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
-    pods.delete(&job("new"), worker(0)).await.expect("nothing to delete");
+    pods.delete(&job("new"), worker(0)).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
@@ -21,7 +21,7 @@ async fn another_jobs_pod_of_the_same_name_is_not_deleted() {
     let server = ApiServer::new();
     server.put("pods", pod("other", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
-    pods.delete(&job("new"), worker(0)).await.expect("nothing to delete");
+    pods.delete(&job("new"), worker(0)).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
@@ -33,7 +33,7 @@ async fn a_newer_pod_of_the_same_name_is_not_deleted() {
     // The watch has not reported these changes yet.
     server.remove("pods", "digits-worker-0");
     server.put("pods", pod("new", 0, &running("10.0.0.2")));
-    pods.delete(&job("new"), worker(0)).await.expect("the old pod is gone");
+    pods.delete(&job("new"), worker(0)).await.expect("the delete failed although the old pod no longer exists");
     assert!(server.object("pods", "digits-worker-0").is_some());
 }
 
@@ -47,7 +47,7 @@ async fn a_deleted_pod_gets_1_s_of_grace_but_no_grace_if_no_container_has_starte
         server.put("pods", pod("new", 0, &status));
         let pods = begin(&server).await;
         pods.delete(&job("new"), worker(0)).await.expect("delete");
-        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("a delete");
+        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("no delete");
         assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
         until(&pods, &job("new"), "the pod is gone", PodTable::is_empty).await;
     }
@@ -59,7 +59,7 @@ async fn a_pod_that_is_known_to_be_dead_gets_no_grace_because_its_node_may_be_de
     server.put("pods", pod("new", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
     pods.delete_unconfirmed(&job("new"), worker(0)).await.expect("delete");
-    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("a delete");
+    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert_eq!(asked.body["gracePeriodSeconds"], json!(0));
 }
 
@@ -72,9 +72,9 @@ async fn deleting_all_pods_sends_one_request_and_no_request_if_there_are_no_pods
     let pods = begin(&server).await;
     pods.delete_all(&job("new")).await.expect("delete");
     until(&pods, &job("new"), "the pods are gone", PodTable::is_empty).await;
-    pods.delete_all(&job("new")).await.expect("nothing to delete");
+    pods.delete_all(&job("new")).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), ["DeleteAll pods"]);
-    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("a delete");
+    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("no delete");
     let selector = ("labelSelector".to_owned(), "app.kubernetes.io/managed-by=muster,muster/job-uid=new".to_owned());
     assert!(asked.query.contains(&selector), "{asked:?}");
 }
@@ -98,8 +98,8 @@ async fn a_refused_delete_is_reported_in_the_words_of_the_api() {
     let sentence = "pods \"digits-worker-0\" is forbidden: User \"muster\" cannot delete resource \"pods\"";
     server.script(Kind::Delete, Reply::Instead(failure(403, "Forbidden", sentence)));
     server.script(Kind::DeleteAll, Reply::Instead(failure(403, "Forbidden", sentence)));
-    let one = pods.delete(&job("new"), worker(0)).await.expect_err("refused");
+    let one = pods.delete(&job("new"), worker(0)).await.expect_err("not refused");
     assert_eq!(chain(&one), format!("delete pod \"digits-worker-0\": {sentence}"));
-    let all = pods.delete_all(&job("new")).await.expect_err("refused");
+    let all = pods.delete_all(&job("new")).await.expect_err("not refused");
     assert_eq!(chain(&all), format!("delete the pods of job \"digits\": {sentence}"));
 }

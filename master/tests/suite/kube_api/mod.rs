@@ -1,5 +1,5 @@
-//! The Kubernetes back end and the Kubernetes store over an API server whose answers a test can script. The tests cover
-//! behaviour that a real cluster shows only rarely.
+//! Tests of the Kubernetes back end and the Kubernetes store with a simulated API server. A test can choose the answers
+//! of this server. So the tests cover behaviour that a real cluster shows only rarely.
 
 mod admitting;
 mod beginning;

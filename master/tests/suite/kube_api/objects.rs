@@ -1,4 +1,4 @@
-//! The objects of the API server, with uids and versions, and the history of their changes for the watches.
+//! The objects of the simulated API server, with uids and versions, and the history of their changes for the watches.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(crate) struct Query<'a> {
 
 impl Objects {
     pub(crate) fn create(&mut self, plural: &str, object: Value, is_trial: bool) -> Answer {
-        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+        let name = object["metadata"]["name"].as_str().expect("not a name").to_owned();
         if self.present.contains_key(&(plural.to_owned(), name.clone())) {
             return failure(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"));
         }
@@ -48,7 +48,7 @@ impl Objects {
     /// Writes an object without any check.
     pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
         self.version += 1;
-        let key = (plural.to_owned(), object["metadata"]["name"].as_str().expect("a name").to_owned());
+        let key = (plural.to_owned(), object["metadata"]["name"].as_str().expect("not a name").to_owned());
         let before = self.present.get(&key);
         let uid =
             before.map_or_else(|| json!(format!("uid-{}", self.version)), |before| before["metadata"]["uid"].clone());
@@ -150,7 +150,7 @@ impl Query<'_> {
     fn selects(&self, object: &Value) -> bool {
         let mut wanted = self.selector.unwrap_or_default().split(',').filter(|part| !part.is_empty());
         wanted.all(|part| {
-            let (key, value) = part.split_once('=').expect("KEY=VALUE");
+            let (key, value) = part.split_once('=').expect("not KEY=VALUE");
             object["metadata"]["labels"][key] == value
         })
     }
@@ -164,11 +164,11 @@ fn merge(into: &mut Value, patch: &Value) {
     for (name, field) in fields {
         merge(&mut into[name], field);
     }
-    into.as_object_mut().expect("an object").retain(|_, field| !field.is_null());
+    into.as_object_mut().expect("not an object").retain(|_, field| !field.is_null());
 }
 
 fn name_of(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().expect("a name")
+    object["metadata"]["name"].as_str().expect("not a name")
 }
 
 fn absent(plural: &str, name: &str) -> Answer {
@@ -181,7 +181,7 @@ fn done() -> Answer {
 
 /// A failure as an answer.
 pub(crate) fn failure(code: u16, reason: &str, message: &str) -> Answer {
-    let status = StatusCode::from_u16(code).expect("an HTTP status");
+    let status = StatusCode::from_u16(code).expect("not an HTTP status");
     (status, status_object(code, reason, message))
 }
 

@@ -1,4 +1,4 @@
-//! The network policy of a job exists before its pods, even if answers of the API are lost.
+//! Tests that the back end makes the network policy of a job, even if answers of the API are lost.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use super::world::{begin, chain, internal_error, job, spec};
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_an_earlier_master_has_created_stays_unchanged() {
     let server = ApiServer::new();
-    begin(&server).await.prepare(&job("new")).await.expect("the policy is created");
+    begin(&server).await.prepare(&job("new")).await.expect("the policy was not created");
     let made = server.object("networkpolicies", "muster-digits-new");
     assert!(made.is_some(), "{:?}", server.mutations());
-    begin(&server).await.prepare(&job("new")).await.expect("the policy exists");
+    begin(&server).await.prepare(&job("new")).await.expect("the second call failed although the policy exists");
     assert_eq!(server.object("networkpolicies", "muster-digits-new"), made);
 }
 
@@ -28,9 +28,9 @@ async fn a_policy_that_an_earlier_master_has_created_stays_unchanged() {
 async fn the_policy_of_an_earlier_job_of_the_same_name_is_not_reused() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
-    pods.prepare(&job("old")).await.expect("the policy is created");
-    pods.prepare(&job("new")).await.expect("the policy is created");
-    let policy = server.object("networkpolicies", "muster-digits-new").expect("a second policy");
+    pods.prepare(&job("old")).await.expect("the policy was not created");
+    pods.prepare(&job("new")).await.expect("the policy was not created");
+    let policy = server.object("networkpolicies", "muster-digits-new").expect("there is no second policy");
     assert_eq!(policy["spec"]["podSelector"]["matchLabels"]["muster/job-uid"], "new");
     assert_eq!(policy["metadata"]["ownerReferences"][0]["uid"], "new");
 }
@@ -41,7 +41,7 @@ async fn a_transient_error_of_the_api_is_retried() {
     let pods = begin(&server).await;
     server.script(Kind::Create, Reply::Instead(internal_error()));
     server.script(Kind::Create, Reply::DoneAnd(internal_error()));
-    pods.prepare(&job("new")).await.expect("the third try");
+    pods.prepare(&job("new")).await.expect("all three tries failed");
     assert_eq!(server.mutations(), ["Create networkpolicies"; 3]);
 }
 
@@ -51,14 +51,14 @@ async fn a_missing_right_is_reported_in_the_words_of_the_api_and_not_retried() {
     let pods = begin(&server).await;
     let sentence = "networkpolicies.networking.k8s.io is forbidden: User \"muster\" cannot create resource";
     server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", sentence)));
-    let error = pods.prepare(&job("new")).await.expect_err("refused");
+    let error = pods.prepare(&job("new")).await.expect_err("not refused");
     assert_eq!(chain(&error), format!("make the network policy of job \"digits\": {sentence}"));
     assert_eq!(server.count(Kind::Create), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_created_again() {
-    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     let context = Context {
         store: Arc::new(KubeStore::new(&server.cluster())),
         backend: Arc::new(begin(&server).await),

@@ -1,4 +1,5 @@
-//! Even if the watch of the records breaks, its reader receives each change exactly once, and each deletion.
+//! Tests that the reader of the watch of records receives each change exactly once, and each deletion, even if the
+//! connection of the watch breaks.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreEvent};
@@ -28,7 +29,7 @@ async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiv
 
 /// The next event of the watch, as text.
 async fn next(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
-    match timeout(DEADLINE, watch.recv()).await.expect("an event in time") {
+    match timeout(DEADLINE, watch.recv()).await.expect("no event came in time") {
         Some(StoreEvent::Changed(stored)) => format!("changed {}, epoch {}", stored.name(), stored.record.epoch),
         Some(StoreEvent::Deleted(name)) => format!("deleted {name}"),
         Some(StoreEvent::Damaged(job)) => format!("damaged {}", job.name),
@@ -59,9 +60,9 @@ async fn changes_while_the_watch_was_down_are_reported() {
     server.end_watches(None);
     server.script_times(2, Kind::Watch, &Reply::Instead(internal_error()));
     server.script(Kind::Watch, Reply::Instead(failure(410, "Expired", "too old resource version")));
-    let raised = store.get(&"raised".parse().expect("a name")).await.expect("get").expect("the record");
+    let raised = store.get(&"raised".parse().expect("not a name")).await.expect("get").expect("no record");
     store.update(JobRecord { epoch: 2, ..raised.record }, &raised.version).await.expect("update");
-    let lost = store.get(&"gone".parse().expect("a name")).await.expect("get").expect("the record");
+    let lost = store.get(&"gone".parse().expect("not a name")).await.expect("get").expect("no record");
     store.delete(lost.name(), &lost.record.uid).await.expect("delete");
     assert_eq!(next(&mut watch).await, "changed raised, epoch 2");
     assert_eq!(next(&mut watch).await, "deleted gone");
@@ -71,19 +72,19 @@ async fn changes_while_the_watch_was_down_are_reported() {
 async fn an_unreadable_record_is_reported_as_damaged_and_does_not_delay_other_records() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["damaged"]).await;
-    let mut object = server.object("configmaps", "muster-damaged").expect("the ConfigMap");
+    let mut object = server.object("configmaps", "muster-damaged").expect("no ConfigMap");
     object["data"] = json!({ "record": "nonsense" });
     server.put("configmaps", object.clone());
     object["metadata"]["name"] = json!("muster-other");
     object["metadata"]["labels"]["muster/job"] = json!("other");
     server.put("configmaps", object);
     store.create(conformance::record("whole")).await.expect("create");
-    assert_eq!(next(&mut watch).await, "damaged damaged", "the job's driver can rewrite the record");
+    assert_eq!(next(&mut watch).await, "damaged damaged", "the watch does not report the damaged record");
     assert_eq!(next(&mut watch).await, "changed whole, epoch 1");
     server.end_watches(Some(gone()));
     server.remove("configmaps", "muster-other");
     server.remove("configmaps", "muster-damaged");
-    assert_eq!(next(&mut watch).await, "deleted damaged", "the other record was never reported");
+    assert_eq!(next(&mut watch).await, "deleted damaged", "a record that was never reported is reported as deleted");
     store.create(conformance::record("later")).await.expect("create");
     assert_eq!(next(&mut watch).await, "changed later, epoch 1");
 }
@@ -92,12 +93,12 @@ async fn an_unreadable_record_is_reported_as_damaged_and_does_not_delay_other_re
 async fn a_record_that_is_created_again_is_reported_with_its_new_uid() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["again"]).await;
-    let first = store.get(&"again".parse().expect("a name")).await.expect("get").expect("the record");
+    let first = store.get(&"again".parse().expect("not a name")).await.expect("get").expect("no record");
     server.end_watches(Some(gone()));
     store.delete(first.name(), &first.record.uid).await.expect("delete");
     let second = store.create(conformance::record("again")).await.expect("create");
     assert_ne!(second.record.uid, first.record.uid);
-    let event = timeout(DEADLINE, watch.recv()).await.expect("in time");
+    let event = timeout(DEADLINE, watch.recv()).await.expect("no event came in time");
     assert_eq!(event, Some(StoreEvent::Changed(Box::new(second))));
 }
 
@@ -126,7 +127,7 @@ async fn a_slow_reader_receives_every_change() {
 async fn a_copy_of_a_record_under_another_name_is_ignored() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["real"]).await;
-    let mut copy = server.object("configmaps", "muster-real").expect("the ConfigMap");
+    let mut copy = server.object("configmaps", "muster-real").expect("no ConfigMap");
     copy["metadata"]["name"] = json!("muster-copy");
     server.put("configmaps", copy);
     store.create(conformance::record("next")).await.expect("create");

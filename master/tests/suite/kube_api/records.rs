@@ -1,4 +1,4 @@
-//! Records as ConfigMaps: what the store returns for each answer of the API.
+//! Tests of records as ConfigMaps: what the store returns for each answer of the API.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Version};
@@ -35,7 +35,7 @@ async fn a_create_whose_answer_was_lost_returns_its_own_record() {
     server.script(Kind::Create, Reply::DoneAnd(failure(504, "Timeout", "request did not complete in time")));
     let created = store.create(record()).await.expect("create");
     assert_eq!(server.mutations(), ["Create configmaps", "Create configmaps"]);
-    let object = server.object("configmaps", "muster-digits").expect("the ConfigMap");
+    let object = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     assert_eq!(json!(created.record.uid), object["metadata"]["uid"]);
     assert_eq!(json!(created.version.0), object["metadata"]["resourceVersion"]);
     assert_eq!(created.record, JobRecord { uid: created.record.uid.clone(), ..record() });
@@ -45,7 +45,7 @@ async fn a_create_whose_answer_was_lost_returns_its_own_record() {
 async fn a_name_that_another_record_has_is_taken() {
     let server = ApiServer::new();
     let store = store(&server);
-    store.create(record()).await.expect("the first");
+    store.create(record()).await.expect("the first create failed");
     let other = JobRecord { uid: "another".to_owned(), ..record() };
     let refused = store.create(other).await;
     assert!(matches!(&refused, Err(StoreError::Exists(name)) if name.as_str() == "digits"), "{refused:?}");
@@ -108,11 +108,14 @@ async fn a_delete_names_the_uid_and_does_not_delete_the_record_of_another_job() 
     let server = ApiServer::new();
     let store = store(&server);
     let stored = store.create(record()).await.expect("create");
-    store.delete(stored.name(), "of another").await.expect("nothing to delete");
+    store.delete(stored.name(), "of another").await.expect("the delete failed although there is nothing to delete");
     assert!(server.object("configmaps", "muster-digits").is_some());
     store.delete(stored.name(), &stored.record.uid).await.expect("delete");
     assert_eq!(server.object("configmaps", "muster-digits"), None);
-    store.delete(stored.name(), &stored.record.uid).await.expect("nothing to delete");
+    store
+        .delete(stored.name(), &stored.record.uid)
+        .await
+        .expect("the delete failed although there is nothing to delete");
     let journal = server.journal();
     let bodies = journal.iter().filter(|asked| asked.kind == Kind::Delete).map(|asked| &asked.body);
     let sent: Vec<_> = bodies.map(|body| (&body["preconditions"]["uid"], &body["propagationPolicy"])).collect();
@@ -146,7 +149,7 @@ async fn a_forbidden_watch_fails_at_once() {
         Kind::List,
         Reply::Instead((axum::http::StatusCode::FORBIDDEN, status_object(403, "Forbidden", sentence))),
     );
-    let error = store(&server).watch().await.expect_err("not allowed");
+    let error = store(&server).watch().await.expect_err("a forbidden watch began");
     assert_eq!(chain(&error), format!("the store of records: {sentence}"));
 }
 
@@ -156,14 +159,14 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     let store = store(&server);
     store.create(record()).await.expect("create");
     store.create(conformance::record("whole")).await.expect("create");
-    let mut object = server.object("configmaps", "muster-digits").expect("the ConfigMap");
+    let mut object = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     object["data"]["record"] = json!("{\"uid\": 1");
     server.put("configmaps", object);
     let got = store.get(&record().spec.name).await;
     assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "digits"), "{got:?}");
-    let listed = store.list().await.expect("the readable records");
+    let listed = store.list().await.expect("the readable records cannot be listed");
     assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
-    let mut watch = store.watch().await.expect("a watch");
+    let mut watch = store.watch().await.expect("no watch");
     assert!(matches!(watch.recv().await, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"));
     assert_eq!(watch.recv().await, Some(StoreEvent::Replayed { all_readable: false }));
 }

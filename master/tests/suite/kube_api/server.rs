@@ -1,5 +1,5 @@
-//! An API server in this process. It stores objects and serves watches. A test can script answers, and read the
-//! requests.
+//! A simulated API server in this process. It stores objects and serves watches. A test can prepare answers, and read
+//! the requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) const NAMESPACE: &str = "training";
 /// How long a step of these tests may take. Tests that wait for minutes use virtual time.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// An API server. Clones share one server.
+/// A simulated API server. Clones share one server.
 #[derive(Clone)]
 pub(crate) struct ApiServer(Arc<Shared>);
 
@@ -44,7 +44,7 @@ struct Held {
     on_pod: Option<fn(&mut Value)>,
 }
 
-/// A request that the server got.
+/// A request that the server has received.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) kind: Kind,
@@ -68,7 +68,7 @@ pub(crate) enum Kind {
     DeleteAll,
 }
 
-/// A scripted answer.
+/// A prepared answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     /// Sends this answer, and does not carry out the request.
@@ -109,8 +109,8 @@ impl ApiServer {
 
     /// A cluster that is reached over HTTP, through all layers of kube's client.
     pub(crate) async fn cluster_over_http(&self) -> Cluster {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("the listener is bound");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
+        let address = listener.local_addr().expect("the listener has no address");
         let router = self.router();
         tokio::spawn(async move { axum::serve(listener, router).await });
         cluster_at(&format!("http://{address}"))
@@ -120,12 +120,12 @@ impl ApiServer {
         Router::new().fallback(answer).with_state(self.clone())
     }
 
-    /// Adds an answer to the script. Each request takes the first scripted answer of its kind.
+    /// Prepares an answer. Each request takes the first prepared answer for its kind of request, if there is one.
     pub(crate) fn script(&self, kind: Kind, reply: Reply) {
         self.lock().script.push_back((kind, reply));
     }
 
-    /// Adds the same answer several times.
+    /// Prepares the same answer several times.
     pub(crate) fn script_times(&self, times: usize, kind: Kind, reply: &Reply) {
         (0..times).for_each(|_| self.script(kind, reply.clone()));
     }
@@ -144,7 +144,7 @@ impl ApiServer {
 
     /// Removes an object, as another client would.
     pub(crate) fn remove(&self, plural: &str, name: &str) {
-        assert!(self.lock().objects.remove(plural, name), "{name} exists");
+        assert!(self.lock().objects.remove(plural, name), "there is no object {name}");
         self.0.news.send_replace(());
     }
 
@@ -160,7 +160,7 @@ impl ApiServer {
 
     /// Waits until no watch is open.
     pub(crate) async fn is_unwatched(&self) {
-        timeout(DEADLINE, self.0.ends.closed()).await.expect("the watches are closed in time");
+        timeout(DEADLINE, self.0.ends.closed()).await.expect("a watch is still open");
     }
 
     /// Forgets the history, so that a watch cannot resume from it.
@@ -190,11 +190,11 @@ impl ApiServer {
         let mut news = self.0.news.subscribe();
         let asked = async {
             while !test(&self.lock().journal) {
-                news.changed().await.expect("the server runs");
+                news.changed().await.expect("the server has ended");
             }
         };
         if timeout(DEADLINE, asked).await.is_err() {
-            panic!("not in time: {what}; the requests are {:#?}", self.journal());
+            panic!("this did not happen in time: {what}; the requests are {:#?}", self.journal());
         }
     }
 
@@ -236,7 +236,7 @@ impl ApiServer {
     }
 
     fn watch(&self, plural: &str, asked: &Asked) -> Response {
-        let since: u64 = asked.param("resourceVersion").and_then(|version| version.parse().ok()).expect("a version");
+        let since: u64 = asked.param("resourceVersion").and_then(|version| version.parse().ok()).expect("no version");
         if !self.lock().objects.remembers(since) {
             return json_response(failure(410, "Expired", "too old resource version"));
         }
@@ -290,8 +290,8 @@ pub(crate) fn gone() -> Value {
 
 /// A cluster behind this URL.
 pub(crate) fn cluster_at(url: &str) -> Cluster {
-    let config = kube::Config::new(url.parse().expect("a URL"));
-    Cluster::new(Client::try_from(config).expect("a client"), NAMESPACE.to_owned())
+    let config = kube::Config::new(url.parse().expect("not a URL"));
+    Cluster::new(Client::try_from(config).expect("no client"), NAMESPACE.to_owned())
 }
 
 fn json_response((status, body): Answer) -> Response {
@@ -335,7 +335,7 @@ async fn read(request: Request) -> Asked {
         Method::GET => Kind::List,
         other => panic!("unexpected method {other}"),
     };
-    let bytes = to_bytes(body, usize::MAX).await.expect("a whole request");
+    let bytes = to_bytes(body, usize::MAX).await.expect("no whole request");
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
     Asked { kind, path, query, body, at: tokio::time::Instant::now() }
 }

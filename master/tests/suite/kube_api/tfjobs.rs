@@ -1,4 +1,4 @@
-//! TFJobs of the cluster that change while no master runs.
+//! Tests of TFJobs of the cluster that change while no master runs.
 
 use master::agent_token::AgentKey;
 use master::kube::tfjobs;
@@ -40,17 +40,17 @@ fn define(server: &ApiServer) {
 
 #[tokio::test]
 async fn the_job_of_a_tfjob_that_was_deleted_while_no_master_ran_is_deleted_and_a_new_tfjob_gets_a_new_job() {
-    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     define(&server);
-    let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("an image")));
+    let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("not an image")));
     let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
     for name in ["deleted", "again"] {
         let earlier = Watched::of(&tfjob(name, "earlier"), &place());
         let Need::Apply(read) = earlier.need(None, &Memory::default(), UnixMillis(0)) else { panic!("{earlier:?}") };
-        jobs.apply(*read).await.expect("accepted");
+        jobs.apply(*read).await.expect("not accepted");
     }
     let again = server.put("tfjobs", tfjob("again", ""));
-    let uid = again["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    let uid = again["metadata"]["uid"].as_str().expect("no uid").to_owned();
 
     let _following = AbortOnDropHandle::new(tokio::spawn(tfjobs::run(server.cluster(), jobs, place())));
     let has = |asked: &[Asked], kind: Kind, path: &str, part: &str| {

@@ -1,4 +1,4 @@
-//! After any failure of the watch of the pods, the back end's tables of pods become correct again.
+//! Tests that the back end's tables of pods become correct again after failures of the watch of pods.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ async fn sees_all_changes(pods: &KubeBackend) {
     };
     let table = until(pods, &job("new"), "the changes are seen", is_there).await;
     let ended = PodState::Disrupted { reason: "Evicted: The node was low on resource: memory.".to_owned() };
-    assert_eq!(table[&worker(0)].state, ended, "a pod that has ended stays listed");
-    assert_eq!(table.get(&worker(2)), None, "a deleted pod is gone");
+    assert_eq!(table[&worker(0)].state, ended, "the evicted pod is not listed as evicted");
+    assert_eq!(table.get(&worker(2)), None, "a deleted pod is still listed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,7 +52,7 @@ async fn a_watch_that_ends_resumes_at_its_newest_version() {
     server.end_watches(None);
     change_all(&server);
     sees_all_changes(&pods).await;
-    assert_eq!(server.count(Kind::List), lists, "the pods are not listed again");
+    assert_eq!(server.count(Kind::List), lists, "the pods were listed again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,9 +121,9 @@ async fn a_watch_resumes_soon_after_a_long_outage_of_the_server() {
     let pods = three_workers(&server).await;
     server.script_times(20, Kind::Watch, &Reply::Instead(failure(500, "InternalError", "away")));
     server.end_watches(None);
-    server.until("most watches have been refused", |asked| watches(asked) == 20).await;
+    server.until("most of the prepared answers have been sent", |asked| watches(asked) == 20).await;
     let last = Instant::now();
-    server.until("all scripted watches have been refused", |asked| watches(asked) == 22).await;
+    server.until("all prepared answers have been sent", |asked| watches(asked) == 22).await;
     assert!(last.elapsed() < Duration::from_secs(10), "{:?}", last.elapsed());
     change_all(&server);
     sees_all_changes(&pods).await;
@@ -136,7 +136,7 @@ async fn a_server_whose_watches_always_expire_is_asked_with_pauses() {
     server.script_times(8, Kind::Watch, &Reply::Instead(failure(410, "Expired", "too old resource version")));
     let began = Instant::now();
     server.end_watches(Some(gone()));
-    server.until("all scripted watches have been refused", |asked| watches(asked) == 10).await;
+    server.until("all prepared answers have been sent", |asked| watches(asked) == 10).await;
     assert!(began.elapsed() > Duration::from_secs(6), "{:?}", began.elapsed());
     change_all(&server);
     sees_all_changes(&pods).await;
@@ -166,7 +166,7 @@ async fn a_table_reports_no_change_if_nothing_has_changed() {
     // When the back end has seen this pod, it has handled the earlier events.
     server.put("pods", pod("other", 7, &running("10.0.0.7")));
     until(&pods, &job("other"), "the pod is known", |table| !table.is_empty()).await;
-    assert!(!table.has_changed().expect("the back end runs"));
+    assert!(!table.has_changed().expect("the back end has ended"));
 }
 
 #[tokio::test(start_paused = true)]

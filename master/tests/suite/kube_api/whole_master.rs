@@ -1,5 +1,5 @@
-//! The writes of a whole master to the API: the record, the network policy and the pods of a job, and no writes while
-//! the job runs.
+//! Tests of the writes of a whole master to the API: the record, the network policy and the pods of a job, and no
+//! writes while the job runs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -31,30 +31,30 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn spec() -> JobSpec {
     let request = JobRequest {
         worker_num: Some(WORKERS),
-        image: Some("digits:1".parse().expect("an image")),
-        ..JobRequest::new("digits".parse().expect("a job's name"), Strategy::AllReduce)
+        image: Some("digits:1".parse().expect("not an image")),
+        ..JobRequest::new("digits".parse().expect("not a job's name"), Strategy::AllReduce)
     };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 /// The loopback address of the pod with this index. Each process of these tests uses different addresses. The two
 /// tests with running pods use different indexes.
 fn address(index: u32) -> IpAddr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    IpAddr::from([127, 64 + high % 64, low, u8::try_from(index + 1).expect("few workers")])
+    IpAddr::from([127, 64 + high % 64, low, u8::try_from(index + 1).expect("too many workers")])
 }
 
 /// Makes a pod run as soon as it is created.
 fn run_at_once(pod: &mut Value) {
     let index = pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok());
-    pod["status"] = json!({ "phase": "Running", "podIP": address(index.expect("an index")) });
+    pod["status"] = json!({ "phase": "Running", "podIP": address(index.expect("not an index")) });
 }
 
 /// Like [`run_at_once`], but with the addresses for the test of a full quota.
 fn run_elsewhere_at_once(pod: &mut Value) {
     run_at_once(pod);
     let index: u32 =
-        pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok()).expect("an index");
+        pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok()).expect("not an index");
     pod["status"]["podIP"] = json!(address(index + WORKERS));
 }
 
@@ -67,10 +67,10 @@ async fn agents() -> FakeBackend {
 async fn agents_from(first: u32) -> FakeBackend {
     let agents = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&spec()) {
-        agents.create(master::backend::PodSpec { replica, ..wanted("any") }).await.expect("an agent");
+        agents.create(master::backend::PodSpec { replica, ..wanted("any") }).await.expect("no agent");
         let agent = agents.agent(&spec().name, replica).await.address();
         let listener =
-            TcpListener::bind((address(first + replica.index), AGENT_PORT)).await.expect("the agents' port is free");
+            TcpListener::bind((address(first + replica.index), AGENT_PORT)).await.expect("the agents' port is taken");
         tokio::spawn(forward(listener, agent));
     }
     agents
@@ -91,7 +91,7 @@ async fn submit(server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
 
 async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
     let jobs = jobs(server, begin(server).await, agent_key, logs.path());
-    match jobs.submit(spec()).await.expect("accepted") {
+    match jobs.submit(spec()).await.expect("not accepted") {
         Submitted::Created(handle) => handle,
         Submitted::Existing(_) => panic!("the job exists already"),
     }
@@ -100,12 +100,12 @@ async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::T
 async fn reach(job: &JobHandle, state: JobState) {
     let mut view = job.view.clone();
     let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
-    assert!(reached, "not {state:?} in time: {:#?}", job.view.borrow());
+    assert!(reached, "the job is not {state:?} in time: {:#?}", job.view.borrow());
 }
 
 #[tokio::test]
 async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_it_runs() {
-    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     server.on_pod(run_at_once);
     let agents = agents().await;
     let job = submit(&server, &logs).await;
@@ -129,9 +129,9 @@ async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_
     assert_eq!(server.mutations(), expected);
     assert_eq!(job.view.borrow().state, JobState::Running);
 
-    let first: ReplicaId = "worker-0".parse().expect("a replica");
+    let first: ReplicaId = "worker-0".parse().expect("not a replica");
     let history = agents.agent(&spec().name, first).await.history();
-    assert_eq!((history.configs.len(), history.starts.len()), (1, 1), "the agent is configured and started once");
+    assert_eq!((history.configs.len(), history.starts.len()), (1, 1), "how often the agent was configured and started");
     let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
     let known = |path: &String| {
         ["pods", "configmaps", "networkpolicies", "resourcequotas"]
@@ -142,7 +142,7 @@ async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_
 
 #[tokio::test]
 async fn the_replacement_of_a_pod_waits_while_the_quota_is_full() {
-    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     server.on_pod(run_elsewhere_at_once);
     let _agents = agents_from(WORKERS).await;
     let job = submit(&server, &logs).await;
@@ -156,8 +156,8 @@ async fn the_replacement_of_a_pod_waits_while_the_quota_is_full() {
         |view: &JobView| view.replicas[0].reason.as_deref().is_some_and(|reason| reason.contains("exceeded quota"));
     let waiting = timeout(LIMIT, view.wait_for(waits))
         .await
-        .expect("the view shows the reason")
-        .expect("the driver runs")
+        .expect("the view does not show the reason in time")
+        .expect("the driver has ended")
         .clone();
     assert_eq!((waiting.state, waiting.result), (JobState::Pending, None));
     let is_there_again = |asked: &[Asked]| {
@@ -171,25 +171,29 @@ async fn the_replacement_of_a_pod_waits_while_the_quota_is_full() {
 #[tokio::test]
 async fn neither_the_agents_key_nor_a_token_is_sent_to_the_api() {
     const KEY: &str = "canary-of-the-agents-key-0123456789abcdef";
-    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     let file = folder.path().join("agent-key");
     std::fs::write(&file, KEY).expect("write the key");
-    let job = submit_with(AgentKey::read(&file).expect("a key"), &server, &folder).await;
+    let job = submit_with(AgentKey::read(&file).expect("no key"), &server, &folder).await;
     server
         .until("the pods are created", |asked| {
             asked.iter().filter(|asked| asked.mutates() && !asked.is_trial()).count() >= 2 + WORKERS as usize
         })
         .await;
 
-    // The token that the master sends to the agents: an HMAC (RFC 2104) with the key's SHA-256.
+    // The token that the master sends to the agents: an HMAC (RFC 2104). Its key is the SHA-256 of the agents' key.
     let mut mac = Hmac::<Sha256>::new_from_slice(&Sha256::digest(KEY)).expect("a key may have any length");
     mac.update(job.view.borrow().uid.as_bytes());
     let token = hex::encode(mac.finalize().into_bytes());
     let sent: Vec<String> = server.journal().iter().map(|asked| asked.body.to_string()).collect();
     let holding = |secret: &str| sent.iter().filter(|body| body.contains(secret)).count();
-    let key = AgentKey::read(&file).expect("a key");
+    let key = AgentKey::read(&file).expect("no key");
     let (key_sha256, token_sha256) = (hex::encode(Sha256::digest(KEY)), hex::encode(Sha256::digest(&token)));
-    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "the test computes the same token");
-    assert_eq!(holding(&token_sha256), WORKERS as usize, "each pod gets the hash of its token: {sent:?}");
+    assert_eq!(
+        key.token(&job.view.borrow().uid).sha256(),
+        token_sha256,
+        "the test and the master compute different tokens"
+    );
+    assert_eq!(holding(&token_sha256), WORKERS as usize, "not every pod gets the hash of its token: {sent:?}");
     assert_eq!((holding(KEY), holding(&key_sha256), holding(&token)), (0, 0, 0), "{sent:?}");
 }

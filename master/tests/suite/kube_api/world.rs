@@ -1,4 +1,4 @@
-//! Helpers: jobs, pods and waiting.
+//! Helpers of these tests: jobs, pods and waiting.
 
 use std::error::Error;
 use std::path::Path;
@@ -26,10 +26,10 @@ use super::server::{ApiServer, DEADLINE, NAMESPACE};
 
 /// A back end that has read all pods of the server.
 pub(crate) async fn begin(server: &ApiServer) -> KubeBackend {
-    KubeBackend::begin(&server.cluster()).await.expect("the server answers")
+    KubeBackend::begin(&server.cluster()).await.expect("the server does not answer")
 }
 
-/// The jobs of a master with this back end and this key, whose files are below `folder`.
+/// The jobs of a master with this back end and this key. The master's files are below `folder`.
 pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey, folder: &Path) -> Arc<Jobs> {
     let context = Context {
         store: Arc::new(KubeStore::new(&server.cluster())),
@@ -46,16 +46,16 @@ pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey
 
 /// The job `digits` with this uid.
 pub(crate) fn job(uid: &str) -> JobKey {
-    JobKey { name: "digits".parse().expect("a job's name"), uid: uid.to_owned() }
+    JobKey { name: "digits".parse().expect("not a job's name"), uid: uid.to_owned() }
 }
 
 pub(crate) fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 /// A spec with an image and two workers.
 pub(crate) fn spec(name: &str) -> JobSpec {
-    JobSpec { image: Some("digits:1".parse().expect("an image")), ..conformance::record(name).spec }
+    JobSpec { image: Some("digits:1".parse().expect("not an image")), ..conformance::record(name).spec }
 }
 
 /// The pod spec of worker-0 of the job with this uid.
@@ -63,7 +63,7 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
     PodSpec {
         job: job(uid),
         replica: worker(0),
-        image: Some("digits:1".parse().expect("an image")),
+        image: Some("digits:1".parse().expect("not an image")),
         work_dir: None,
         command: ["python", "exec.py"].map(str::to_owned).into(),
         labels: std::collections::BTreeMap::new(),
@@ -125,12 +125,12 @@ pub(crate) async fn until(
 ) -> PodTable {
     let mut table: watch::Receiver<PodTable> = pods.watch(job);
     match timeout(DEADLINE, table.wait_for(test)).await {
-        Ok(seen) => seen.expect("the back end keeps its table").clone(),
-        Err(_) => panic!("not in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
+        Ok(seen) => seen.expect("the back end has dropped the table").clone(),
+        Err(_) => panic!("this did not happen in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
     }
 }
 
-/// The address of a worker, if it runs.
+/// The address of a worker, if the worker's pod runs.
 pub(crate) fn ip(table: &PodTable, index: u32) -> Option<String> {
     match &table.get(&worker(index))?.state {
         PodState::Running(addresses) => Some(addresses.agent.ip().to_string()),

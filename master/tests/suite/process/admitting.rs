@@ -1,4 +1,4 @@
-//! Jobs that the process back end refuses before it creates anything, and simple jobs that it runs.
+//! Tests of jobs that the process back end refuses before it creates anything, and of simple jobs that it runs.
 
 use serde_json::{Value, json};
 
@@ -24,17 +24,17 @@ async fn refused(master: &Master, job: &Value, code: &str, texts: &[&str]) {
 async fn a_folder_without_exec_py_is_refused() {
     let folders = Folders::without_exec_py();
     let master = folders.master();
-    let here = folders.work.path().canonicalize().expect("the folder exists");
-    refused(&master, &job(), "bad_work_dir", &["no exec.py", here.to_str().expect("text")]).await;
+    let here = folders.work.path().canonicalize().expect("the folder does not exist");
+    refused(&master, &job(), "bad_work_dir", &["no exec.py", here.to_str().expect("not text")]).await;
 }
 
 #[tokio::test]
 async fn the_work_dir_of_the_job_overrides_that_of_the_master() {
-    let (folders, other) = (Folders::new("print('hello')"), tempfile::tempdir().expect("a folder"));
+    let (folders, other) = (Folders::new("print('hello')"), tempfile::tempdir().expect("no folder"));
     let master = folders.master();
     let mut job = job();
     job["work_dir"] = json!(other.path());
-    refused(&master, &job, "bad_work_dir", &["no exec.py", other.path().to_str().expect("text")]).await;
+    refused(&master, &job, "bad_work_dir", &["no exec.py", other.path().to_str().expect("not text")]).await;
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn an_exec_py_that_does_not_parse_is_refused_with_its_line() {
 }
 
 #[tokio::test]
-async fn an_image_is_refused() {
+async fn a_job_with_an_image_is_refused() {
     let master = Folders::new("print('hello')").master();
     let mut job = job();
     job["image"] = json!("ubuntu:24.04");
@@ -84,8 +84,8 @@ async fn a_replica_whose_pod_cannot_be_created_fails_as_never_started() {
     let folders = Folders::new("print('hello')");
     let master = folders.master();
     let pods = folders.state.path().join("pods");
-    std::fs::create_dir_all(&pods).expect("a folder");
-    std::fs::write(pods.join("job"), "in the way of the pods' folders").expect("a file");
+    std::fs::create_dir_all(&pods).expect("no folder");
+    std::fs::write(pods.join("job"), "in the way of the pods' folders").expect("no file");
     assert_eq!(master.submit(&job()).await.0, 201);
     let view = master.until("job", |view| view["state"] == "failed").await;
     let reason = view["result"]["failure"]["reason"].as_str().unwrap_or_default();

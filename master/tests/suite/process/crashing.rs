@@ -1,4 +1,4 @@
-//! When a master is killed, its agents end too, and the next master continues the jobs.
+//! Tests that the agents of a master end when the master is killed, and that the next master continues the jobs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -14,12 +14,12 @@ async fn a_master_that_starts_removes_the_output_of_jobs_without_a_record_and_ke
     let logs = folders.state.path().join("logs");
     let (lost, other) = (logs.join("0d8f1c6e-6f0a-4c8e-9d55-6f9b0a1f6f52"), logs.join("mine"));
     for folder in [&lost, &other] {
-        std::fs::create_dir_all(folder).expect("a folder");
-        std::fs::write(folder.join("worker-0.log"), "output").expect("a file");
+        std::fs::create_dir_all(folder).expect("no folder");
+        std::fs::write(folder.join("worker-0.log"), "output").expect("no file");
     }
     let _master = folders.master();
     in_time("the folder of the lost job is removed", || !lost.exists());
-    assert!(other.exists(), "the folder was not made by a master");
+    assert!(other.exists(), "a folder that no master has made was removed");
 }
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn after_kill_9_no_agent_lives_and_the_next_master_starts_the_job_again() 
     assert_eq!(master.submit(&job).await.0, 201);
     let running = master.until("orphaned", |view| view["state"] == "running").await;
     let processes = descendants(master.id());
-    assert!(processes.len() >= 4, "two agents and two runs: {processes:?}");
+    assert!(processes.len() >= 4, "fewer than two agents and two runs: {processes:?}");
     master.kill();
     wait_until_dead(&processes);
 
@@ -38,9 +38,9 @@ async fn after_kill_9_no_agent_lives_and_the_next_master_starts_the_job_again() 
     let view = next.until("orphaned", |view| view["state"] == "running").await;
     assert_eq!((&view["uid"], &view["generation"]), (&running["uid"], &json!("2.1")));
     let restarts = &view["restarts"];
-    assert_eq!(restarts["failed_starts"], json!([]), "the job has not failed: {view:#}");
+    assert_eq!(restarts["failed_starts"], json!([]), "a failed start is recorded: {view:#}");
     assert_eq!(restarts["repeated_starts"][0]["generation"], "2.1", "{view:#}");
-    assert!(descendants(next.id()).len() >= 4, "two agents and two runs");
+    assert!(descendants(next.id()).len() >= 4, "fewer than two agents and two runs");
 }
 
 #[tokio::test]
@@ -52,15 +52,15 @@ async fn an_agent_that_gets_sigterm_from_outside_causes_an_uncounted_restart() {
     let all_run = |view: &Value| (0..2).all(|index| view["replicas"][index]["pid"].is_u64());
     let view = master.until("beheaded", all_run).await;
     let processes = descendants(master.id());
-    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
-    let agent = parent(run).and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).expect("its agent");
-    kill_process(agent, Signal::TERM).expect("the agent runs");
+    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("no process id");
+    let agent = parent(run).and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).expect("the run has no agent");
+    kill_process(agent, Signal::TERM).expect("the agent does not run");
 
     let view = master.until("beheaded", |view| view["generation"] == "1.2" && all_run(view)).await;
     assert_eq!((&view["restarts"]["counted"], &view["restarts"]["uncounted"]), (&json!(0), &json!(1)));
     assert_eq!(view["restarts"]["failed_starts"][0]["failure"]["replica"], "worker-1", "{view:#}");
-    let kept = parent(u32::try_from(view["replicas"][0]["pid"].as_u64().expect("a process id")).expect("an id"));
-    assert!(kept.is_some_and(|agent| processes.contains(&agent)), "worker-0 keeps its agent");
+    let kept = parent(u32::try_from(view["replicas"][0]["pid"].as_u64().expect("no process id")).expect("not an id"));
+    assert!(kept.is_some_and(|agent| processes.contains(&agent)), "worker-0 has another agent");
 }
 
 #[tokio::test]

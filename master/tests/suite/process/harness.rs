@@ -35,7 +35,7 @@ impl Folders {
     }
 
     pub(crate) fn without_exec_py() -> Self {
-        Self { state: tempfile::tempdir().expect("a folder"), work: tempfile::tempdir().expect("a folder") }
+        Self { state: tempfile::tempdir().expect("no folder"), work: tempfile::tempdir().expect("no folder") }
     }
 
     /// The command of a master with these folders. Tests can add arguments.
@@ -53,7 +53,7 @@ impl Folders {
 
     /// A master that serves on a free port.
     pub(crate) fn master(&self) -> Master {
-        Self::serving(&mut self.command()).expect("the master serves")
+        Self::serving(&mut self.command()).expect("the master has died before it served")
     }
 
     /// Like [`Self::master`], but started by a shell that first runs the command `limits`.
@@ -63,7 +63,7 @@ impl Folders {
         shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]);
         shell.arg(command.get_program()).args(command.get_args()).current_dir(self.work.path());
         shell.stdin(Stdio::null()).stdout(Stdio::piped());
-        Self::serving(&mut shell).expect("the master serves")
+        Self::serving(&mut shell).expect("the master has died before it served")
     }
 
     /// A master with an injected fault. If the master dies before it serves, the error is the signal that ended it.
@@ -74,8 +74,8 @@ impl Folders {
     fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
         let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("its first line");
+        let stdout = child.stdout.take().expect("no pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the master's first line cannot be read");
         if line.is_empty() {
             return Err(child.wait().expect("wait").signal());
         }
@@ -84,7 +84,7 @@ impl Folders {
     }
 }
 
-/// A running master. Dropping this value kills it.
+/// A running master. Dropping this value kills the master.
 pub(crate) struct Master {
     child: Child,
     url: String,
@@ -114,20 +114,21 @@ impl Master {
         Some((answer.status().as_u16(), answer.json().await.unwrap_or_default()))
     }
 
-    /// `kill -9`.
+    /// Kills the master, as `kill -9` does.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
-        let answer = client().get(format!("{}{path}", self.url)).send().await.expect("the master answers");
-        (answer.status().as_u16(), answer.json().await.expect("JSON"))
+        let answer = client().get(format!("{}{path}", self.url)).send().await.expect("the master does not answer");
+        (answer.status().as_u16(), answer.json().await.expect("not JSON"))
     }
 
     pub(crate) async fn submit(&self, job: &Value) -> (u16, Value) {
-        let answer = client().post(format!("{}/v1/jobs", self.url)).json(job).send().await.expect("the master answers");
-        (answer.status().as_u16(), answer.json().await.expect("JSON"))
+        let answer =
+            client().post(format!("{}/v1/jobs", self.url)).json(job).send().await.expect("the master does not answer");
+        (answer.status().as_u16(), answer.json().await.expect("not JSON"))
     }
 
     /// Waits by long polls until `test` accepts the view of the job.
@@ -149,7 +150,7 @@ fn client() -> reqwest::Client {
     // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
     // second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
+    reqwest::Client::builder().no_proxy().build().expect("no client")
 }
 
 /// Runs a master that must refuse to start, and returns its exit code and its stderr.
@@ -167,7 +168,7 @@ pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String) {
         std::thread::yield_now();
     };
     let mut said = String::new();
-    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text on stderr");
+    child.stderr.take().expect("no pipe").read_to_string(&mut said).expect("no text on stderr");
     (status.code(), said)
 }
 
@@ -175,7 +176,7 @@ pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String) {
 pub(crate) fn in_time(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
-        assert!(begin.elapsed() < DEADLINE, "not in time: {what}");
+        assert!(begin.elapsed() < DEADLINE, "this did not happen in time: {what}");
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,5 @@
-//! The master's program with real agents and a real Python: how it starts, what it refuses, what it leaves behind.
+//! Tests of the master's program with real agents and a real Python: how the program starts, what it refuses, and
+//! what it leaves behind.
 
 mod admitting;
 mod crashing;

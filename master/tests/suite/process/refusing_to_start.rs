@@ -1,4 +1,4 @@
-//! A master that cannot start exits with 2 and prints an error that names the cause.
+//! Tests that a master that cannot start exits with 2 and prints an error that names the cause.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -69,8 +69,8 @@ fn a_damaged_database_is_refused() {
 
 #[test]
 fn a_port_that_is_taken_is_refused() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = taken.local_addr().expect("the port is bound").to_string();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("no free port");
+    let address = taken.local_addr().expect("the listener has no address").to_string();
     refuses(Folders::new("").command().args(["--listen", &address]), &[&address, "--listen"]);
     let (_, said) = run_to_its_end(Folders::new("").command().args(["--listen", &address]));
     assert!(said.contains(&format!("\nhint: client list --master http://{address} shows")), "{said}");

@@ -1,4 +1,4 @@
-//! An agent that was stopped with SIGSTOP does not answer. Neither this agent nor its script ends by itself.
+//! Tests that a master kills an agent that was stopped with SIGSTOP. Neither the agent nor its script ends by itself.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -23,9 +23,10 @@ async fn a_stopped_agent_is_killed_with_all_its_processes_before_the_gang_starts
         view["state"] == "running" && view["roster"] == roster && pid(0) && (roster == json!(["worker-0"]) || pid(1))
     };
     let view = master.until("stopped", |view| is_up(view, json!(["worker-0", "worker-1"]))).await;
-    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
-    let agent = parent(run).expect("its agent");
-    kill_process(Pid::from_raw(agent.try_into().expect("an id")).expect("a process"), Signal::STOP).expect("it runs");
+    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("no process id");
+    let agent = parent(run).expect("the run has no agent");
+    kill_process(Pid::from_raw(agent.try_into().expect("not an id")).expect("no process"), Signal::STOP)
+        .expect("the agent does not run");
     let processes = [descendants(agent), vec![agent]].concat();
 
     let view = master.until("stopped", |view| view["generation"] != "1.1" && view["state"] == "running").await;
@@ -33,5 +34,5 @@ async fn a_stopped_agent_is_killed_with_all_its_processes_before_the_gang_starts
     assert!(alive.is_empty(), "{alive:?} of {processes:?} are alive: {view:#}");
     let is_whole_again = |view: &Value| view["generation"] != "1.1" && is_up(view, json!(["worker-0", "worker-1"]));
     let view = master.until("stopped", is_whole_again).await;
-    assert!(view["restarts"].is_null(), "no restart is recorded: {view:#}");
+    assert!(view["restarts"].is_null(), "a restart is recorded: {view:#}");
 }

@@ -1,4 +1,4 @@
-//! `/v1/tfjobs`: a TFJob is applied, applied again, suspended and shown.
+//! Tests of `/v1/tfjobs`: a TFJob is applied, applied again, suspended and shown.
 
 use master::tfjob::{self, Place};
 use protocol::code::CodeId;
@@ -13,7 +13,7 @@ use crate::service::pushing::keep_other;
 
 const TFJOBS: &str = "/v1/tfjobs";
 
-/// A TFJob with two workers. `policy` is its run policy.
+/// The request to apply a TFJob with two workers. `policy` is the run policy of the TFJob.
 fn request(name: &str, policy: &Value, options: &Value) -> Value {
     let container = json!({ "name": "tensorflow", "image": "mnist:1", "command": ["python", "mnist.py"] });
     let worker = json!({ "replicas": 2, "template": { "spec": { "containers": [container] } } });
@@ -25,12 +25,12 @@ fn request(name: &str, policy: &Value, options: &Value) -> Value {
 }
 
 async fn agents(master: &Master, name: &str) -> Vec<FakeAgent> {
-    let spec = master.jobs.find(&name.parse().expect("a name")).expect("the job").view.borrow().spec.clone();
+    let spec = master.jobs.find(&name.parse().expect("not a name")).expect("no job").view.borrow().spec.clone();
     master.started(&spec).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tfjob_is_accepted_once_and_ends_as_an_object_with_conditions() {
+async fn a_tfjob_is_accepted_once_and_is_shown_as_an_object_with_conditions() {
     let master = Master::serving(None).await;
     let body = request("mnist", &json!({}), &json!({}));
     let created = master.post(TFJOBS, &body).await;
@@ -40,7 +40,7 @@ async fn a_tfjob_is_accepted_once_and_ends_as_an_object_with_conditions() {
     for agent in agents(&master, "mnist").await {
         agent.exit(protocol::agent::ExitOutcome::Code(0));
     }
-    let job = master.jobs.find(&"mnist".parse().expect("a name")).expect("the job");
+    let job = master.jobs.find(&"mnist".parse().expect("not a name")).expect("no job");
     reach(&job, JobState::Succeeded).await;
     let again = master.post(TFJOBS, &body).await;
     assert_eq!((again.status, &again.json()["job"]["state"]), (200, &json!("succeeded")));
@@ -48,7 +48,7 @@ async fn a_tfjob_is_accepted_once_and_ends_as_an_object_with_conditions() {
     assert_eq!((other.status, &other.json()["code"]), (409, &json!("job_exists")));
 
     let object = master.get("/v1/jobs/mnist/tfjob").await.json();
-    let newest = object["status"]["conditions"].as_array().expect("conditions").last().expect("a condition");
+    let newest = object["status"]["conditions"].as_array().expect("no conditions").last().expect("no condition");
     assert_eq!((&newest["type"], &newest["reason"]), (&json!("Succeeded"), &json!("TFJobSucceeded")), "{object:#}");
     assert_eq!(object["status"]["replicaStatuses"], json!({ "Worker": { "succeeded": 2 } }));
     let listed = master.get(TFJOBS).await.json();
@@ -56,11 +56,11 @@ async fn a_tfjob_is_accepted_once_and_ends_as_an_object_with_conditions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tfjob_may_begin_suspended_and_is_resumed_by_the_file_without_suspend() {
+async fn a_suspended_tfjob_is_resumed_when_it_is_applied_without_suspend() {
     let master = Master::serving(None).await;
     let suspended = request("later", &json!({ "suspend": true }), &json!({}));
     assert_eq!(master.post(TFJOBS, &suspended).await.status, 201);
-    let job = master.jobs.find(&"later".parse().expect("a name")).expect("the job");
+    let job = master.jobs.find(&"later".parse().expect("not a name")).expect("no job");
     until(&job, |view| view.state == JobState::Suspended).await;
     assert_eq!(master.get("/v1/jobs/later/tfjob").await.json()["spec"]["runPolicy"]["suspend"], true);
     assert_eq!(master.post(TFJOBS, &request("later", &json!({}), &json!({}))).await.status, 200);
@@ -75,32 +75,32 @@ async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_pus
     let (code, other) = (keep(master.jobs.code()), keep_other(&master));
     let apply = async |code: CodeId| {
         let request = request("brought", &json!({}), &json!({ "code": code, "script": "train.py" }));
-        let request = serde_json::from_value(request).expect("a request");
+        let request = serde_json::from_value(request).expect("not a request");
         let read = tfjob::read(&request, &Place::Pods { namespace: "training".to_owned(), honours_root: false })
-            .expect("a valid TFJob");
+            .expect("an invalid TFJob");
         let is_fine = master.jobs.check(&read).await.is_ok();
         let applied = master.jobs.apply(read).await.map(drop).map_err(|error| error.to_string());
         assert_eq!(applied.is_ok(), is_fine, "`check` and `apply` disagree: {applied:?}");
         applied
     };
-    apply(code).await.expect("the job is new");
-    apply(code).await.expect("the job has the same code");
+    apply(code).await.expect("the first apply failed");
+    apply(code).await.expect("an apply with the same code failed");
     let refused = "tfjob brought is on record with other code. To start its scripts again with the new code: \
                    client push brought FOLDER";
     assert_eq!(apply(other).await, Err(refused.to_owned()));
-    let name = "brought".parse().expect("a name");
+    let name = "brought".parse().expect("not a name");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
-    master.jobs.patch(&name, patch).await.expect("the code is pushed");
-    apply(other).await.expect("the job has this code now");
+    master.jobs.patch(&name, patch).await.expect("the push failed");
+    apply(other).await.expect("an apply with the pushed code failed");
     assert_eq!(apply(code).await, Err(refused.to_owned()));
     let cancelled = master.jobs.wish(&name, master::store::Wish::Cancel).await;
-    cancelled.expect("the wish is recorded");
-    let error = apply(code).await.expect_err("an ended job takes no code");
+    cancelled.expect("the wish was not recorded");
+    let error = apply(code).await.expect_err("an ended job has taken code");
     assert!(error.starts_with("tfjob brought is on record with another spec"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_check_creates_nothing_and_a_refusal_names_each_field() {
+async fn a_dry_run_creates_nothing_and_a_refusal_names_each_wrong_field() {
     let master = Master::serving(None).await;
     let checked = master.post(TFJOBS, &request("mnist", &json!({}), &json!({ "dry_run": true }))).await;
     assert_eq!((checked.status, checked.json().get("job")), (200, None), "{checked:?}");

@@ -1,4 +1,4 @@
-//! Requests over HTTP: views, long polls, cancel, delete, and unknown jobs and routes.
+//! Tests of requests over HTTP: views, long polls, cancel, delete, and unknown jobs and routes.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ async fn jobs_are_listed_in_the_order_of_their_names() {
         master.submit(spec(name, 1)).await;
     }
     let list = master.get("/v1/jobs").await.json();
-    let names: Vec<_> = list["jobs"].as_array().expect("a list").iter().map(|job| job["name"].clone()).collect();
+    let names: Vec<_> = list["jobs"].as_array().expect("not a list").iter().map(|job| job["name"].clone()).collect();
     assert_eq!(names, ["alpha", "middle", "zeta"]);
 }
 
@@ -47,7 +47,7 @@ async fn a_long_poll_answers_when_the_view_changes() {
     let poll = master.get(&path);
     let change = async { agents[0].exit(ExitOutcome::Code(0)) };
     let (answer, ()) = tokio::join!(poll, change);
-    let seq = answer.json()["seq"].as_u64().expect("a number");
+    let seq = answer.json()["seq"].as_u64().expect("not a number");
     assert!(seq > running.seq, "the answer has sequence number {seq}, the request had {}", running.seq);
 }
 
@@ -70,7 +70,7 @@ async fn a_poll_with_an_old_sequence_number_answers_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_poll_that_does_not_parse_is_refused() {
+async fn a_poll_with_invalid_parameters_is_refused() {
     let master = Master::serving(None).await;
     master.submit(spec("job", 1)).await;
     for query in ["after=x", "after=-1", "wait=1s", "unknown=1"] {

@@ -1,4 +1,4 @@
-//! Panics in handlers, and the metrics.
+//! Tests of panics in handlers, and of the metrics.
 
 use std::sync::Arc;
 

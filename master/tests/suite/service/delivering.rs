@@ -1,4 +1,4 @@
-//! The master sends the code of a job to its agents.
+//! Tests of the code that the master sends to the agents of a job.
 
 use axum::http::StatusCode;
 use master::code::CodeStore;
@@ -32,7 +32,7 @@ pub(crate) fn keep_files(store: &CodeStore, contents: [&'static str; 2]) -> Code
 /// A job of two workers that brings this code.
 pub(crate) fn spec(code: CodeId, max_restarts: u32) -> JobSpec {
     let policy = RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() };
-    let script = "train.py".parse().expect("a script");
+    let script = "train.py".parse().expect("not a script");
     JobSpec { code: Some(code), script, ..spec_with("bringing", 2, policy) }
 }
 
@@ -41,7 +41,7 @@ pub(crate) async fn agents(master: &Master, spec: &JobSpec) -> [FakeAgent; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_agent_gets_the_code_once_before_its_environment_and_its_warm_interpreter() {
+async fn each_agent_gets_the_code_once_for_two_starts_and_is_asked_for_a_warm_interpreter() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 1);
     let job = master.submit(spec.clone()).await;
@@ -51,7 +51,7 @@ async fn each_agent_gets_the_code_once_before_its_environment_and_its_warm_inter
     let next = Some(Generation { epoch: 1, sequence: 2 });
     until(&job, |view| view.state == JobState::Running && view.generation == next).await;
     for agent in &agents {
-        in_time("the warm interpreter", async {
+        in_time("the agent is asked for a warm interpreter", async {
             while agent.history().warmed.is_empty() {
                 tokio::task::yield_now().await;
             }
@@ -66,7 +66,7 @@ async fn each_agent_gets_the_code_once_before_its_environment_and_its_warm_inter
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_sends_nothing_to_agents_that_have_the_code() {
+async fn a_new_master_offers_no_code_to_agents_that_have_the_code() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::over("first", backend.clone(), store.clone());
     let spec = spec(keep(first.jobs.code()), 1);
@@ -76,7 +76,7 @@ async fn a_new_master_sends_nothing_to_agents_that_have_the_code() {
     // The second master does not have the code itself.
     let second = Master::over("second", backend, store);
     in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     reach(&job, JobState::Running).await;
     let agents = agents(&second, &spec).await;
     agents[0].exit(ExitOutcome::Code(1));
@@ -107,7 +107,7 @@ async fn an_agent_that_has_lost_the_code_gets_it_again_before_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_cannot_receive_the_code_is_named_and_no_script_starts() {
+async fn a_replica_that_cannot_receive_the_code_fails_the_job_and_is_named() {
     for (status, problem, loss) in [
         (507, r#"{"status": 507, "code": "code_store_full", "detail": "no space left on device"}"#, Loss::Broken),
         (422, r#"{"status": 422, "code": "bad_code", "detail": "no space left on device"}"#, Loss::Hopeless),
@@ -115,7 +115,7 @@ async fn a_replica_that_cannot_receive_the_code_is_named_and_no_script_starts() 
         let backend = FakeBackend::new(Arrival::AtOnce);
         let master = Master::over("first", backend, FakeStore::default());
         let spec = spec(keep(master.jobs.code()), 0);
-        let status = StatusCode::from_u16(status).expect("a status");
+        let status = StatusCode::from_u16(status).expect("not a status");
         master.backend.take_code([worker(1)], TakesCode::Never((status, problem)));
         let job = master.submit(spec.clone()).await;
         let view = reach(&job, JobState::Failed).await;
@@ -132,7 +132,7 @@ async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_and_the_fa
     let job = master.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
     let agents = agents(&master, &spec).await;
-    std::fs::remove_dir_all(master.logs.path().join("code")).expect("the folder is there");
+    std::fs::remove_dir_all(master.logs.path().join("code")).expect("the folder of the code does not exist");
     agents[0].lose_code();
     agents[1].exit(ExitOutcome::Code(1));
     let view = reach(&job, JobState::Failed).await;
@@ -178,6 +178,6 @@ async fn slow_agents_of_one_job_do_not_delay_another_job() {
         .await;
     }
     master.backend.take_code((0..MANY).map(worker), TakesCode::AtOnce);
-    let job = master.submit(JobSpec { name: "other".parse().expect("a name"), worker_num: 2, ..slow }).await;
+    let job = master.submit(JobSpec { name: "other".parse().expect("not a name"), worker_num: 2, ..slow }).await;
     reach(&job, JobState::Running).await;
 }

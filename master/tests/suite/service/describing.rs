@@ -1,4 +1,4 @@
-//! `/openapi.json` lists all routes and describes them correctly.
+//! Tests that `/openapi.json` lists all routes and describes them correctly.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ fn all<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 async fn exactly_the_existing_routes_are_described() {
     let master = Master::serving(None).await;
     let document = document(&master).await;
-    let paths = document["paths"].as_object().expect("routes");
+    let paths = document["paths"].as_object().expect("no routes");
     let routes = [
         "/agent",
         "/create",
@@ -51,7 +51,7 @@ async fn exactly_the_existing_routes_are_described() {
     for (path, methods) in paths {
         for method in ["get", "post", "put", "delete", "patch"] {
             let described = methods.get(method).is_some();
-            let verb = method.to_uppercase().parse().expect("a method");
+            let verb = method.to_uppercase().parse().expect("not a method");
             let answer = Answer::of(client().request(verb, master.url(&path.replace("{name}", "none")))).await;
             assert_eq!(answer.status != 405, described, "{method} {path}: {answer:?}");
             let statuses = &methods[method]["responses"];
@@ -61,18 +61,18 @@ async fn exactly_the_existing_routes_are_described() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_reference_resolves_and_every_error_is_a_problem() {
+async fn every_reference_resolves_and_every_4xx_answer_is_a_problem() {
     let document = document(&Master::serving(None).await).await;
     let mut references = vec![];
     all(&document, "$ref", &mut references);
     assert!(references.len() > 50, "{references:?}");
     for reference in references {
-        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#')).expect("a local reference");
+        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#')).expect("not a local reference");
         assert!(document.pointer(pointer).is_some(), "{pointer} does not resolve");
     }
     let mut responses = vec![];
     all(&document["paths"], "responses", &mut responses);
-    let errors = responses.iter().flat_map(|of_route| of_route.as_object().expect("statuses"));
+    let errors = responses.iter().flat_map(|of_route| of_route.as_object().expect("no statuses"));
     for (status, response) in errors.filter(|(status, _)| status.starts_with('4')) {
         let problem = &response["content"]["application/problem+json"]["schema"]["$ref"];
         assert_eq!(problem, "#/components/schemas/Problem", "{status}: {response}");
@@ -89,7 +89,7 @@ async fn limits_required_fields_and_error_codes_are_described() {
     let codes: BTreeSet<&str> = document["components"]["schemas"]["ErrorCode"]["enum"]
         .as_array()
         .map(|codes| codes.iter().filter_map(Value::as_str).collect())
-        .expect("codes");
-    let internal = serde_json::to_value(ErrorCode::Internal).expect("a code");
-    assert!(codes.contains("job_exists") && codes.contains(internal.as_str().expect("text")), "{codes:?}");
+        .expect("no codes");
+    let internal = serde_json::to_value(ErrorCode::Internal).expect("not a code");
+    assert!(codes.contains("job_exists") && codes.contains(internal.as_str().expect("not text")), "{codes:?}");
 }

@@ -1,4 +1,4 @@
-//! From a submission to a gang that runs and succeeds.
+//! Tests of jobs from their submission until they succeed.
 
 use std::collections::HashSet;
 
@@ -46,13 +46,13 @@ async fn each_agent_is_configured_once_and_started_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_agents_get_the_same_cluster_and_their_own_place_in_it() {
+async fn all_agents_get_the_same_cluster_and_their_own_index_in_it() {
     let master = Master::new();
     let spec = spec("told", 4);
     master.submit(spec.clone()).await;
     let configs: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history().configs[0].clone()).collect();
     let cluster = &configs[0].1["TF_CONFIG"]["cluster"];
-    let addresses: HashSet<_> = cluster["worker"].as_array().expect("a list").iter().cloned().collect();
+    let addresses: HashSet<_> = cluster["worker"].as_array().expect("not a list").iter().cloned().collect();
     assert_eq!(addresses.len(), 4, "{cluster}");
     for (index, (generation, environment)) in configs.iter().enumerate() {
         assert_eq!(&environment["TF_CONFIG"]["cluster"], cluster);
@@ -62,7 +62,7 @@ async fn all_agents_get_the_same_cluster_and_their_own_place_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_agent_is_started_before_all_have_their_environment() {
+async fn no_run_starts_before_all_agents_have_their_environment() {
     let master = Master::new();
     let spec = spec("phases", 8);
     master.submit(spec.clone()).await;
@@ -73,7 +73,7 @@ async fn no_agent_is_started_before_all_have_their_environment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_view_says_when_each_step_was_reached() {
+async fn the_view_has_the_time_of_each_stage() {
     let view = Master::new().succeed(&spec("times", 2)).await;
     let JobTimes { accepted, joined, configured, started, halted, ended, finished, .. } = view.times;
     assert_eq!(halted, None);
@@ -99,7 +99,7 @@ async fn each_agent_receives_its_membership_in_the_start() {
     let master = Master::new();
     let spec = spec("seated", 3);
     master.submit(spec.clone()).await;
-    let agents = in_time("all start", master.started(&spec)).await;
+    let agents = in_time("all runs have started", master.started(&spec)).await;
     let memberships: Vec<_> = agents.iter().map(|agent| agent.status().membership).collect();
     let expected = |seat: u32| Some(Membership { seat, of: 3, start: 0, pushes: 0 });
     assert_eq!(memberships, [expected(0), expected(1), expected(2)]);
@@ -110,7 +110,7 @@ async fn twenty_jobs_at_once_all_succeed_and_no_two_replicas_share_an_address() 
     let master = Master::new();
     let specs: Vec<_> = (0..20).map(|index| spec(&format!("job-{index}"), 4)).collect();
     let jobs = join_all(specs.iter().map(|spec| master.submit(spec.clone()))).await;
-    let agents = in_time("all start", join_all(specs.iter().map(|spec| master.started(spec)))).await;
+    let agents = in_time("all runs have started", join_all(specs.iter().map(|spec| master.started(spec)))).await;
     let views: Vec<_> = jobs.iter().map(|job| job.view.borrow().clone()).collect();
     let addresses: HashSet<_> = views.iter().flat_map(|view| view.replicas.iter()).map(|r| r.address.clone()).collect();
     assert_eq!(addresses.len(), 80, "{addresses:?}");
@@ -133,8 +133,8 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
         let jobs = std::sync::Arc::clone(&master.jobs);
         tokio::spawn(async move { jobs.submit(spec("again", 1)).await })
     };
-    // Once the new record exists, and the submission has made progress, the registry learns of the deletion
-    // and of the new record.
+    // The registry follows the records again when the new record exists and the submission has had time to continue.
+    // The registry then learns of the deletion and of the new record.
     let recorded = async {
         while master.store.get(&old.name).await.expect("get").is_none() {}
         for _ in 0..10 {
@@ -143,9 +143,13 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     };
     in_time("the new record exists", recorded).await;
     master.follow_again();
-    let handle = match in_time("the submission is answered", submit).await.expect("no panic").expect("accepted") {
+    let handle = match in_time("the submission is answered", submit)
+        .await
+        .expect("the task has panicked")
+        .expect("not accepted")
+    {
         master::registry::Submitted::Created(handle) => handle,
-        master::registry::Submitted::Existing(_) => panic!("the old job is deleted"),
+        master::registry::Submitted::Existing(_) => panic!("the submission returned the deleted job"),
     };
     assert_ne!(handle.view.borrow().uid, old.uid);
     let id = worker(0);

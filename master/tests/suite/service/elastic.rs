@@ -1,4 +1,4 @@
-//! Elastic jobs: workers come and go while the job runs.
+//! Tests of elastic jobs: workers come and go while the job runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,9 +23,9 @@ pub(crate) fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
         worker_min: Some(min),
         worker_num: Some(max),
         run_policy: RunPolicy { backoff_seconds: 0, ..RunPolicy::default() },
-        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+        ..JobRequest::new(name.parse().expect("not a job's name"), Strategy::AllReduce)
     };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 fn workers(indexes: &[u32]) -> Vec<ReplicaId> {
@@ -48,13 +48,13 @@ pub(crate) async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> 
 
 async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
     let patch = JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() };
-    let record = master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
-    record.workers().expect("the job is elastic")
+    let record = master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
+    record.workers().expect("the job is not elastic")
 }
 
 /// The value of a variable in the newest environment of this agent.
 pub(crate) fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
-    agent.history().configs.last().expect("the agent was configured").1[variable].clone()
+    agent.history().configs.last().expect("the agent was not configured").1[variable].clone()
 }
 
 pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
@@ -62,20 +62,20 @@ pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_shrinks_and_grows_with_its_number_of_workers() {
+async fn a_job_shrinks_and_grows_with_its_maximum_number_of_workers() {
     let master = Master::new();
     let spec = elastic("scaled", 2, 4);
     let job = master.submit(spec.clone()).await;
     running_with(&job, &[0, 1, 2, 3]).await;
     assert_eq!(scale(&master, &spec, None, 2).await, Workers { min: 2, max: 2 });
     let view = running_with(&job, &[0, 1]).await;
-    assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Shrunk);
+    assert_eq!(view.changes.last().expect("no change").cause, ChangeCause::Shrunk);
     until(&job, |view| view.replicas.len() == 2).await;
     scale(&master, &spec, None, 5).await;
     let view = running_with(&job, &[0, 1, 2, 3, 4]).await;
-    let cause = &view.changes.last().expect("a change").cause;
+    let cause = &view.changes.last().expect("no change").cause;
     assert_eq!(*cause, ChangeCause::Joined { replicas: workers(&[2, 3, 4]) });
-    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins need one start");
+    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins have not caused one start");
     assert_eq!(view.restarts.total(), 0);
     let agents = agents(&master, &spec, &[0, 1, 2, 3, 4]).await;
     assert_eq!(newest(&agents[&0], "MUSTER_RESTART_COUNT"), json!(2));
@@ -118,19 +118,19 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
         | ChangeCause::Pushed
         | ChangeCause::TakenOver => None,
     });
-    assert_eq!(cause.expect("the cause is in the view"), "worker-0 was lost: node drained");
+    assert_eq!(cause.expect("the cause is not in the view"), "worker-0 was lost: node drained");
     running_with(&job, &[1, 2, 3, 0]).await;
     let agents = agents(&master, &spec, &[0, 1, 2, 3]).await;
     assert_eq!(newest(&agents[&0], "RANK"), json!(3));
     assert_eq!(newest(&agents[&1], "RANK"), json!(0));
     assert_eq!(newest(&agents[&1], "TF_CONFIG")["task"], json!({"type": "worker", "index": 0}));
-    assert_eq!(self::revision(&master, &spec).await, revision, "the record has not changed");
+    assert_eq!(self::revision(&master, &spec).await, revision, "the record has changed");
     succeed(&agents);
     assert_eq!(reach(&job, JobState::Succeeded).await.restarts.total(), 0);
 }
 
 async fn revision(master: &Master, spec: &JobSpec) -> u64 {
-    master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record").record.revision
+    master.store.get(&spec.name).await.expect("no answer").expect("no record of the job").record.revision
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,9 +159,9 @@ async fn a_new_master_continues_with_the_same_members() {
     first.stop_following().await;
     let second = Master::over("second", first.backend.clone(), first.store.clone());
     second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = running_with(&job, &[0, 2, 3, 1]).await;
-    assert_eq!(view.generation, seats.generation, "the start continues");
+    assert_eq!(view.generation, seats.generation, "the start has not continued");
     scale(&second, &spec, None, 3).await;
     let view = running_with(&job, &[0, 2, 3]).await;
     assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
@@ -181,9 +181,9 @@ async fn the_next_master_notices_that_a_member_left_while_no_master_ran() {
     first.backend.replace(&spec.name, worker(1)).await;
     let second = Master::over("second", first.backend.clone(), first.store.clone());
     second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = running_with(&job, &[0, 2, 1]).await;
-    assert_eq!((view.restarts.total(), view.generation.expect("a start").epoch), (0, 2));
+    assert_eq!((view.restarts.total(), view.generation.expect("no start").epoch), (0, 2));
     succeed(&agents(&second, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
 }
@@ -241,11 +241,11 @@ async fn a_change_that_does_not_fit_the_job_is_refused() {
     let before = revision(&master, &spec).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 3})).await;
     assert_eq!((answer.status, &answer.json()["workers"]), (200, &json!({"min": 2, "max": 3})));
-    assert_eq!(revision(&master, &spec).await, before, "the same number changes nothing");
+    assert_eq!(revision(&master, &spec).await, before, "the same number of workers has changed the record");
     succeed(&agents(&master, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 4})).await;
-    assert_eq!((answer.status, answer.code().as_str()), (409, "cannot_scale"), "the job has ended");
+    assert_eq!((answer.status, answer.code().as_str()), (409, "cannot_scale"), "the job has ended, but {answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,7 +255,7 @@ async fn the_output_of_a_worker_that_joins_later_reaches_a_reader_that_follows()
     let job = master.submit(spec.clone()).await;
     running_with(&job, &[0, 1]).await;
     let reader = client().get(master.url("/v1/jobs/printing/logs?follow=true")).send();
-    let mut lines = in_time("the stream begins", reader).await.expect("an answer").error_for_status().expect("200");
+    let mut lines = in_time("the stream begins", reader).await.expect("no answer").error_for_status().expect("not 200");
     scale(&master, &spec, None, 3).await;
     running_with(&job, &[0, 1, 2]).await;
     let agents = agents(&master, &spec, &[0, 1, 2]).await;
@@ -263,11 +263,15 @@ async fn the_output_of_a_worker_that_joins_later_reaches_a_reader_that_follows()
     succeed(&agents);
     let mut seen = String::new();
     while !seen.contains("hello of the third") {
-        let piece = in_time("the line arrives", lines.chunk()).await.expect("no error").expect("the stream goes on");
+        let piece =
+            in_time("the line arrives", lines.chunk()).await.expect("the stream broke").expect("the stream has ended");
         seen.push_str(&String::from_utf8_lossy(&piece));
     }
     reach(&job, JobState::Succeeded).await;
-    in_time("the stream ends with the job", async { while lines.chunk().await.expect("no error").is_some() {} }).await;
+    in_time("the stream ends with the job", async {
+        while lines.chunk().await.expect("the stream broke").is_some() {}
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -306,10 +310,10 @@ async fn after_ten_minutes_without_a_failure_earlier_failures_use_no_restart() {
         running_with(&job, &[0, 1]).await;
         agents(&master, &spec, &[1]).await[&1].exit(ExitOutcome::Code(3));
         until(&job, |view| view.state == JobState::Running && view.restarts.counted == failures).await;
-        let stored = master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record");
+        let stored = master.store.get(&spec.name).await.expect("no answer").expect("no record of the job");
         let mut record = stored.record.clone();
         record.restarts.failed_starts.iter_mut().for_each(|failed| failed.at = UnixMillis(1));
-        master.store.update(record.changed(), &stored.version).await.expect("nobody else writes");
+        master.store.update(record.changed(), &stored.version).await.expect("the record was not updated");
         until(&job, |view| view.restarts.failed_starts.iter().all(|failed| failed.at == UnixMillis(1))).await;
     }
     let view = running_with(&job, &[0, 1]).await;

@@ -1,4 +1,4 @@
-//! Failures, cancels and deletes, and what is left after them.
+//! Tests of failures, cancels and deletes, and of what is left after them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use protocol::view::{JobResult, JobState, ReplicaState};
 use crate::service::harness::{Master, files_below, reach, spec, until, worker};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_failure_stops_all_other_runs_at_once_and_is_named() {
+async fn the_first_failure_stops_all_other_runs_at_once_and_is_reported() {
     let master = Master::new();
     let spec = spec("fails", 4);
     let job = master.submit(spec.clone()).await;
@@ -57,7 +57,7 @@ async fn a_lost_pod_fails_the_job_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_someone_else_stopped_fails_the_job() {
+async fn a_run_that_another_program_stopped_fails_the_job() {
     let master = Master::new();
     let spec = spec("meddled", 2);
     let job = master.submit(spec.clone()).await;
@@ -85,7 +85,7 @@ async fn a_cancel_stops_all_runs_with_grace_and_keeps_the_record() {
     for agent in &agents {
         assert_eq!(agent.history().stops, [master::job::policy::STOP_GRACE]);
     }
-    let record = master.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let record = master.store.get(&spec.name).await.expect("get").expect("no record").record;
     assert_eq!(record.ended.map(|ended| ended.result), Some(JobResult::Cancelled));
 }
 
@@ -157,8 +157,8 @@ async fn a_cancel_of_a_finished_job_changes_nothing() {
     let master = Master::new();
     let before = master.succeed(&spec("over", 1)).await;
     master.wish(&before.name, Wish::Cancel).await;
-    let record = master.store.get(&before.name).await.expect("get").expect("the record").record;
+    let record = master.store.get(&before.name).await.expect("get").expect("no record").record;
     assert_eq!((record.wish, record.ended.map(|ended| ended.result)), (Wish::Run, Some(JobResult::Succeeded)));
-    let job = master.jobs.find(&before.name).expect("the job is kept");
+    let job = master.jobs.find(&before.name).expect("the job is no longer listed");
     assert_eq!(until(&job, |_| true).await, before);
 }

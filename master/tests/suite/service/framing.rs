@@ -1,4 +1,4 @@
-//! Requests with an ambiguous length are refused. A request that is hidden behind their body has no effect.
+//! Tests that requests with an ambiguous length are refused, and that a request hidden behind their body has no effect.
 
 use crate::service::harness::{Master, statuses};
 

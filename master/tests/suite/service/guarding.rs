@@ -1,4 +1,4 @@
-//! Which requests the master accepts, with and without a token.
+//! Tests which requests the master accepts, with and without a token.
 
 use serde_json::json;
 
@@ -98,7 +98,7 @@ async fn a_request_target_with_a_foreign_host_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_with_a_token_refuses_requests_without_it() {
+async fn a_master_with_a_token_refuses_requests_without_the_token() {
     let master = Master::serving(Some("the-token")).await;
     let twice = client().get(master.url(CREATE)).header("authorization", "Bearer the-token");
     let twice = twice.header("authorization", "Bearer the-token");
@@ -112,7 +112,7 @@ async fn a_master_with_a_token_refuses_requests_without_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_with_a_token_accepts_requests_with_it_from_anywhere() {
+async fn a_master_with_a_token_accepts_requests_with_the_token_from_any_host_and_origin() {
     let master = Master::serving(Some("the-token")).await;
     let request = client().get(master.url("/v1/jobs")).bearer_auth("the-token");
     let answer = Answer::of(request.header("host", "muster.example").header("origin", "http://muster.example")).await;
@@ -120,7 +120,7 @@ async fn a_master_with_a_token_accepts_requests_with_it_from_anywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_of_jobs_requires_the_token() {
+async fn the_routes_of_jobs_require_the_token() {
     let master = Master::serving(Some("the-token")).await;
     let requests = [
         client().get(master.url("/v1/jobs")),

@@ -1,4 +1,4 @@
-//! With `on_failure` `wait`, a job whose script fails waits for new code.
+//! Tests of jobs that wait for new code when their script has failed (`on_failure` is `wait`).
 
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
@@ -33,17 +33,17 @@ async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgen
     (job, view, agents)
 }
 
-/// A second master over the pods and the records of the first master. It has both versions of the code.
+/// A second master with the pods and the records of the first master. The second master has both versions of the code.
 async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
     let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both);
     in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     (second, job)
 }
 
 async fn suspend(master: &Master, spec: &JobSpec, is_suspended: bool) {
     let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
+    master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,19 +58,18 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         let [failed] = &*view.restarts.failed_starts else { panic!("{:?}", view.restarts) };
         let Failure::ReplicaExited { replica, .. } = &failed.failure else { panic!("{failed:?}") };
         assert_eq!((*replica, failed.generation, view.restarts.total()), (worker(1), view.generation, 0));
-        let record =
-            master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record").record;
-        assert!(record.restarts.is_empty(), "the failure is judged later");
-        push(&master, &spec, old).await.expect("the code is accepted");
+        let record = master.store.get(&spec.name).await.expect("no answer").expect("no record of the job").record;
+        assert!(record.restarts.is_empty(), "the failure was judged before the end of the wait");
+        push(&master, &spec, old).await.expect("the code was refused");
         let pushes = until(&job, |view| view.state == JobState::Halted).await.pushes;
-        assert_eq!(pushes, 0, "a push of the failed code changes nothing");
+        assert_eq!(pushes, 0, "a push of the failed code has an effect");
 
         let other = keep_other(&master);
-        push(&master, &spec, other).await.expect("the code is accepted");
+        push(&master, &spec, other).await.expect("the code was refused");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.times.halted), (Some(other), None));
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
-        assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Pushed);
+        assert_eq!(view.changes.last().expect("no change").cause, ChangeCause::Pushed);
         for agent in &agents {
             assert_eq!((agent.history().configs.len(), agent.status().code.running), (2, Some(other)));
             assert_eq!(newest(agent, "MUSTER_RESTART_COUNT"), json!(1));
@@ -81,7 +80,7 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_finds_the_job_halted() {
+async fn a_new_master_finds_the_job_halted_and_starts_it_with_pushed_code_in_the_same_pods() {
     let first = Master::new();
     let spec = halting(&first);
     let (_, _, agents) = halt(&first, &spec).await;
@@ -89,10 +88,10 @@ async fn a_new_master_finds_the_job_halted() {
     let (second, job) = taken_over(&first, &spec).await;
     let view = until(&job, |view| view.state == JobState::Halted).await;
     assert_eq!((view.restarts.failed_starts.len(), view.restarts.total()), (1, 0));
-    push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
+    push(&second, &spec, keep_other(&second)).await.expect("the code was refused");
     let view = until(&job, |view| view.state == JobState::Running).await;
     assert_eq!(view.restarts.total(), 0);
-    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "the scripts start again in the same pods");
+    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "a script did not start again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,8 +107,8 @@ async fn a_new_master_continues_to_wait_for_code_although_the_failed_pod_is_lost
         let (second, job) = taken_over(&first, &spec).await;
         let view = until(&job, |view| view.state == JobState::Halted).await;
         let known = |view: &JobView| (view.restarts.clone(), view.times.halted, view.generation, view.started_pushes);
-        assert_eq!(known(&view), known(&before), "the view still shows why and since when the job waits");
-        push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
+        assert_eq!(known(&view), known(&before), "the new master shows another reason or time of the wait");
+        push(&second, &spec, keep_other(&second)).await.expect("the code was refused");
         let view = until(&job, |view| view.state == JobState::Running).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
         let GangChange { generation, cause, .. } = &view.changes[0];
@@ -133,10 +132,10 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
     }
     let (second, job) = taken_over(&first, &spec).await;
     reach(&job, JobState::Halted).await;
-    push(&second, &spec, keep_other(&second)).await.expect("the code is accepted");
+    push(&second, &spec, keep_other(&second)).await.expect("the code was refused");
     until(&job, runs_in(2, 1)).await;
     for agent in agents(&second, &spec).await {
-        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "one evicted start, one failed start");
+        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "after an evicted and a failed start");
     }
 }
 
@@ -144,7 +143,7 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
 async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
     let master = Master::new();
     let spec = halting(&master);
-    let on_record = async || master.store.get(&spec.name).await.expect("the store answers").expect("the record").record;
+    let on_record = async || master.store.get(&spec.name).await.expect("no answer").expect("no record").record;
     let (job, ..) = halt(&master, &spec).await;
     assert_eq!(on_record().await.halted.map(|halted| halted.pushes), Some(0));
     suspend(&master, &spec, true).await;
@@ -163,7 +162,7 @@ async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_starts_a_halted_job_whose_push_it_finds_on_record() {
+async fn a_new_master_starts_a_halted_job_again_if_a_push_is_on_record() {
     let first = Master::new();
     let spec = halting(&first);
     halt(&first, &spec).await;
@@ -205,7 +204,7 @@ async fn the_pods_of_a_halted_elastic_job_follow_its_number_of_workers() {
     let spec = JobSpec { worker_min: Some(1), ..halting(&master) };
     let (job, ..) = halt(&master, &spec).await;
     let more = JobPatch { worker_num: Some(3), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, more).await.expect("the change is accepted");
+    master.jobs.patch(&spec.name, more).await.expect("the change was refused");
     let third = master.backend.agent(&spec.name, worker(2)).await;
     let view = until(&job, |view| view.replicas.len() == 3).await;
     assert_eq!((view.state, third.history().configs.len()), (JobState::Halted, 0));

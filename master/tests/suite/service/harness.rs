@@ -1,4 +1,4 @@
-//! A master in this process: registry, drivers and HTTP over pods and records in memory.
+//! A master in this process: registry, drivers and HTTP, with pods and records in memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,20 +51,20 @@ impl Master {
         Self::over("first", FakeBackend::new(Arrival::AtOnce), FakeStore::default())
     }
 
-    /// A master with this boot id over these pods and records.
+    /// A master with this boot id and these pods and records.
     pub(crate) fn over(boot_id: &str, backend: FakeBackend, store: FakeStore) -> Self {
         Self::with_key(boot_id, AgentKey::random(), backend, store)
     }
 
     /// Like [`Self::over`], with this key for the tokens of its agents.
     pub(crate) fn with_key(boot_id: &str, agent_key: AgentKey, backend: FakeBackend, store: FakeStore) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         Self::with((boot_id, agent_key), backend, (store.clone(), Arc::new(store)), logs)
     }
 
     /// Like [`Self::over`]. `fill` stores code before the master begins.
     pub(crate) fn with_code(boot_id: &str, backend: FakeBackend, store: FakeStore, fill: impl Fn(&CodeStore)) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
+        let logs = tempfile::tempdir().expect("no folder");
         fill(&code_below(logs.path()));
         Self::with((boot_id, AgentKey::random()), backend, (store.clone(), Arc::new(store)), logs)
     }
@@ -96,14 +96,14 @@ impl Master {
     /// A master that serves HTTP and uses the store `seen_store`.
     pub(crate) async fn serving_over(seen_store: Arc<dyn JobStore>) -> Self {
         let backend = FakeBackend::new(Arrival::AtOnce);
-        let (stores, logs) = ((FakeStore::default(), seen_store), tempfile::tempdir().expect("a folder"));
+        let (stores, logs) = ((FakeStore::default(), seen_store), tempfile::tempdir().expect("no folder"));
         Self::with(("first", AgentKey::random()), backend, stores, logs).serve(None).await
     }
 
     async fn serve(self, token: Option<&str>) -> Self {
         let mut master = self;
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        master.url = Some(format!("http://{}", listener.local_addr().expect("the listener is bound")));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
+        master.url = Some(format!("http://{}", listener.local_addr().expect("the listener has no address")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
         let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
         let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
@@ -115,7 +115,7 @@ impl Master {
     pub(crate) async fn stop_following(&self) {
         self.following.abort();
         for view in self.jobs.list() {
-            let mut view = self.jobs.find(&view.name).expect("the job is listed").view;
+            let mut view = self.jobs.find(&view.name).expect("a listed job has no driver").view;
             // A driver drops the view's sender when it ends.
             in_time("the driver ends", async { while view.changed().await.is_ok() {} }).await;
         }
@@ -127,7 +127,7 @@ impl Master {
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.url.as_ref().expect("this master serves"))
+        format!("{}{path}", self.url.as_ref().expect("this master does not serve HTTP"))
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -149,7 +149,7 @@ impl Master {
     /// Sends these bytes, and returns all that the master answers before it closes the connection.
     pub(crate) async fn raw(&self, request: &[u8]) -> String {
         let url = self.url("");
-        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");
+        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("connect");
         let mut answer = vec![];
         // The master may close the connection before it has read everything.
         let _ = stream.write_all(request).await;
@@ -159,14 +159,14 @@ impl Master {
 
     /// Submits a new job.
     pub(crate) async fn submit(&self, spec: JobSpec) -> JobHandle {
-        match self.jobs.submit(spec).await.expect("the job is accepted") {
+        match self.jobs.submit(spec).await.expect("the job was not accepted") {
             Submitted::Created(handle) => handle,
             Submitted::Existing(handle) => panic!("the job exists already: {:?}", handle.view.borrow()),
         }
     }
 
     pub(crate) async fn wish(&self, job: &JobName, wish: Wish) {
-        self.jobs.wish(job, wish).await.expect("the job is on record");
+        self.jobs.wish(job, wish).await.expect("no record of the job");
     }
 
     /// Waits until the runs of all agents of the job have started, and returns the agents.
@@ -210,9 +210,9 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) async fn of(request: reqwest::RequestBuilder) -> Self {
-        let response = in_time("an answer comes", request.send()).await.expect("the master answers");
+        let response = in_time("an answer comes", request.send()).await.expect("the master does not answer");
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = in_time("the answer ends", response.text()).await.expect("a whole answer");
+        let body = in_time("the answer ends", response.text()).await.expect("the answer breaks off");
         Self { status, headers, body }
     }
 
@@ -237,18 +237,18 @@ impl Answer {
 /// The status of each answer on a connection.
 pub(crate) fn statuses(answers: &str) -> Vec<u16> {
     let after = answers.split("HTTP/1.").skip(1);
-    after.map(|answer| answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")).collect()
+    after.map(|answer| answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("not a status")).collect()
 }
 
 pub(crate) fn client() -> reqwest::Client {
     // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
     // second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
+    reqwest::Client::builder().no_proxy().build().expect("no client")
 }
 
 pub(crate) fn worker(index: u32) -> ReplicaId {
-    format!("worker-{index}").parse().expect("a replica")
+    format!("worker-{index}").parse().expect("not a replica")
 }
 
 /// A job of this many workers, for which a failure is final.
@@ -261,9 +261,9 @@ pub(crate) fn spec_with(name: &str, worker_num: u32, run_policy: RunPolicy) -> J
     let request = JobRequest {
         worker_num: Some(worker_num),
         run_policy,
-        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+        ..JobRequest::new(name.parse().expect("not a job's name"), Strategy::AllReduce)
     };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 /// Waits until the job is in this state.
@@ -274,13 +274,13 @@ pub(crate) async fn reach(job: &JobHandle, state: JobState) -> JobView {
 /// Waits until `test` accepts the view of the job.
 pub(crate) async fn until(job: &JobHandle, test: impl FnMut(&JobView) -> bool) -> JobView {
     let mut view = job.view.clone();
-    let found = timeout(DEADLINE, view.wait_for(test)).await.map(|view| view.expect("the driver runs").clone());
+    let found = timeout(DEADLINE, view.wait_for(test)).await.map(|view| view.expect("the driver has ended").clone());
     found.unwrap_or_else(|_| panic!("the expected view did not come: {:#?}", job.view.borrow()))
 }
 
 /// Waits until `future` ends, for at most [`DEADLINE`]. `what` describes the condition in the failure.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+    timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("this did not happen in time: {what}"))
 }
 
 /// How many files there are below a folder.

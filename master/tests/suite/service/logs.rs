@@ -1,4 +1,4 @@
-//! Output over HTTP: one replica's bytes, or all replicas' lines.
+//! Tests of output over HTTP: the bytes of one replica, or the lines of all replicas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,21 +70,21 @@ async fn the_output_of_all_replicas_comes_as_lines_that_name_their_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_all_replicas_can_start_at_an_offset_for_each() {
+async fn the_output_of_all_replicas_can_start_at_an_offset_for_each_replica() {
     let (master, _) = with_output().await;
     let lines = lines(&master.get("/v1/jobs/printed/logs?from=worker-0:14,worker-1:8").await);
     assert_eq!(lines, BTreeMap::from([("worker-1".to_owned(), vec!["14 bye 1".to_owned()])]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each() {
+async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each_replica() {
     let (master, _) = with_output().await;
     let lines = lines(&master.get("/v1/jobs/printed/logs?tail=1").await);
     assert_eq!(lines.values().cloned().collect::<Vec<_>>(), [["14 bye 0"], ["14 bye 1"]]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_gets_all_output_and_then_the_end() {
+async fn a_reader_that_follows_gets_all_output_and_then_the_end() {
     let master = Master::serving(None).await;
     let spec = spec("followed", 2);
     master.submit(spec.clone()).await;
@@ -104,7 +104,7 @@ async fn a_follower_gets_all_output_and_then_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_copied_completely_even_if_its_connection_breaks_often() {
+async fn output_is_copied_completely_even_if_the_connection_to_the_agent_breaks_often() {
     let master = Master::serving(None).await;
     let spec = spec("cut", 1);
     let job = master.submit(spec.clone()).await;
@@ -121,13 +121,13 @@ async fn output_is_copied_completely_even_if_its_connection_breaks_often() {
 async fn opening_a_log_file_is_retried_until_it_succeeds() {
     let master = Master::serving(None).await;
     let folder = master.logs.path().to_owned();
-    std::fs::remove_dir_all(&folder).expect("the folder with the store of code");
-    std::fs::write(&folder, "in the way of the logs").expect("a file");
+    std::fs::remove_dir_all(&folder).expect("the folder with the store of code does not exist");
+    std::fs::write(&folder, "in the way of the logs").expect("no file");
     let spec = spec("tried", 1);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[0].print("it came\n");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     let until = async |is_missed: bool| {
         while log.missing().is_some() != is_missed {
             tokio::task::yield_now().await;
@@ -145,8 +145,8 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
-    let job = master.jobs.find(&spec.name).expect("the job");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    let job = master.jobs.find(&spec.name).expect("no job");
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(114, "after\n".into()).await.expect("append");
     log.append(130, "".into()).await.expect("append");
 
@@ -167,18 +167,18 @@ async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_and_a_line_says_so() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let archive = Arc::new(Archive::new(dir.path().to_owned(), 150_000));
     let dropping = Arc::clone(&archive);
     let dropping = tokio::spawn(async move { dropping.keep_within_budget().await });
-    let worker = "worker-0".parse().expect("a replica");
+    let worker = "worker-0".parse().expect("not a replica");
     let jobs = ["first", "second"].map(|uid| archive.job(uid, &[worker]));
     for job in &jobs {
-        let log = job.of(worker).expect("the replica has a log");
+        let log = job.of(worker).expect("the replica has no log");
         log.append(0, "x".repeat(100_000).into()).await.expect("append");
         job.complete().await;
     }
-    let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("the replica has a log").clone());
+    let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("the replica has no log").clone());
     let is_dropped = async {
         while first.read(0).await.expect("read").offset == 0 {
             // Without a pause, this reader would keep the archive from dropping the file.
@@ -193,7 +193,7 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_does_not_wait_for_pods_that_have_not_ended() {
+async fn a_reader_that_follows_does_not_wait_for_pods_that_have_not_ended() {
     let master = Master::serving(None).await;
     let spec = spec("lingers", 2);
     let job = master.submit(spec.clone()).await;
@@ -214,13 +214,13 @@ async fn an_unfinished_line_is_shown_on_request() {
     let spec = spec("grows", 1);
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
     log.append(0, "one\n10%".into()).await.expect("append");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();
     while !shown.contains("10%") {
         let piece = in_time("the line is shown", growing.chunk()).await.unwrap();
-        shown.push_str(&String::from_utf8_lossy(&piece.expect("the job runs on")));
+        shown.push_str(&String::from_utf8_lossy(&piece.expect("the stream has ended")));
     }
     let line = r#"{"replica":"worker-0","offset":4,"line":"10%","unfinished":true}"#;
     assert_eq!(shown.lines().last(), Some(line));

@@ -1,4 +1,4 @@
-//! Jobs over the fake back end and the fake store: drivers, registry and HTTP service.
+//! Tests of the drivers, the registry and the HTTP service, with the fake back end and the fake store.
 
 mod applying;
 mod asking;

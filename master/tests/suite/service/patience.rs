@@ -1,4 +1,4 @@
-//! How long the master waits for a slow client. Time is virtual: it advances only while all tasks wait.
+//! Tests how long the master waits for a slow client. Time is virtual: it advances only while all tasks wait.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::service::harness::{Master, in_time, statuses};
 /// Sends these bytes. Returns the answer, and the time until the master closed the connection.
 async fn dropped_after(master: &Master, begin: &str) -> (String, Duration) {
     let url = master.url("");
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("connect");
     let began = Instant::now();
-    stream.write_all(begin.as_bytes()).await.expect("the master reads");
+    stream.write_all(begin.as_bytes()).await.expect("the master does not read");
     let mut answer = String::new();
     // If the master closes the connection with unread bytes, the read fails with a reset.
     let _ = in_time("the master closes the connection", stream.read_to_string(&mut answer)).await;
@@ -39,9 +39,9 @@ async fn a_body_times_out_after_10_s_even_if_parts_of_it_arrive() {
     assert_eq!((statuses(&answer), time.as_secs()), (vec![408], 10), "{answer}");
 
     let url = master.url("");
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("connect");
     let began = Instant::now();
-    stream.write_all(head.as_bytes()).await.expect("the master reads");
+    stream.write_all(head.as_bytes()).await.expect("the master does not read");
     let (mut reader, mut writer) = stream.into_split();
     let drip = tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));

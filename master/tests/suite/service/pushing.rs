@@ -1,4 +1,4 @@
-//! A user pushes new code into a job that runs.
+//! Tests in which a user pushes new code into a job that runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,22 +53,22 @@ async fn after_a_push_all_scripts_start_again_with_the_new_code_in_the_same_pods
         until(&job, runs_in(1, 1)).await;
         let agents = agents(&master, &spec).await;
         let other = keep_other(&master);
-        push(&master, &spec, other).await.expect("the code is accepted");
+        push(&master, &spec, other).await.expect("the code was refused");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.pushes, view.started_pushes), (Some(other), 1, 1));
         assert_eq!(view.restarts.total(), 0);
-        let change = view.changes.last().expect("a change");
+        let change = view.changes.last().expect("no change");
         assert_eq!((change.generation, &change.cause), (Generation { epoch: 1, sequence: 2 }, &ChangeCause::Pushed));
         for agent in &agents {
             let history = agent.history();
             assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
-            assert_eq!(history.configs.last().expect("a config").1["MUSTER_RESTART_COUNT"], json!(1));
+            assert_eq!(history.configs.last().expect("no config").1["MUSTER_RESTART_COUNT"], json!(1));
         }
-        push(&master, &spec, other).await.expect("the code is accepted");
-        assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "the same code changes nothing");
+        push(&master, &spec, other).await.expect("the code was refused");
+        assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "a push of the same code was counted");
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         reach(&job, JobState::Succeeded).await;
-        let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("the job has ended");
+        let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("an ended job has taken code");
         assert!(error.contains("so it takes no new code: "), "{error}");
     }
 }
@@ -81,7 +81,7 @@ async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_continues() {
     until(&job, runs_in(1, 1)).await;
     let agents = agents(&master, &spec).await;
     agents[1].take_code(TakesCode::Never((StatusCode::INSUFFICIENT_STORAGE, "disk full")));
-    let error = push(&master, &spec, keep_other(&master)).await.expect_err("an agent refuses");
+    let error = push(&master, &spec, keep_other(&master)).await.expect_err("an agent refuses, but the push succeeded");
     assert!(error.contains("an agent did not accept the new code: worker-1: "), "{error}");
     let view = until(&job, runs_in(1, 1)).await;
     assert_eq!((view.pushes, view.code), (0, spec.code));
@@ -99,20 +99,20 @@ async fn a_push_that_takes_longer_than_a_request_names_the_slow_agent_and_succee
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
     let error = loop {
         let pushed = master.jobs.patch_within(&spec.name, patch, Duration::ZERO).await;
-        let error = pushed.expect_err("an agent does not have the code").to_string();
+        let error = pushed.expect_err("the push succeeded before all agents had the code").to_string();
         if !error.contains("worker-0, ") {
             break error;
         }
     };
     assert!(error.starts_with("the new code of job \"bringing\" has not reached worker-1 yet"), "{error}");
-    assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "the push is not on record");
+    assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "the push is already on record");
     agents[1].take_code(TakesCode::AtOnce);
-    push(&master, &spec, other).await.expect("all agents have the code");
+    push(&master, &spec, other).await.expect("the repeated push failed");
     until(&job, |view| view.started_pushes == 1 && view.code == Some(other)).await;
     // The submit made the first offer. All push requests share one delivery, which makes the second offer. If this
     // delivery ends before the last request, the last request makes a third offer.
     let offers = agents.map(|agent| agent.history().offers);
-    assert!(offers == [2, 2] || offers == [3, 3], "one delivery for all requests: {offers:?}");
+    assert!(offers == [2, 2] || offers == [3, 3], "more than one delivery for all requests: {offers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,12 +123,12 @@ async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_ag
     until(&job, runs_in(1, 1)).await;
     let other = keep_other(&master);
     let blob = master.logs.path().join("code/blobs").join(Sha256::of(b"print('hello again')").to_string());
-    std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob is damaged");
+    std::fs::write(blob, "print('HELLO AGAIN')").expect("the blob cannot be damaged");
     let patch = JobPatch { code: Some(other), ..JobPatch::default() };
-    let error = master.jobs.patch(&spec.name, patch).await.expect_err("the code is damaged");
+    let error = master.jobs.patch(&spec.name, patch).await.expect_err("damaged code was accepted");
     assert!(matches!(error, JobsError::Code(CodeError::Missing(id)) if id == other), "{error}");
     keep_other(&master);
-    push(&master, &spec, other).await.expect("the code is whole");
+    push(&master, &spec, other).await.expect("the push failed after the file was sent again");
     until(&job, |view| view.started_pushes == 1).await;
 }
 
@@ -138,11 +138,11 @@ pub(crate) async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: 
         (record.code, record.pushes) = (Some(code), 1);
         master::store::Change::Write
     });
-    stored.await.expect("nobody else writes");
+    stored.await.expect("the push was not written");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
+async fn a_new_master_starts_a_job_again_if_a_push_is_on_record() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::over("first", backend.clone(), store.clone());
     let spec = spec(keep(first.jobs.code()), 0);
@@ -154,7 +154,7 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
     // The first master died after it had written the record.
     put_push_on_record(&store, &spec, other).await;
     in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = until(&job, |view| {
         view.state == JobState::Running
             && view.started_pushes == 1
@@ -185,7 +185,7 @@ async fn after_a_master_died_while_it_stopped_scripts_for_a_push_the_next_master
         }
         let second = Master::with_code("second", backend, store.clone(), keep_both);
         in_time("the second master has read the records", second.jobs.complete()).await;
-        let job = second.jobs.find(&spec.name).expect("the job is on record");
+        let job = second.jobs.find(&spec.name).expect("no record of the job");
         let view = until(&job, |view| view.state == JobState::Running && view.pushes == 1).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
         let cause = view.changes.last().map(|change| &change.cause);
@@ -217,13 +217,13 @@ async fn code_that_a_user_pushes_while_a_failure_is_recorded_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_an_image_takes_no_code() {
+async fn a_job_with_an_image_takes_no_code() {
     let master = Master::new();
     let spec = spec_with("fixed-image", 1, protocol::run_policy::RunPolicy::default());
-    let spec = JobSpec { work_dir: None, image: Some("train:1".parse().expect("an image")), ..spec };
+    let spec = JobSpec { work_dir: None, image: Some("train:1".parse().expect("not an image")), ..spec };
     let job = master.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
-    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("its code is in its image");
+    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("a job with an image has taken code");
     assert!(error.starts_with("the script of job \"fixed-image\" is in its image: "), "{error}");
     master.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(0));
 }
@@ -252,11 +252,10 @@ async fn a_job_that_waits_for_its_pods_takes_a_push_and_a_deleted_job_refuses_it
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
     let other = keep_other(&master);
-    push(&master, &spec, other).await.expect("the code is recorded");
+    push(&master, &spec, other).await.expect("the push failed");
     let view = until(&job, |view| view.pushes == 1).await;
     assert_eq!((view.state, view.code), (JobState::Pending, Some(other)));
-    master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish is recorded");
-    let error =
-        push(&master, &spec, keep(master.jobs.code())).await.expect_err("the job is deleted or is being deleted");
+    master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish was not recorded");
+    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("a deleted job has taken code");
     assert!(error.contains("takes no new code") || error.starts_with("no job is named"), "{error}");
 }

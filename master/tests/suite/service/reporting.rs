@@ -1,4 +1,4 @@
-//! The reports that scripts make with the helper, as the master shows them over HTTP.
+//! Tests that the master shows over HTTP what scripts report with the helper module.
 
 use protocol::agent::ExitOutcome;
 use protocol::progress::{JobSeries, Progress};
@@ -8,18 +8,18 @@ use serde_json::json;
 use crate::service::harness::{Master, in_time, reach, spec};
 
 impl Master {
-    /// Waits until the series of the job, with this query, passes the test.
+    /// Requests the series of the job with `query` until `test` accepts them.
     async fn series(&self, query: &str, test: impl Fn(&JobSeries) -> bool) -> JobSeries {
         let look = async {
             loop {
                 let answer = self.get(&format!("/v1/jobs/reports/series{query}")).await.json();
-                let series = serde_json::from_value(answer).expect("a series");
+                let series = serde_json::from_value(answer).expect("not a series");
                 if test(&series) {
                     return series;
                 }
             }
         };
-        in_time("the series", look).await
+        in_time("the expected series are shown", look).await
     }
 }
 
@@ -31,21 +31,21 @@ fn steps(series: &JobSeries) -> Vec<Vec<u64>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
+async fn the_reports_of_each_replica_are_shown_while_the_job_runs_and_after_its_end() {
     let master = Master::serving(None).await;
     let spec = spec("reports", 2);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
-    let [first, second] = &agents[..] else { panic!("two agents") };
+    let [first, second] = &agents[..] else { panic!("there are not two agents") };
     reach(&job, JobState::Running).await;
     assert_eq!(steps(&master.series("", |_| true).await), [] as [Vec<u64>; 0]);
 
     let report = |step: u64, loss: f64| {
-        serde_json::from_value::<Progress>(json!({"step": step, "values": {"loss": loss}})).expect("a report")
+        serde_json::from_value::<Progress>(json!({"step": step, "values": {"loss": loss}})).expect("not a report")
     };
     second.report(report(1, 0.5));
     let series = master.series("", |series| !series.replicas.is_empty()).await;
-    let shown = serde_json::to_value(&series).expect("JSON");
+    let shown = serde_json::to_value(&series).expect("not JSON");
     let point = &shown["replicas"][0]["points"][0];
     assert_eq!(shown["replicas"][0]["replica"], "worker-1");
     assert_eq!(

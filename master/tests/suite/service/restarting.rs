@@ -1,4 +1,4 @@
-//! Failed starts, and the restarts after them.
+//! Tests of failed starts, and of the restarts after them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
     let failed = &view.restarts.failed_starts[0];
     assert_eq!(failed.failure.to_string(), "worker-1 exited with code 3");
-    assert_eq!(failed.consequences.len(), 2, "the other runs were stopped: {failed:?}");
+    assert_eq!(failed.consequences.len(), 2, "the two other runs are not the consequences: {failed:?}");
     let after = agents(&master, &spec.name, 3).await;
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old.address(), new.address());
@@ -76,7 +76,7 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     reach(&job, JobState::Succeeded).await;
 }
 
-/// Waits until the master only waits for news of these agents.
+/// Waits until the master waits for the next status and the output of each of these agents.
 async fn followed(agents: &[FakeAgent]) {
     let all = async {
         while !agents.iter().all(FakeAgent::is_followed) {
@@ -108,8 +108,8 @@ async fn runs_without_output_cause_no_failed_copy_and_each_restart_needs_two_pol
             let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
             assert_eq!(interrupted, Vec::<String>::new());
         }
-        // The first poll finds that the run has started, and the second poll waits for its end. With older agents, the
-        // copy of the output polls too.
+        // The first poll finds that the run has started, and the second poll waits for the end of the run. With older
+        // agents, the copy of the output polls too.
         let expected = before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>();
         assert!(is_older || polls() == expected, "{:?} polls, but {expected:?} are expected", polls());
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
@@ -141,7 +141,7 @@ async fn a_pod_that_is_replaced_after_its_success_does_not_undo_the_success() {
     let agents = agents(&master, &spec.name, 2).await;
     agents[1].exit(ExitOutcome::Code(0));
     let has_exited = |view: &JobView| view.replicas[1].exit.is_some();
-    in_time("worker-1 has exited", job.view.clone().wait_for(has_exited)).await.expect("the job stays");
+    in_time("worker-1 has exited", job.view.clone().wait_for(has_exited)).await.expect("the driver has ended");
     master.backend.replace(&spec.name, worker(1)).await;
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Succeeded).await;
@@ -156,7 +156,7 @@ async fn a_job_without_restarts_left_fails_and_lists_the_failure_of_each_start()
     for start in 1..=3 {
         running(&job, start).await;
         let agent = master.backend.agent(&spec.name, worker(0)).await;
-        agent.exit(ExitOutcome::Code(i32::try_from(start).expect("a small number")));
+        agent.exit(ExitOutcome::Code(i32::try_from(start).expect("too large a number")));
     }
     let view = reach(&job, JobState::Failed).await;
     let failures: Vec<String> = view.restarts.failed_starts.iter().map(|start| start.failure.to_string()).collect();
@@ -213,7 +213,7 @@ async fn a_pod_is_replaced_at_once_even_right_after_another_replacement() {
         master.backend.lose(&spec.name, lost, "its agent was killed");
     }
     running(&job, 3).await;
-    assert!(begin.elapsed() < RELEASE_TIMEOUT, "after {:?}", begin.elapsed());
+    assert!(begin.elapsed() < RELEASE_TIMEOUT, "the third start runs only after {:?}", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,31 +256,31 @@ async fn an_agent_between_two_starts_is_polled_again_after_its_connection_broke(
 
 #[tokio::test]
 async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ended() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let first = logs();
-    let log = first.of(worker(0)).expect("the replica has a log");
+    let log = first.of(worker(0)).expect("the replica has no log");
     assert_eq!(log.base_of("one").await.expect("record the base"), 0);
     log.append(0, "of one\n".into()).await.expect("append");
-    assert_eq!(log.base_of("one").await.expect("the recorded base"), 0);
+    assert_eq!(log.base_of("one").await.expect("no recorded base"), 0);
     assert_eq!(log.base_of("two").await.expect("record the base"), 7);
     log.append(7, "of two\n".into()).await.expect("append");
     // A second master reads the same files.
     let second = logs();
-    let log = second.of(worker(0)).expect("the replica has a log");
-    assert_eq!(log.base_of("two").await.expect("the recorded base"), 7);
+    let log = second.of(worker(0)).expect("the replica has no log");
+    assert_eq!(log.base_of("two").await.expect("no recorded base"), 7);
     assert_eq!(log.last_lines(9, 7).await, ["of two"]);
 }
 
 #[tokio::test]
 async fn the_last_lines_of_long_output_are_complete_lines() {
-    let dir = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("no folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
-    let log = logs.of(worker(0)).expect("the replica has a log");
+    let log = logs.of(worker(0)).expect("the replica has no log");
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
     log.append(0, output.clone().into()).await.expect("append");
     let expected: Vec<&str> = output.lines().collect();
-    assert_eq!(log.last_lines(20, 0).await, expected[84..], "the last lines that fit");
+    assert_eq!(log.last_lines(20, 0).await, expected[84..], "not the last lines that fit");
     assert_eq!(log.last_lines(3, 0).await, expected[97..]);
 }
 
@@ -294,14 +294,14 @@ async fn the_last_lines_of_the_replica_that_failed_first_are_kept() {
     (0..30).for_each(|line| agent.print(&format!("line {line}\n")));
     agent.exit(ExitOutcome::Code(3));
     let view = reach(&job, JobState::Failed).await;
-    let last = view.restarts.failed_starts.last().expect("a failed start");
+    let last = view.restarts.failed_starts.last().expect("no failed start");
     assert_eq!(last.last_lines, (10..30).map(|line| format!("line {line}")).collect::<Vec<_>>());
     let consequences: Vec<_> = last.consequences.iter().map(|one| (one.replica, one.stopped)).collect();
     assert_eq!(consequences, [(worker(0), true)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_requeued_gang_deletes_its_pods_and_creates_them_again() {
+async fn the_pods_of_a_requeued_gang_are_deleted_and_created_again() {
     let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
     let policy =
         RunPolicy { start_timeout_seconds: 1, on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
@@ -312,36 +312,36 @@ async fn a_requeued_gang_deletes_its_pods_and_creates_them_again() {
     assert_eq!(failure, "2 replicas were not ready within 1 s: worker-0, worker-1 (no room)");
     in_time("all pods are deleted", master.backend.table(&spec.name).wait_for(|table| table.is_empty()))
         .await
-        .expect("the table is kept");
+        .expect("no table");
     reach(&job, JobState::Pending).await;
     in_time("the pods are created again", master.backend.table(&spec.name).wait_for(|table| table.len() == 2))
         .await
-        .expect("the table is kept");
+        .expect("no table");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_not_done_by_its_deadline_fails() {
+async fn a_job_that_has_not_ended_by_its_deadline_fails() {
     let master = Master::new();
     let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
     let view = reach(&job, JobState::Failed).await;
-    let failure = view.restarts.failed_starts.last().expect("a failed start").failure.to_string();
+    let failure = view.restarts.failed_starts.last().expect("no failed start").failure.to_string();
     assert_eq!(failure, "the job exceeded its deadline of 1 s");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_lists_running_replicas_and_the_last_lines_of_the_replica_that_was_silent_longest() {
+async fn the_failure_at_a_deadline_lists_the_run_that_was_silent_longest_first_and_has_its_last_lines() {
     let master = Master::new();
     let spec = spec_with("hangs", 2, RunPolicy { deadline_seconds: Some(5), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[1].print("waiting for the others\n");
-    // A fake agent serves its output only at the end of its run, so the test copies this line itself.
-    let copied = job.logs.of(worker(1)).expect("the replica has a log");
+    // A fake agent serves output only at the end of its run, so the test copies this line.
+    let copied = job.logs.of(worker(1)).expect("the replica has no log");
     copied.append(0, "waiting for the others\n".into()).await.expect("append");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
-    let failed = view.restarts.failed_starts.last().expect("a failed start").clone();
+    let failed = view.restarts.failed_starts.last().expect("no failed start").clone();
     let outcomes: Vec<(String, bool)> =
         failed.consequences.iter().map(|one| (format!("{} {}", one.replica, one.how), one.stopped)).collect();
     assert!(outcomes[0].0.starts_with("worker-1 had printed nothing for ") && outcomes[0].1, "{outcomes:?}");
@@ -369,7 +369,7 @@ async fn clean_pods_decides_which_pods_of_a_finished_job_stay() {
         master.succeed(&spec).await;
         let table = master.backend.table(&spec.name);
         let is_so = |table: &master::backend::PodTable| table.len() == left;
-        in_time("the expected number of pods is left", table.clone().wait_for(is_so)).await.expect("the table is kept");
+        in_time("the expected number of pods is left", table.clone().wait_for(is_so)).await.expect("no table");
         let lives =
             |pod: &master::job::observation::Pod| matches!(pod.state, master::job::observation::PodState::Running(_));
         let living = table.borrow().values().filter(|pod| lives(pod)).count();
@@ -400,7 +400,7 @@ async fn a_second_master_counts_a_failed_start_once_and_numbers_its_starts_above
     let view = reach(&job, JobState::Running).await;
     assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
     assert_eq!(view.restarts.counted, 1);
-    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
     assert_eq!(record.restarts.failed_starts.len(), 1);
     let agent = first.backend.agent(&spec.name, worker(1)).await;
     assert_eq!((agent.history().starts.len(), agent.history().stops.as_slice()), (2, &[Duration::ZERO][..]));
@@ -418,5 +418,5 @@ async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
     let ended = |pod: &master::job::observation::Pod| {
         matches!(pod.state, master::job::observation::PodState::Terminated { .. })
     };
-    assert!(table.len() == 2 && table.values().all(ended), "no pod had to be deleted: {table:?}");
+    assert!(table.len() == 2 && table.values().all(ended), "a pod has not ended by itself: {table:?}");
 }

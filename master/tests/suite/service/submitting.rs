@@ -1,4 +1,4 @@
-//! Submitting over HTTP: `POST /v1/jobs`, and the prototype's `GET /create`.
+//! Tests of submitting over HTTP: `POST /v1/jobs`, and the prototype's `GET /create`.
 
 use master::store::JobStore;
 use protocol::view::JobState;
@@ -29,7 +29,7 @@ async fn a_new_job_is_created_and_shown_with_every_default() {
     assert_eq!(view["spec"], spec);
     assert_eq!(view["name"], "new");
     let replicas: Vec<&str> =
-        view["replicas"].as_array().expect("a list").iter().filter_map(|r| r["replica"].as_str()).collect();
+        view["replicas"].as_array().expect("not a list").iter().filter_map(|r| r["replica"].as_str()).collect();
     assert_eq!(replicas, ["chief-0", "worker-0", "worker-1", "ps-0"]);
 }
 
@@ -202,17 +202,17 @@ async fn a_head_request_for_create_has_no_effect() {
 async fn a_job_that_was_submitted_by_create_runs() {
     let master = Master::serving(None).await;
     master.get("/create?strategy=AllReduce&n_worker=2&name=curl1").await;
-    let job = master.jobs.find(&"curl1".parse().expect("a name")).expect("the job");
+    let job = master.jobs.find(&"curl1".parse().expect("not a name")).expect("no job");
     reach(&job, JobState::Running).await;
 }
 
 #[tokio::test]
 async fn a_spec_that_is_too_long_for_a_record_is_refused_with_its_length() {
     let master = Master::new();
-    let secret: protocol::pod::ObjectName = "s".repeat(253).parse().expect("a name");
+    let secret: protocol::pod::ObjectName = "s".repeat(253).parse().expect("not a name");
     let pod = protocol::pod::PodOptions { env_secrets: vec![secret; 3000], ..protocol::pod::PodOptions::default() };
     let spec = protocol::job::JobSpec { pod, ..spec("long", 2) };
-    let refused = master.jobs.submit(spec.clone()).await.expect_err("too long").to_string();
+    let refused = master.jobs.submit(spec.clone()).await.expect_err("a spec that is too long was accepted").to_string();
     assert!(refused.contains("bytes long as JSON, above 573440"), "{refused}");
     assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
 }

@@ -1,4 +1,4 @@
-//! A user suspends a job and resumes it.
+//! Tests in which a user suspends a job and resumes it.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use testkit::fake::{Arrival, FakeBackend, FakeStore};
 use crate::service::elastic::{agents, elastic, newest, succeed};
 use crate::service::harness::{Master, in_time, reach, until};
 
-/// A job with this number of workers.
+/// A fixed job with this number of workers.
 fn fixed(name: &str, workers: u32) -> JobSpec {
     JobSpec { worker_min: None, ..elastic(name, 1, workers) }
 }
 
 async fn suspend(master: &Master, spec: &JobSpec, is_suspended: bool) {
     let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
+    master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
 }
 
 /// Waits until the job is suspended and all its pods are deleted.
@@ -53,7 +53,7 @@ async fn a_suspended_job_has_no_pods_and_starts_again_when_it_is_resumed() {
         succeed(&agents);
         let view = reach(&job, JobState::Succeeded).await;
         assert_eq!(view.restarts.total(), 0);
-        let change = view.changes.last().expect("a change");
+        let change = view.changes.last().expect("no change");
         assert_eq!((change.workers, &change.cause), (3, &ChangeCause::Resumed));
     }
 }
@@ -70,13 +70,13 @@ async fn a_new_master_keeps_a_suspended_job_suspended_and_counts_its_starts() {
         first.stop_following().await;
         let second = Master::over("second", first.backend.clone(), first.store.clone());
         second.jobs.complete().await;
-        let job = second.jobs.find(&spec.name).expect("the job is known");
+        let job = second.jobs.find(&spec.name).expect("the second master has no job");
         emptied(&second, &job, &spec).await;
         suspend(&second, &spec, false).await;
         until(&job, |view| view.state == JobState::Running).await;
         let agents = agents(&second, &spec, &[0, 1, 2]).await;
-        let count = newest(&agents[&0], "MUSTER_RESTART_COUNT").as_u64().expect("a number");
-        assert!(count >= 1, "{count} earlier starts");
+        let count = newest(&agents[&0], "MUSTER_RESTART_COUNT").as_u64().expect("not a number");
+        assert!(count >= 1, "the new master counts {count} earlier starts");
         succeed(&agents);
         assert_eq!(reach(&job, JobState::Succeeded).await.restarts.counted, 0);
     }
@@ -90,10 +90,10 @@ async fn a_suspended_job_can_be_cancelled_and_an_ended_job_cannot_be_suspended()
     until(&job, |view| view.state == JobState::Running).await;
     suspend(&master, &spec, true).await;
     emptied(&master, &job, &spec).await;
-    master.jobs.wish(&spec.name, Wish::Cancel).await.expect("the wish is accepted");
+    master.jobs.wish(&spec.name, Wish::Cancel).await.expect("the cancel was refused");
     reach(&job, JobState::Cancelled).await;
     let patch = JobPatch { suspended: Some(true), ..JobPatch::default() };
-    let error = master.jobs.patch(&spec.name, patch).await.expect_err("the job has ended");
+    let error = master.jobs.patch(&spec.name, patch).await.expect_err("an ended job was suspended");
     assert_eq!(error.to_string(), "job \"paused\" has ended, or is being stopped, so it can no longer be changed");
 }
 

@@ -1,4 +1,4 @@
-//! A second master over the same pods and records.
+//! Tests of a second master that has the pods and records of the first master.
 
 use std::num::NonZeroU32;
 
@@ -13,7 +13,7 @@ use testkit::fake::{Arrival, FakeBackend};
 
 use crate::service::harness::{Master, in_time, reach, spec};
 
-/// Starts a second master over the pods and records of `master`.
+/// Starts a second master with the pods and records of `master`.
 fn successor(master: &Master) -> Master {
     Master::over("second", master.backend.clone(), master.store.clone())
 }
@@ -33,8 +33,8 @@ async fn found(master: &Master, name: &protocol::ids::JobName) -> master::regist
 
 /// A persistent agent key that no other master has.
 fn kept_key() -> AgentKey {
-    let dir = tempfile::tempdir().expect("a folder");
-    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("a new key")
+    let dir = tempfile::tempdir().expect("no folder");
+    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("no new key")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,8 +52,8 @@ async fn a_master_with_another_key_does_not_change_a_running_job_and_shows_the_r
         crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some()))
             .await;
     let reason = view.replicas[0].reason.clone().unwrap_or_default();
-    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
-    let theirs = record.agent_key.expect("the record names a key");
+    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
+    let theirs = record.agent_key.expect("the record has no key");
     assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
     assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
 
@@ -89,7 +89,7 @@ async fn abandoned(first: &Master, second: &Master) -> master::registry::JobHand
     in_time("the master has read the records", second.jobs.complete()).await;
     first.submit(spec.clone()).await;
     let is_there = |table: &master::backend::PodTable| table.len() == 2;
-    in_time("the pods are created", first.backend.table(&spec.name).wait_for(is_there)).await.expect("the table");
+    in_time("the pods are created", first.backend.table(&spec.name).wait_for(is_there)).await.expect("no table");
     let shown = found(second, &spec.name).await;
     crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
     first.stop_following().await;
@@ -133,7 +133,7 @@ async fn ends(asked: &Master, shown: &master::registry::JobHandle, wish: Wish) {
             assert_eq!(view.result, Some(JobResult::Cancelled));
         }
     }
-    assert!(asked.backend.table(&name).borrow().is_empty(), "no pod is left");
+    assert!(asked.backend.table(&name).borrow().is_empty(), "a pod is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +191,7 @@ async fn an_unseen_end_of_the_prototypes_agents_is_read_from_their_pods() {
     let ended = |table: &master::backend::PodTable| {
         table.values().all(|pod| matches!(pod.state, master::job::observation::PodState::Terminated { .. }))
     };
-    in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("the table is kept");
+    in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("no table");
 
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
@@ -207,10 +207,8 @@ async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
     let backend: &dyn master::backend::PodBackend = &master.backend;
     backend.delete(&key, crate::service::harness::worker(1)).await.expect("delete");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));
-    in_time("the pod is created again", master.backend.table(&spec.name).wait_for(is_there))
-        .await
-        .expect("the table is kept");
-    assert!(job.view.borrow().restarts.is_empty(), "no start has failed: {:?}", job.view.borrow());
+    in_time("the pod is created again", master.backend.table(&spec.name).wait_for(is_there)).await.expect("no table");
+    assert!(job.view.borrow().restarts.is_empty(), "a failed start is recorded: {:?}", job.view.borrow());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,7 +221,7 @@ async fn the_epoch_is_raised_once_and_the_first_master_stops_driving_the_job() {
 
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Running).await;
-    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
     assert_eq!((record.epoch, record.holder.as_str()), (2, "second"));
     // A driver that has ended drops the view's sender.
     let mut view = job.view.clone();

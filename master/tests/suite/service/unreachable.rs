@@ -1,5 +1,5 @@
-//! Elastic jobs with `on_unreachable` `replace`. When a machine is cut off, the master cannot observe the end of its
-//! script.
+//! Tests of elastic jobs whose unreachable machines are replaced (`on_unreachable` is `replace`). The master cannot
+//! observe when the script of an unreachable machine ends.
 
 use std::time::Instant;
 
@@ -25,9 +25,9 @@ fn leased(name: &str) -> JobSpec {
         worker_min: Some(2),
         worker_num: Some(3),
         run_policy,
-        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+        ..JobRequest::new(name.parse().expect("not a job's name"), Strategy::AllReduce)
     };
-    JobSpec::try_from(request).expect("a valid request")
+    JobSpec::try_from(request).expect("an invalid request")
 }
 
 /// When this agent's run ended.
@@ -56,13 +56,13 @@ async fn a_machine_that_is_cut_off_is_replaced_when_its_script_is_dead() {
     assert_eq!(cause(&view).as_deref(), Some("worker-1 was lost: its agent did not answer for 1 s"));
     assert_eq!((view.restarts.total(), view.changes[1].workers), (0, 2), "{:#?}", view.changes);
     let began = agents[&0].history().configured_at[1];
-    assert!(ended_at(&agents[&1]) <= began, "the script that was cut off was dead before the next start");
+    assert!(ended_at(&agents[&1]) <= began, "the script that was cut off still ran when the next start began");
     succeed(&self::agents(&master, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_can_be_deleted_is_replaced_after_its_lease() {
+async fn an_unreachable_pod_that_can_be_deleted_is_replaced() {
     let master = Master::new();
     let spec = leased("replaced");
     let job = master.submit(spec.clone()).await;
@@ -89,11 +89,11 @@ async fn a_new_master_waits_for_the_fence_of_an_agent_that_it_cannot_reach() {
     first.stop_following().await;
     let second = Master::over("second", first.backend.clone(), first.store.clone());
     second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
     let view = running_with(&job, &[0, 2, 1]).await;
     assert_eq!((view.restarts.total(), view.changes[0].workers), (0, 2), "{:#?}", view.changes);
     let began = agents[&0].history().configured_at[1];
-    assert!(ended_at(&agents[&1]) <= began, "the script that was cut off was dead before the next start");
+    assert!(ended_at(&agents[&1]) <= began, "the script that was cut off still ran when the next start began");
     succeed(&self::agents(&second, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
 }

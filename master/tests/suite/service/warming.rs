@@ -1,4 +1,4 @@
-//! The requests for warm interpreters.
+//! Tests of the requests for warm interpreters.
 
 use protocol::agent::ExitOutcome;
 use protocol::ids::Generation;
@@ -20,7 +20,7 @@ async fn each_agent_of_a_warm_job_is_asked_once_for_a_warm_interpreter() {
         agents[0].exit(ExitOutcome::Code(1));
         let next = Some(Generation { epoch: 1, sequence: 2 });
         until(&job, |view| view.state == JobState::Running && view.generation == next).await;
-        in_time("the requests", async {
+        in_time("the agents are asked", async {
             while agents.iter().any(|agent| agent.history().warmed.len() < expected) {
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! A TFJob that is applied again: the fields that may differ from the job on record.
+//! Tests which fields of a TFJob may differ from the job on record when the TFJob is applied again.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::{corpus, read_text};
 fn edited(name: &str, before: &str, after: &str) -> JobSpec {
     let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("read a file of the corpus");
     assert!(document.contains(before), "{name} has no {before}");
-    read_text(&document.replace(before, after)).expect("a valid TFJob").spec
+    read_text(&document.replace(before, after)).expect("an invalid TFJob").spec
 }
 
 #[test]

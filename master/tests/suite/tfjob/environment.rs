@@ -1,4 +1,4 @@
-//! The TF_CONFIG of the scripts of a TFJob, and the labels of their pods.
+//! Tests of the TF_CONFIG that the scripts of a TFJob receive, and of the labels of the TFJob's pods.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,28 +11,29 @@ use serde_json::{Value, json};
 
 use super::read_file;
 
-/// The environment of each replica. The replica with place 3 has the address 10.0.0.3 and the port of its group.
+/// The environment of each replica. The replica with number n (from 0) has the address 10.0.0.n and the port of its
+/// group.
 fn environments(spec: &JobSpec) -> BTreeMap<String, Value> {
     let port = |id: ReplicaId| {
         let group = spec.group_of(id).and_then(|group| group.template.as_ref());
-        group.expect("a template").tf_port
+        group.expect("no template").tf_port
     };
     let members: BTreeMap<ReplicaId, SocketAddr> = (0_u8..)
         .zip(plan::replicas(spec))
         .map(|(place, id)| (id, SocketAddr::from(([10, 0, 0, place], port(id)))))
         .collect();
-    let generation: Generation = "1.1".parse().expect("a generation");
+    let generation: Generation = "1.1".parse().expect("not a generation");
     let rendezvous = Rendezvous::new(spec, generation, &members);
-    let of = |id: &ReplicaId| serde_json::to_value(rendezvous.environment(*id)).expect("JSON");
+    let of = |id: &ReplicaId| serde_json::to_value(rendezvous.environment(*id)).expect("not JSON");
     members.keys().map(|id| (id.to_string(), of(id))).collect()
 }
 
 fn spec(name: &str) -> JobSpec {
-    read_file(name).expect("a valid TFJob").spec
+    read_file(name).expect("an invalid TFJob").spec
 }
 
 #[test]
-fn tf_config_is_that_of_a_tfjob_with_addresses_instead_of_services() {
+fn tf_config_is_that_of_kubeflow_with_addresses_instead_of_services() {
     let environments = environments(&spec("every_role"));
     let cluster = json!({
         "chief": ["10.0.0.0:2222"], "worker": ["10.0.0.1:3333", "10.0.0.2:3333"], "ps": ["10.0.0.3:2222"],
@@ -69,8 +70,9 @@ fn a_job_with_one_replica_has_no_tf_config() {
 #[test]
 fn the_labels_of_pods_are_those_of_a_tfjob() {
     let labels = |name: &str, replica: &str| {
-        let all = spec(name).labels_of(replica.parse().expect("a replica"));
-        let short = |key: &String| key.strip_prefix("training.kubeflow.org/").expect("a label of TFJobs").to_owned();
+        let all = spec(name).labels_of(replica.parse().expect("not a replica"));
+        let short =
+            |key: &String| key.strip_prefix("training.kubeflow.org/").expect("not a label of TFJobs").to_owned();
         all.iter().map(|(key, value)| format!("{}={value}", short(key))).collect::<Vec<_>>().join(" ")
     };
     for (name, replica, expected) in [

@@ -1,4 +1,4 @@
-//! A job as users of Kubeflow see it: conditions, counts of replicas, and the spec that was sent.
+//! Tests of a job as users of Kubeflow see it: conditions, counts of replicas, and the spec that was sent.
 
 use master::tfjob::object;
 use protocol::ids::UnixMillis;
@@ -12,26 +12,26 @@ const BEGIN: u64 = 1_767_225_600_000;
 
 /// The TFJob object of the job in this file. `more` contains fields of the job's view.
 fn shown(name: &str, more: &Value) -> Value {
-    let spec = read_file(name).expect("a valid TFJob").spec;
+    let spec = read_file(name).expect("an invalid TFJob").spec;
     let mut view = json!({
         "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "replicas": [],
         "times": { "accepted": BEGIN },
     });
-    let fields = more.as_object().expect("an object").clone();
-    view.as_object_mut().expect("an object").extend(fields);
-    let view: JobView = serde_json::from_value(view).expect("a view");
-    object(&view, Some("team"), UnixMillis(BEGIN + 60_000)).expect("a TFJob")
+    let fields = more.as_object().expect("not an object").clone();
+    view.as_object_mut().expect("not an object").extend(fields);
+    let view: JobView = serde_json::from_value(view).expect("not a view");
+    object(&view, Some("team"), UnixMillis(BEGIN + 60_000)).expect("not a TFJob")
 }
 
 /// The conditions as `TYPE STATUS REASON SECONDS`.
 fn conditions(object: &Value) -> Vec<String> {
     let of = |condition: &Value| {
-        let text = |name: &str| condition[name].as_str().expect("text").to_owned();
+        let text = |name: &str| condition[name].as_str().expect("not text").to_owned();
         let second = text("lastTransitionTime");
         let second = second.trim_start_matches("2026-01-01T00:00:").trim_end_matches('Z');
         format!("{} {} {} {second}", text("type"), text("status"), text("reason"))
     };
-    object["status"]["conditions"].as_array().expect("conditions").iter().map(of).collect()
+    object["status"]["conditions"].as_array().expect("no conditions").iter().map(of).collect()
 }
 
 fn replica(id: &str, state: &str, exit: &Value) -> Value {
@@ -43,7 +43,7 @@ fn replica(id: &str, state: &str, exit: &Value) -> Value {
 }
 
 #[test]
-fn the_newest_condition_is_the_state() {
+fn the_newest_condition_shows_the_state_of_the_job() {
     let failure = json!({ "cause": "deadline_exceeded", "after_seconds": 9 });
     let failed =
         json!({ "failed_starts": [{ "at": BEGIN + 9_000, "failure": failure, "counted": true }], "counted": 1 });
@@ -124,7 +124,7 @@ fn a_suspension_and_a_resumption_have_their_times() {
 fn the_created_condition_has_the_warnings() {
     let message = &shown("clean_none_suspended", &json!({}))["status"]["conditions"][0]["message"];
     let expected = "TFJob mnist is created; spec.runPolicy.cleanPodPolicy: ";
-    assert!(message.as_str().expect("text").starts_with(expected), "{message}");
+    assert!(message.as_str().expect("not text").starts_with(expected), "{message}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! TFJobs that are objects of the cluster: when an object gets a job, which status it shows, and when it is deleted.
+//! Tests of TFJobs that are objects of the cluster: when an object gets a job, which status the object shows, and when
+//! the object is deleted.
 
 use std::time::Duration;
 
@@ -42,15 +43,15 @@ fn job(object: &Value, more: &Value) -> JobView {
         "name": "mnist", "uid": "u", "seq": 1, "state": "pending", "spec": read.spec, "replicas": [],
         "times": { "accepted": NOW },
     });
-    view.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-    serde_json::from_value(view).expect("a view")
+    view.as_object_mut().expect("not an object").extend(more.as_object().expect("not an object").clone());
+    serde_json::from_value(view).expect("not a view")
 }
 
 /// The newest condition of the status to be written, as `REASON: MESSAGE`.
 fn newest(need: &Need) -> String {
     let Need::Show(status) = need else { panic!("{need:?}") };
-    let newest = status["conditions"].as_array().expect("conditions").last().expect("a condition");
-    format!("{}: {}", newest["reason"].as_str().expect("text"), newest["message"].as_str().expect("text"))
+    let newest = status["conditions"].as_array().expect("no conditions").last().expect("no condition");
+    format!("{}: {}", newest["reason"].as_str().expect("not text"), newest["message"].as_str().expect("not text"))
 }
 
 #[test]
@@ -89,11 +90,11 @@ fn an_object_waits_for_the_end_of_the_job_of_its_predecessor() {
 }
 
 #[test]
-fn a_status_is_written_when_it_changes() {
+fn a_status_is_written_only_when_it_changes() {
     let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
     let active = json!({ "replicas": [{ "replica": "worker-0", "state": "running", "pod": "mnist-worker-0" }] });
     let Need::Show(status) = watched(&plain).need(Some(&job(&plain, &active)), &applied, NOW) else {
-        panic!("the status is new")
+        panic!("the new status is not written")
     };
     assert_eq!(status["observedGeneration"], 1);
     let shown = object(|object| object["status"] = status.clone());
@@ -107,13 +108,13 @@ fn a_status_is_written_when_it_changes() {
         job(&plain, &json!({ "state": "running", "times": times }))
     };
     let Need::Show(status) = watched(&plain).need(Some(&ran(NOW.0 + 5_000)), &applied, NOW) else {
-        panic!("the status is new")
+        panic!("the new status is not written")
     };
     let running = object(|object| object["status"] = status.clone());
     assert_eq!(watched(&running).need(Some(&ran(NOW.0 + 9_000)), &Memory::default(), later), Need::Nothing);
 
     let Need::Show(next) = watched(&shown).need(Some(&job(&plain, &json!({}))), &applied, later) else {
-        panic!("the status has changed")
+        panic!("the changed status is not written")
     };
     let patch = watched(&shown).patch(&next);
     assert_eq!(patch["status"]["replicaStatuses"], json!({ "Worker": { "active": null } }), "{patch:#}");
@@ -124,7 +125,7 @@ fn a_status_is_written_when_it_changes() {
 fn a_status_in_which_only_counts_have_changed_is_written_every_thirty_seconds() {
     let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
     let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
-        panic!("the status is new")
+        panic!("the new status is not written")
     };
     let shown = watched(&object(|object| object["status"] = created.clone()));
     let replicas = json!([{ "replica": "worker-0", "state": "joined", "pod": "mnist-worker-0" }]);
@@ -137,21 +138,21 @@ fn a_status_in_which_only_counts_have_changed_is_written_every_thirty_seconds() 
     assert_eq!(
         unheard.need(Some(&joined), &applied, after(3)),
         Need::Wait(Duration::from_secs(27)),
-        "the status is written, but the watch has not reported it"
+        "the wait after a write that the watch has not yet reported"
     );
     let running = job(&plain, &json!({ "state": "running", "replicas": replicas }));
     assert_eq!(newest(&shown.need(Some(&running), &applied, after(3))), "TFJobRunning: TFJob mnist is running");
 }
 
 #[test]
-fn a_change_is_applied_or_named_in_the_newest_condition() {
+fn a_change_of_an_object_is_applied_or_named_in_the_newest_condition() {
     let (plain, before) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
     let job = job(&plain, &json!({}));
     let edited = |path: &str, value: Value| {
         object(|object| {
             object["metadata"]["generation"] = 2.into();
             object["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never".into();
-            *object.pointer_mut(path).expect("a field") = value.clone();
+            *object.pointer_mut(path).expect("no field") = value.clone();
         })
     };
     let suspended = object(|object| {
@@ -204,7 +205,7 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
         refused.contains("with client apply --allow-root or, if the master has --watch-tfjobs=allow-root"),
         "{refused}"
     );
-    let Need::Apply(read) = watched_by(true, &annotated).need(None, &new, NOW) else { panic!("root is allowed") };
+    let Need::Apply(read) = watched_by(true, &annotated).need(None, &new, NOW) else { panic!("root is not allowed") };
     assert!(read.spec.pod.allow_root);
     let without = object(|object| {
         wants_root(object);
