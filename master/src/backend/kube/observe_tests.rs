@@ -239,7 +239,7 @@ fn if_the_image_has_no_agent_the_reason_asks_whether_client_build_made_the_image
     assert_eq!(
         reason,
         format!(
-            "its container ended with exit code 128 before its agent ran exec.py (StartError: {message}); is it an image that client build made?"
+            "its container ended with exit code 128 before its agent ran exec.py (StartError: {message}); was the pod's image made by client build?"
         )
     );
 }

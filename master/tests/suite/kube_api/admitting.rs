@@ -167,7 +167,7 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let pods = begin(&server).await.with_own_claims(["output".to_owned()].into());
     let secret = PodOptions { env_secrets: vec!["muster".parse().expect("a name")], ..PodOptions::default() };
     let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
-    let belongs = "\"muster\" belongs to the master: use another Secret or account";
+    let belongs = "\"muster\" belongs to the master: use another Secret or service account";
     let claim = |volume: &str| {
         let volume = volume.parse().expect("a volume");
         PodOptions { volumes: vec![volume], ..PodOptions::default() }
