@@ -17,7 +17,8 @@ fn script_ended(pod: &Pod, status: &PodStatus) -> bool {
     let container = status.container_statuses.iter().flatten().find(|container| container.name == name);
     let terminated = container.and_then(|container| container.state.as_ref()?.terminated.as_ref());
     let words = |text: &str| serde_json::from_str::<LastWords>(text).ok();
-    let was_stopped = terminated.and_then(|state| words(state.message.as_deref()?)).is_some_and(|words| words.exit.stopped);
+    let was_stopped =
+        terminated.and_then(|state| words(state.message.as_deref()?)).is_some_and(|words| words.exit.stopped);
     annotation("muster/tf-port").is_some() && terminated.is_some() && !was_stopped
 }
 
@@ -34,7 +35,8 @@ pub(crate) fn check(json: &[u8]) {
     assert_eq!(observed(&pod, Some(&state)), (owner.clone(), state.clone()));
     let status = pod.status.as_ref();
     let is_over = |phase: &str| matches!(phase, "Failed" | "Succeeded");
-    let has_ended = status.is_some_and(|status| status.phase.as_deref().is_some_and(is_over) || script_ended(&pod, status));
+    let has_ended =
+        status.is_some_and(|status| status.phase.as_deref().is_some_and(is_over) || script_ended(&pod, status));
     assert_eq!(matches!(state, PodState::Terminated { .. } | PodState::Disrupted { .. }), has_ended);
     if let PodState::Running(addresses) = state {
         assert_eq!(addresses.agent.port(), AGENT_PORT);

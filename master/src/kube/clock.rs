@@ -10,7 +10,7 @@ use tracing::warn;
 
 use crate::store::wall_clock;
 
-/// Smaller differences between the clocks are not logged, because the delay of the answer may cause them.
+/// Smaller differences between the clocks are not logged, because the delay of the answer may cause such differences.
 const NOTEWORTHY_MILLIS: u64 = 5_000;
 
 /// Formats a time as Kubernetes does, in whole seconds.

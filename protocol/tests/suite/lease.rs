@@ -35,11 +35,11 @@ fn millis(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// Looks until the standing is `enough`. The first looks follow these gaps, and all later looks are on time. Returns
-/// the time of the last look.
+/// Looks until the standing is at least `enough`. The first looks come after the pauses `gaps`, and all later looks are
+/// on time. Returns the time of the last look.
 fn look_until(vigil: &mut Vigil, from: u64, gaps: &[u64], enough: Standing) -> u64 {
     let mut now = from;
-    let on_time = u64::try_from(vigil.tick().as_millis()).expect("a short time");
+    let on_time = u64::try_from(vigil.tick().as_millis()).expect("too long");
     for gap in gaps.iter().copied().chain(std::iter::repeat(on_time)) {
         now += gap;
         if vigil.look(millis(now)) >= enough {
@@ -77,7 +77,7 @@ proptest! {
         for (at, heard) in arrivals {
             fence.renew(Renewal { fence: lease.fence(), heard }, clock(at));
         }
-        prop_assert!(fence.has_passed(clock(taken_for_dead)), "not dead: {fence:?} at {:?}", clock(taken_for_dead));
+        prop_assert!(fence.has_passed(clock(taken_for_dead)), "the run is not dead: {fence:?} at {:?}", clock(taken_for_dead));
     }
 
     #[test]
@@ -89,13 +89,13 @@ proptest! {
         let mut now = 0;
         for gap in gaps {
             now += gap;
-            prop_assert_eq!(vigil.look(millis(now)), Standing::Held, "too few looks to end a lease");
+            prop_assert_eq!(vigil.look(millis(now)), Standing::Held, "the agent is taken for lost");
         }
     }
 }
 
 #[test]
-fn a_silent_agent_is_lost_after_its_lease_and_dead_after_its_fence() {
+fn a_silent_agent_is_lost_after_its_lease_and_its_run_is_dead_after_its_fence() {
     let lease = Lease::new(millis(LENGTH));
     let mut vigil = Vigil::new(lease, Duration::ZERO);
     let lost = look_until(&mut vigil, 0, &[], Standing::Lapsed);

@@ -21,9 +21,9 @@ impl Files {
         Self(folder)
     }
 
-    /// Reads every message, with its job and place. Ignores files and folders with other names. Skips an invalid message,
-    /// such as a message of an earlier version. The master then does not poll the agent that sent the message. So the
-    /// agent kills its script and joins again.
+    /// Reads every message, with its job and place. Ignores files and folders with other names. Skips an invalid
+    /// message, such as a message of an earlier version. The master then does not poll the agent that sent the message.
+    /// So the agent kills its script and joins again.
     ///
     /// # Errors
     /// Fails if a folder or a message cannot be read. If a message cannot be read, the error names its file.

@@ -120,7 +120,7 @@ struct Leaving {
 }
 
 impl Shared {
-    /// Calls `change` with the places of one job. Then removes the job from `jobs` if the job has no pods and no watchers.
+    /// Calls `change` with the places of one job. Then removes the job from `jobs` if it has no pods and no watchers.
     fn with_job<T>(&self, job: &JobKey, change: impl FnOnce(&mut Places) -> T) -> T {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let places = jobs.entry(job.clone()).or_default();
@@ -234,7 +234,7 @@ impl PodBackend for JoinedBackend {
             return Err(Refusal { code, sentence });
         }
         if spec.run_policy.lease().is_none() {
-            let sentence = "on-unreachable must be replace here: without a lease, this master cannot find lost machines";
+            let sentence = "on-unreachable must be replace here: only a lease shows that a machine is lost";
             return Err(Refusal { code: ErrorCode::BadRunPolicy, sentence: sentence.to_owned() });
         }
         Ok(())

@@ -41,8 +41,8 @@ pub(super) const CONTAINER: &str = "agent";
 /// The resource name of GPUs in NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 
-/// Builds the pod. The same arguments always give the same pod. If the job brings its code or the pod has a template, the
-/// agent is copied from the image `agent`. Otherwise the job's image contains the agent.
+/// Builds the pod. The same arguments always give the same pod. If the job brings its code or the pod has a template,
+/// the agent is copied from the image `agent`. Otherwise the job's image contains the agent.
 ///
 /// # Errors
 /// Returns the refused fields of the template.

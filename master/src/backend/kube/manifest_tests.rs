@@ -281,7 +281,7 @@ const RESTRICTED: [Control; 17] = [
     ("Sysctls", |pod| pod["securityContext"]["sysctls"].is_null()),
     ("Volume Types", |pod| {
         let is_allowed = |kind: &String| ["name", "persistentVolumeClaim", "emptyDir"].contains(&kind.as_str());
-        items(&pod["volumes"]).iter().all(|volume| volume.as_object().expect("a volume is not an object").keys().all(is_allowed))
+        items(&pod["volumes"]).iter().all(|volume| volume.as_object().expect("not an object").keys().all(is_allowed))
     }),
     ("Privilege Escalation", |pod| own(pod, |c| c["allowPrivilegeEscalation"] == json!(false))),
     ("Running as Non-root", |pod| {
@@ -311,8 +311,8 @@ fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The controls that a pod with these options breaks. Checks that the list does not depend on whether the agent is in the
-/// job's image or is copied into the pod.
+/// The controls that a pod with these options breaks. Checks that the list is the same if the agent is in the job's
+/// image and if the agent is copied into the pod.
 fn broken_controls(options: &PodOptions) -> Vec<&'static str> {
     let broken = |spec: &PodSpec| {
         let pod = sent(spec)["spec"].take();

@@ -43,8 +43,8 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between attempts to create a pod whose name is still in use, while the watch reports no change.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The grace of a deleted pod whose container was started, if the end of the pod must be confirmed. With a grace of 0, Kubernetes would no longer list the pod
-/// while its processes may still run.
+/// The grace of a deleted pod whose container was started, if the end of the pod must be confirmed. With a grace of 0,
+/// Kubernetes would no longer list the pod while the pod's processes may still run.
 const GRACE_SECONDS: u32 = 1;
 /// The grace of a deleted pod whose container was never started. With a longer grace, old kubelets take half a minute
 /// to remove the pod.

@@ -106,7 +106,8 @@ fn installer_state(status: &PodStatus) -> Option<&ContainerState> {
     status.init_container_statuses.iter().flatten().find(|container| container.name == INSTALLER)?.state.as_ref()
 }
 
-/// Whether a container of the pod, except init containers, was ever started. The kubelet gives a started container an id.
+/// Whether a container of the pod, except init containers, was ever started. The kubelet gives a started container an
+/// id.
 pub(super) fn has_begun(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let mut ids = status.container_statuses.iter().flatten().filter_map(|container| container.container_id.as_deref());
@@ -197,7 +198,7 @@ fn not_installed(status: &PodStatus) -> Option<String> {
     let terminated = installer_state(status)?.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
     let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
     let is_of_another_machine = why.contains("exec format error");
-    let hint = if is_of_another_machine { "; the agent's image was built for another type of processor than this node's" } else { "" };
+    let hint = if is_of_another_machine { "; the agent's image does not fit this node's processor" } else { "" };
     Some(format!("{NOT_INSTALLED}{why}{hint}"))
 }
 

@@ -55,7 +55,10 @@ fn a_pod_that_is_being_deleted_is_leaving_if_it_has_not_succeeded() {
     let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
     assert_eq!(state(&deleted(pod(&lost)), None), is_leaving(why));
     let ended = deleted(terminated("Succeeded", 0, "Completed"));
-    assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "a pod that succeeded before its deletion is not terminated");
+    assert!(
+        matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }),
+        "a succeeded pod is not terminated"
+    );
 }
 
 #[test]

@@ -91,10 +91,10 @@ async fn a_gang_is_accepted_even_if_a_quota_is_used_up_or_cannot_be_read() {
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_requires_amounts_is_reported_with_the_options_to_set() {
     for (message, hint) in [
-        ("failed quota: team: must specify limits.memory", "; give the amount, as in --memory 4Gi"),
+        ("failed quota: team: must specify limits.memory", "; set the amount, for example with --memory 4Gi"),
         (
             "failed quota: team: must specify limits.cpu for: agent; limits.memory for: agent",
-            "; give the amount, as in --memory 4Gi --cpu 2",
+            "; set the amount, for example with --memory 4Gi --cpu 2",
         ),
     ] {
         let server = ApiServer::new();

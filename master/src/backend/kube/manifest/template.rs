@@ -59,7 +59,8 @@ fn restrict(spec: Option<&mut PodSpec>) {
     }
 }
 
-/// Gives the container in Muster's pod the name of the script's container in the template. Adds the annotations that `observe` reads.
+/// Gives the container in Muster's pod the name of the script's container in the template. Adds the annotations that
+/// `observe` reads.
 fn named(own: Pod, template: &Template) -> Pod {
     let mut own = own;
     let annotations = [(RUN_CONTAINER, template.container.clone()), (TF_PORT, template.tf_port.to_string())];
