@@ -9,7 +9,8 @@ use super::*;
 
 const STRICT: Allowed = Allowed { host_volumes: false, root: false };
 
-/// A template whose pod has the fields of `spec`, and whose container for the script has those of `container`.
+/// A template whose pod has the fields of `spec`, and whose container for the script has the
+/// fields of `container`.
 fn template(container: &Value, spec: &Value) -> Template {
     let mut run = json!({ "name": "tensorflow", "image": "digits:1" });
     let mut pod = json!({ "containers": [] });

@@ -39,7 +39,7 @@ struct Space {
     reserved: u64,
 }
 
-/// Why the store refuses code, or a job cannot use code.
+/// Why the store refuses code, or why a job cannot use code.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
     /// No manifest has this id.
@@ -66,9 +66,9 @@ pub enum CodeError {
          no longer needed, or try again in 10 minutes"
     )]
     Full {
-        /// The space that the code needs.
+        /// The bytes that the code needs.
         needed: u64,
-        /// The limit for all code.
+        /// The maximum bytes of all code.
         most: u64,
     },
     /// A file could not be read or written.
@@ -166,7 +166,7 @@ impl CodeStore {
         if manifest.has(script) { Ok(()) } else { Err(CodeError::NoScript(script.clone())) }
     }
 
-    /// The manifest of code whose blobs are all in the store.
+    /// Reads a manifest; `None` if the store does not have the manifest or one of its blobs.
     pub fn manifest(&self, id: CodeId) -> Option<Manifest> {
         self.disk.manifest(id).filter(|manifest| self.has_blobs_of(manifest))
     }

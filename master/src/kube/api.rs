@@ -101,7 +101,7 @@ impl ApiFailure {
     /// Whether the same call may succeed later. The failed call may have taken effect nevertheless.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            // The conflict is not about a name in use. For example, another request changed a quota at the same time.
+            // A conflict passes unless the name is in use. For example, another request has just changed a quota.
             Self::Refused { status: 409, .. } => !self.says_exists(),
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
             Self::Unreachable(_) | Self::Silent => true,
@@ -116,7 +116,7 @@ impl ApiFailure {
         }
     }
 
-    /// Whether an object with this name exists.
+    /// Whether the call failed because an object with the same name exists.
     pub(crate) fn says_exists(&self) -> bool {
         match self {
             Self::Refused { status, reason, .. } => *status == 409 && reason == "AlreadyExists",

@@ -102,7 +102,7 @@ pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u1
     }
 }
 
-/// The variables of a container, each with its path and, if it is valid, its name.
+/// The variables of a container, each with its path and its name. The name is `None` if it is invalid.
 pub(super) fn variables<'a>(container: &'a Value, path: &str) -> Vec<(String, Option<EnvName>, &'a Value)> {
     let list = container["env"].as_array().into_iter().flatten();
     list.map(|variable| {

@@ -48,7 +48,8 @@ pub(super) fn simplify(
     *containers = vec![container];
 }
 
-/// Whether the file sets this variable. Refuses, or warns of, a variable that this master cannot use.
+/// Whether the script gets this variable with the value in the file. Refuses, or warns of, a variable that cannot be
+/// used.
 fn has_value(
     (path, name, variable): &(String, Option<protocol::env::EnvName>, &Value),
     options: &TfJobOptions,

@@ -98,7 +98,7 @@ pub(super) fn condition(kind: &str, reason: &str, message: &str, at: UnixMillis)
     })
 }
 
-/// A condition that was true before.
+/// Marks a condition as no longer true.
 fn no_longer(mut condition: Value) -> Value {
     condition["status"] = "False".into();
     condition

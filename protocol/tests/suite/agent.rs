@@ -60,7 +60,7 @@ fn a_status_names_the_code_that_the_agent_has() {
 }
 
 #[test]
-fn a_status_shows_the_progress_of_a_script_with_the_helper() {
+fn a_status_shows_the_progress_of_a_script_that_uses_the_helper() {
     let values = BTreeMap::from([("loss".to_owned(), 0.5), ("nan".to_owned(), f64::NAN)]);
     let measured = Progress {
         step: Some(61),

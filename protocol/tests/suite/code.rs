@@ -1,4 +1,4 @@
-//! The code that a job brings: golden JSON and ids, hostile manifests, and the stream of blobs.
+//! The code that a job brings: golden JSON and ids, invalid manifests, and the stream of blobs.
 
 use proptest::prelude::*;
 use protocol::code::{

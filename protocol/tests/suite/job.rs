@@ -1,4 +1,4 @@
-//! Job requests: golden JSON, the defaults of each strategy, and every error.
+//! Job requests: golden JSON, the defaults of each strategy, and errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -369,8 +369,8 @@ fn a_cluster_too_large_for_tf_config_is_refused_with_the_maximum() {
 }
 
 proptest! {
-    /// No request causes a panic. An accepted spec is the same after it is written and read. If an error names a maximum
-    /// for a count, this maximum is not too large.
+    /// No request causes a panic. An accepted spec is the same after it is written and read. If an error names the
+    /// maximum of a count, this maximum is not too large.
     #[test]
     fn every_accepted_spec_has_valid_counts_and_every_maximum_in_an_error_is_accepted(
         strategy in prop::sample::select(vec![Strategy::AllReduce, Strategy::ParameterServer]),

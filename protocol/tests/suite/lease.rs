@@ -109,7 +109,7 @@ fn a_job_waits_for_a_silent_agent_for_less_than_three_leases_and_a_second() {
     for seconds in 1..=5 {
         let mut vigil = Vigil::new(Lease::new(Duration::from_secs(seconds)), Duration::ZERO);
         let dead = look_until(&mut vigil, 0, &[], Standing::Fenced);
-        assert!(dead < 3000 * seconds + 1000, "{dead} ms with a lease of {seconds} s");
+        assert!(dead < 3000 * seconds + 1000, "the job waits {dead} ms with a lease of {seconds} s");
     }
 }
 
@@ -120,7 +120,11 @@ fn only_requests_that_name_a_newer_answer_move_the_fence() {
     assert_eq!((fence.until(), fence.has_passed(ClockMillis(u64::MAX))), (None, false));
     for (heard, now, until) in [(50, 60, 350), (40, 70, 350), (60, 500, 360), (u64::MAX, 600, 900)] {
         fence.renew(renewal(heard), ClockMillis(now));
-        assert_eq!(fence.until(), Some(ClockMillis(until)), "{heard} at {now}");
+        assert_eq!(
+            fence.until(),
+            Some(ClockMillis(until)),
+            "after a request at {now} that names the answer at {heard}"
+        );
     }
     fence.lift();
     assert_eq!(fence.until(), None);

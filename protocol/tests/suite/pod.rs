@@ -1,4 +1,4 @@
-//! Options of pods: the form of each value, and the errors.
+//! Options of pods: which values are accepted, and which are refused.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;

@@ -53,7 +53,8 @@ impl JoinedBackend {
     /// Removes the messages about jobs for which `exists` returns false.
     ///
     /// # Errors
-    /// Fails if a folder or a message cannot be read. A script may still run on the machine that sent the message.
+    /// Fails if a folder or a message cannot be read, because a script may still run on the machine that sent the
+    /// message.
     pub fn open(folder: PathBuf, key: AgentKey, exists: impl Fn(&JobKey) -> bool) -> io::Result<Self> {
         let files = Files::new(folder);
         let mut jobs: BTreeMap<JobKey, Places> = BTreeMap::new();

@@ -116,7 +116,7 @@ impl KubeBackend {
     pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();
-        // This call returns a permanent error. The watch would only log the error, and retry for ever.
+        // If an error is permanent, return it here. The watch would only log the error, and retry for ever.
         call(pods.list(&ListParams::default().limit(1)))
             .await
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
@@ -167,7 +167,7 @@ impl KubeBackend {
         Self { own_claims, ..self }
     }
 
-    /// The pod that this back end creates.
+    /// Builds the pod that this back end creates for a specification.
     fn manifest(&self, spec: &PodSpec) -> Result<Pod, Vec<Note>> {
         let allowed = Allowed { host_volumes: self.host_volumes == HostVolumes::Allowed, root: false };
         manifest::pod(spec, self.agent_image.as_ref(), self.default_user, allowed)

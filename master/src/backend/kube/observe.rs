@@ -1,5 +1,4 @@
-//! Converts a pod from Kubernetes to the state that the driver uses. A reason from Kubernetes keeps
-//! Kubernetes' words.
+//! Converts a pod from Kubernetes to the state that the driver uses. The reasons that Kubernetes gives stay unchanged.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -89,8 +88,7 @@ fn container_name(pod: &Pod) -> &str {
     annotation(pod, RUN_CONTAINER).filter(|_| annotation(pod, TF_PORT).is_some()).unwrap_or(CONTAINER)
 }
 
-/// The agent's container. A cluster or a template may add other containers before or after the
-/// agent's container.
+/// The agent's container. A cluster or a template may add other containers, even before the agent's container.
 fn container(pod: &Pod) -> Option<&Container> {
     let name = container_name(pod);
     pod.spec.as_ref()?.containers.iter().find(|container| container.name == name)

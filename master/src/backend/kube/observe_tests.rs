@@ -94,7 +94,7 @@ fn a_pod_that_is_being_created_is_pending_without_a_reason() {
 }
 
 #[test]
-fn a_pod_with_an_ip_is_running() {
+fn a_pod_with_a_valid_ip_is_running() {
     let creating = with("Pending", &json!({ "waiting": { "reason": "ContainerCreating" } }));
     assert_eq!(state(&pod(&creating), None), runs_at("10.244.0.7"));
     let running = with("Running", &json!({ "running": { "startedAt": "2026-11-21T12:00:00Z" } }));
@@ -303,7 +303,7 @@ fn the_annotations_of_a_pod_with_a_template_name_its_tensorflow_port_and_the_con
     assert!(matches!(ended, PodState::Terminated { exit: Some(_), .. }), "{ended:?}");
     let mut other = named(&terminated("Running", 137, "Error"));
     other.metadata.annotations.as_mut().unwrap().insert(RUN_CONTAINER.to_owned(), "tensorflow".to_owned());
-    assert!(matches!(state(&other, None), PodState::Running(_)), "the other container ended the pod");
+    assert!(matches!(state(&other, None), PodState::Running(_)), "the end of another container ended the pod");
 }
 
 #[test]

@@ -22,7 +22,7 @@ const WORK_DIR: &str = "/muster/work";
 const WORK: &str = "muster-work";
 const HOME: &str = "/muster/home";
 const TMP: &str = "/tmp";
-/// The empty folders: the path where each folder is mounted, and the name of its volume.
+/// Empty folders of the pod: for each folder its mount path, and the name of its volume.
 const FOLDERS: [(&str, &str); 4] =
     [("/muster/bin", "muster-bin"), (WORK_DIR, WORK), (HOME, "muster-home"), (TMP, "muster-tmp")];
 /// The default user and group of the pod's processes. The master's image uses the same numbers.
