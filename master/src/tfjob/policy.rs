@@ -65,7 +65,7 @@ fn clean_pods(policy: &mut Fields, findings: &mut Findings) -> CleanPods {
         Some("All") => CleanPods::All,
         None | Some("" | "Running") => CleanPods::Running,
         Some("None") => {
-            let why = "pods that still run at the end are stopped, as with Running, because running pods keep their resources";
+            let why = "pods that run at the end are stopped, as with Running, because running pods keep resources";
             findings.warn(&policy.path("cleanPodPolicy"), why);
             CleanPods::Running
         }

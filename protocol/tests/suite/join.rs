@@ -10,7 +10,7 @@ use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 fn message() -> JoinRequest {
     JoinRequest {
         boot_id: "6f1c".into(),
-        address: "10.0.0.2:7896".parse().expect("an invalid text"),
+        address: "10.0.0.2:7896".parse().expect("an invalid address"),
         tensorflow_port: 20000.try_into().expect("an invalid port"),
         workers: None,
         lease_seconds: None,
@@ -38,7 +38,7 @@ fn the_first_message_has_the_options_of_the_job_to_submit() {
 
 #[test]
 fn the_last_message_says_why_the_agent_leaves() {
-    let place = Some("worker-1".parse().expect("an invalid text"));
+    let place = Some("worker-1".parse().expect("an invalid replica"));
     let last = JoinRequest { uid: Some("a-uid".into()), place, left: Some(Left::Terminated), ..message() };
     let golden = json!({
         "boot_id": "6f1c", "address": "10.0.0.2:7896", "tensorflow_port": 20000,
@@ -58,7 +58,7 @@ fn a_message_with_an_unknown_field_or_with_port_0_is_refused() {
 
 #[test]
 fn an_answer_names_the_state_of_the_agent_and_may_have_new_fields() {
-    let place = "worker-1".parse().expect("an invalid text");
+    let place = "worker-1".parse().expect("an invalid replica");
     let joined = JoinAnswer::Joined { uid: "a-uid".into(), place, token_sha256: "00ff".into(), lease_seconds: 5 };
     let golden =
         json!({"state": "joined", "uid": "a-uid", "place": "worker-1", "token_sha256": "00ff", "lease_seconds": 5});

@@ -77,7 +77,7 @@ proptest! {
         for (at, heard) in arrivals {
             fence.renew(Renewal { fence: lease.fence(), heard }, clock(at));
         }
-        prop_assert!(fence.has_passed(clock(taken_for_dead)), "the run is not dead: {fence:?} at {:?}", clock(taken_for_dead));
+        prop_assert!(fence.has_passed(clock(taken_for_dead)), "the run still lives: {fence:?}, {:?}", clock(taken_for_dead));
     }
 
     #[test]

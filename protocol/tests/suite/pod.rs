@@ -154,7 +154,7 @@ fn an_unknown_option_is_refused_in_a_request_and_ignored_in_a_spec() {
 #[test]
 fn the_grace_period_is_at_least_1_second_and_30_seconds_by_default() {
     let options = |json: serde_json::Value| serde_json::from_value::<PodOptions>(json);
-    assert_eq!(options(json!({})).expect("no options: refused").termination_grace_seconds(), 30);
+    assert_eq!(options(json!({})).expect("an empty object is refused").termination_grace_seconds(), 30);
     let said = options(json!({"termination_grace_seconds": 90, "allow_root": true})).expect("the options are refused");
     assert_eq!((said.termination_grace_seconds(), said.allow_root), (90, true));
     assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "a grace of 0 s is not refused");

@@ -81,7 +81,7 @@ fn a_cluster_reads_back() {
     let members = cluster(&["chief-0", "worker-0", "ps-0"]);
     let json = serde_json::to_string(&members).expect("not JSON");
     assert_eq!(serde_json::from_str::<Cluster>(&json).expect("not a cluster"), members);
-    assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("no members: refused"), Cluster::default());
+    assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("an empty cluster is refused"), Cluster::default());
 }
 
 /// The longest TF_CONFIG with this many members. It has the longest addresses, all roles of a cluster and the longest

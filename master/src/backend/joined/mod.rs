@@ -162,7 +162,9 @@ impl Shared {
         let agents = self.agents.with_token(&self.key.token(&machine.job.uid));
         tokio::select! {
             () = stopped(&agents, &machine) => {}
-            () = self.abandoned(&machine) => warn!(agent = %machine.agent, "gave up a machine that has not confirmed the end of its run"),
+            () = self.abandoned(&machine) => {
+                warn!(agent = %machine.agent, "gave up a machine that has not confirmed the end of its run");
+            }
         }
         let Leaving { job, replica, incarnation, .. } = machine;
         self.with_job(&job, |places| {

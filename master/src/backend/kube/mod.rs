@@ -235,7 +235,9 @@ impl PodBackend for KubeBackend {
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
-        let log = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "could not create the network policy; retrying");
+        let log = |error: &ApiFailure, _| {
+            warn!(job = %job.name, error = error_chain(error), "could not create the network policy; retrying");
+        };
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(log).await;
         done.map_err(|source| {
             let kind = ErrorKind::of(&source);
@@ -245,7 +247,9 @@ impl PodBackend for KubeBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let attempt = || self.create_once(&pod);
-        let log = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "could not create the pod; retrying");
+        let log = |error: &CreateError, _| {
+            warn!(pod = %pod.name(), error = error_chain(error), "could not create the pod; retrying");
+        };
         let done = attempt.retry(patience()).when(CreateError::is_passing).notify(log).await;
         done.map_err(|source| {
             let kind = source.kind();

@@ -1,4 +1,5 @@
-//! Converts a pod from Kubernetes to the state that the driver uses. The reasons that Kubernetes gives stay unchanged.
+//! Converts a pod from Kubernetes to the state that the driver uses. Reasons that Kubernetes gives stay in Kubernetes'
+//! words.
 
 use std::net::{IpAddr, SocketAddr};
 
