@@ -27,7 +27,7 @@ pub(super) fn shortage(gang: &[(Pod, usize)], quotas: &[ResourceQuota]) -> Optio
         let used: Vec<(&usize, u128, u128)> = used.collect::<Option<_>>()?;
         let all = used.iter().try_fold(0_u128, |sum, (_, each, pods)| sum.checked_add(each.checked_mul(*pods)?))?;
         let kind = |(pods, each, _): &(&usize, u128, u128)| {
-            format!("{pods} pods with {resource} of {}", shown(*each, resource))
+            format!("{pods} pods with {resource} of {} each", shown(*each, resource))
         };
         (all > thousandths(hard)?).then(|| {
             let kinds = used.iter().map(kind).collect::<Vec<_>>().join(" and ");

@@ -53,11 +53,11 @@ async fn a_gang_that_does_not_fit_into_a_quota_is_refused_with_both_numbers() {
         (json!({ "pods": "2" }), Some("3 pods do not fit into quota \"team\", which allows 2")),
         (
             json!({ "requests.memory": "5Gi" }),
-            Some("3 pods with requests.memory of 2048Mi do not fit into quota \"team\", which allows 5Gi in all"),
+            Some("3 pods with requests.memory of 2048Mi each do not fit into quota \"team\", which allows 5Gi in all"),
         ),
         (
             json!({ "limits.memory": "11Gi" }),
-            Some("3 pods with limits.memory of 4096Mi do not fit into quota \"team\", which allows 11Gi in all"),
+            Some("3 pods with limits.memory of 4096Mi each do not fit into quota \"team\", which allows 11Gi in all"),
         ),
         (json!({ "pods": "3", "memory": "6Gi", "limits.memory": "12Gi", "requests.nvidia.com/gpu": "0" }), None),
     ] {
