@@ -59,7 +59,9 @@ pub(crate) enum Error {
         url: MasterUrl,
     },
     /// An argument has no meaning, because the machines of the master have their own scripts.
-    #[error("{what} has no meaning here: this master runs jobs on machines that join it, each with its own script")]
+    #[error(
+        "{what} has no meaning here: this master runs jobs on machines that join it, and each machine has its own script"
+    )]
     AtMachines {
         /// The flag or the argument.
         what: String,

@@ -1,13 +1,14 @@
-//! The guard of the master's HTTP server. Every guard refuses HEAD. `Anyone` also refuses browsers. `ThisMachine` also
-//! refuses browsers and all hosts except loopback. `Token` also refuses requests without its token. The input's first
-//! line is method and target; each further line is a header.
+//! The guards of the master's HTTP server. Each guard refuses HEAD requests. `Anyone` also refuses requests from
+//! browsers. `ThisMachine` also refuses requests from browsers, and requests that do not name loopback as their host.
+//! `Token` also refuses requests without the guard's token. The guards admit all other requests. The first line of the
+//! input is the method and the target. Each further line is a header.
 #![cfg_attr(fuzzing, no_main)]
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use master::http::Guard;
 
-/// Whether a Host header, or the authority of a target, names loopback. The grammar is that of RFC 3986, 3.2.2 and
-/// 3.2.3.
+/// Whether a Host header, or the authority of a target, names loopback: `localhost`, `127.x.x.x` or `[::1]`. The
+/// grammar is that of RFC 3986, 3.2.2 and 3.2.3.
 fn is_loopback(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let end = match host.find(']') {
@@ -24,7 +25,7 @@ fn is_loopback(host: &[u8]) -> bool {
     port_ok && (name.eq_ignore_ascii_case("localhost") || is_v4 || is_v6)
 }
 
-/// A number from 0 to 255 without leading zeros: some parsers read `0127` as octal.
+/// Parses a number from 0 to 255. Refuses leading zeros, because some parsers read `0127` as octal.
 fn octet(text: &str) -> Option<u8> {
     text.parse().ok().filter(|octet: &u8| octet.to_string() == text)
 }
@@ -35,7 +36,7 @@ libfuzzer_sys::fuzz_target!(|request: &[u8]| check(request));
 /// Checks one input.
 ///
 /// # Panics
-/// If the input breaks a rule in this file's description.
+/// If, for this input, the program does not behave as this file's description says.
 pub(crate) fn check(request: &[u8]) {
     let mut lines = request.split(|byte| *byte == b'\n');
     let mut first = lines.next().unwrap_or_default().splitn(2, |byte| *byte == b' ');

@@ -1,5 +1,5 @@
-//! A TFJob as YAML or JSON. The master shows an accepted TFJob as an object. A user can apply this object again, and it
-//! describes the same job.
+//! A TFJob as YAML or JSON. If the master refuses the TFJob, each reason names a field. The master can show an accepted
+//! TFJob as an object. If a user applies this object again, the object describes the same job.
 #![cfg_attr(fuzzing, no_main)]
 
 use master::tfjob::{Place, difference, object, read};
@@ -16,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|document: &[u8]| check(document));
 /// Checks one input.
 ///
 /// # Panics
-/// If the input breaks a rule in this file's description.
+/// If, for this input, the program does not behave as this file's description says.
 pub(crate) fn check(document: &[u8]) {
     let Ok(document) = std::str::from_utf8(document) else { return };
     let read = |document: String| {
@@ -27,14 +27,14 @@ pub(crate) fn check(document: &[u8]) {
         Ok(spec) => spec,
         Err(refused) => return assert!(refused.iter().all(|note| !note.path.is_empty()), "{refused:?}"),
     };
-    let stored: JobSpec = serde_json::from_value(json!(spec)).expect("a record of the job");
+    let stored: JobSpec = serde_json::from_value(json!(spec)).expect("the stored job could not be parsed");
     assert_eq!(stored, spec);
     let view = json!({
         "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "workers": spec.workers(),
         "replicas": [], "times": {},
     });
-    let view: JobView = serde_json::from_value(view).expect("a view");
-    let shown = object(&view, Some("team"), UnixMillis(0)).expect("a TFJob");
+    let view: JobView = serde_json::from_value(view).expect("the view could not be parsed");
+    let shown = object(&view, Some("team"), UnixMillis(0)).expect("the job could not be shown as a TFJob");
     let again = read(shown.to_string()).unwrap_or_else(|refused| panic!("{refused:?} of {shown:#}"));
     assert_eq!(difference(&spec, spec.workers(), &again), Some(JobPatch::default()), "{shown:#}");
 }

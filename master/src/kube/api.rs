@@ -101,7 +101,7 @@ impl ApiFailure {
     /// Whether the same call may succeed later. The failed call may have taken effect nevertheless.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            // A conflict other than a name in use. For example, another request changed a quota at the same time.
+            // A conflict passes unless the name is in use. For example, another request has just changed a quota.
             Self::Refused { status: 409, .. } => !self.says_exists(),
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
             Self::Unreachable(_) | Self::Silent => true,
@@ -116,7 +116,7 @@ impl ApiFailure {
         }
     }
 
-    /// Whether an object with this name exists.
+    /// Whether the call failed because an object with the same name exists.
     pub(crate) fn says_exists(&self) -> bool {
         match self {
             Self::Refused { status, reason, .. } => *status == 409 && reason == "AlreadyExists",
@@ -129,7 +129,7 @@ impl Cluster {
     /// Connects to the cluster that KUBECONFIG names, or to the cluster in which this program runs.
     ///
     /// # Errors
-    /// Fails if neither exists.
+    /// Fails if no cluster is found, or if the client cannot be prepared.
     pub async fn connect(namespace: Option<String>) -> anyhow::Result<Self> {
         let config = Config::infer()
             .await
@@ -175,7 +175,7 @@ impl Cluster {
         // The master already has the right to list pods. A get would need one more right.
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
         let pods = call(self.pods().list(&named)).await.inspect_err(|error| {
-            warn!(%error, pod = name, "could not read this pod, so its image and its claims are unknown");
+            warn!(%error, pod = name, "could not read the master's own pod, so its image and its claims are unknown");
         });
         pods.ok().and_then(|mut pods| pods.items.pop()).map(|pod| OwnPod::of(&pod)).unwrap_or_default()
     }
@@ -211,8 +211,9 @@ impl Cluster {
         Api::namespaced_with(self.watching.clone(), &self.namespace, &tfjobs())
     }
 
-    /// Whether the cluster's TFJobs are those of `manifests/tfjobs.yaml`, and not Kubeflow's. Only Muster's have the
-    /// category `muster`. Every account may read the categories of a resource, so the master needs no further right.
+    /// Whether the cluster's definition of TFJobs is that of `manifests/tfjobs.yaml`, and not Kubeflow's. Only Muster's
+    /// definition has the category `muster`. Every account may read the categories of a resource, so the master needs
+    /// no further right.
     pub(crate) async fn has_our_tfjobs(&self) -> Result<bool, ApiFailure> {
         match call(self.client.list_api_group_resources(&tfjobs().api_version)).await {
             Ok(group) => Ok(group.resources.into_iter().any(|resource| {

@@ -1,5 +1,5 @@
 //! The watch for the back end and the store. It restarts kube's watch in two cases: when kube's watch would wait for
-//! ever, and when it would repeat for ever a request that always fails.
+//! ever, and when kube's watch would repeat for ever a request that always fails.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use super::api::{Cluster, ours};
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time without an event. After this time, the watch restarts, because the connection may be dead.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// First and longest pause after an error. Jitter may double a pause. kube's own pauses grow to a minute. This is too
-/// long: after an outage of the API, a submit waits only a short time until the watch reports its job.
+/// First and longest pause after an error. Jitter may double a pause. kube's own pauses grow to a minute. This is
+/// longer than a submit waits, after an outage of the API, until the watch reports the new job.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// After this time without errors, the next pause is [`FIRST_PAUSE`] again.

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use crate::store::wall_clock;
 
-/// Smaller differences between the clocks are not logged, because the delay of the answer may cause them.
+/// Smaller differences between the clocks are not logged, because the delay of the answer may cause such differences.
 const NOTEWORTHY_MILLIS: u64 = 5_000;
 
 /// Formats a time as Kubernetes does, in whole seconds.
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_the_api_servers_and_not_this_machines() {
+    fn the_time_is_the_api_servers_unless_the_api_sends_no_valid_date() {
         let there = 784_111_777_000;
         let at = Instant::now();
         let clock = Clock::of_answer(Some("Sun, 06 Nov 1994 08:49:37 GMT"), at);

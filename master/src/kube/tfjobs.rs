@@ -29,7 +29,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Follows the TFJobs whenever the cluster's definition of TFJobs is Muster's. `place` contains the namespace of the
+/// Follows the TFJobs while the cluster's definition of TFJobs is Muster's. `place` contains the namespace of the
 /// pods.
 pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
     let mut is_told = false;
@@ -154,7 +154,7 @@ impl Following {
     }
 }
 
-/// Why an object could not be followed for now.
+/// Why a task could not do what its object needs. A retry may succeed.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error(transparent)]
@@ -206,8 +206,8 @@ impl Tender {
         Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.place)
     }
 
-    /// Does what the object needs. Returns the maximum time until the next look, or `None` if the task can wait for a
-    /// change.
+    /// Does what the object needs. Returns the maximum time until the object must be checked again, or `None` if the
+    /// task can wait for a change.
     async fn act(&self, object: &mut Watched, need: Need, memory: &mut Memory) -> Result<Option<Duration>, Trouble> {
         match need {
             Need::Nothing => Ok(None),
@@ -243,7 +243,7 @@ impl Tender {
     }
 
     async fn remove(&self, object: &Watched) -> Result<(), Trouble> {
-        // The registry does not contain a job whose record cannot be read.
+        // If the job's record cannot be read, the job exists, although the registry does not contain the job.
         if let Some(job) = object.job()
             && self.jobs.is_on_record(job).await?
         {

@@ -35,7 +35,7 @@ use Rule::{Check, Containers, Drop, DropSilently, Each, Keep, Object, Refuse};
 
 const SHARES_THE_NODE: &str = "it gives the pod access to its node: remove it";
 const BY_THE_MASTER: &str = "it has no effect: the master decides when a training ends and restarts";
-const BY_THE_AGENT: &str = "it has no effect: the agent answers for the script";
+const BY_THE_AGENT: &str = "it has no effect: Muster's agent reports on the script";
 const NO_TERMINAL: &str = "it has no effect: scripts have no terminal";
 
 pub(super) const POD_TEMPLATE: Fields = &[
@@ -150,7 +150,7 @@ pub(super) const CONTAINER: Fields = &[
     ("ports", Each(PORT)),
     ("readinessProbe", Object(ACTION)),
     ("resources", Keep),
-    ("restartPolicy", Refuse("a container that runs beside the training goes into spec.containers")),
+    ("restartPolicy", Refuse("put a container that runs beside the training into spec.containers")),
     ("securityContext", Object(CONTAINER_SECURITY)),
     ("startupProbe", Object(ACTION)),
     ("stdin", Drop(NO_TERMINAL)),
@@ -171,7 +171,7 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
     ("terminationMessagePolicy", BY_THE_AGENT),
 ];
 
-/// The names that an operator may give to a claim for the master's state. The installation itself creates no claim.
+/// Usual names of a claim for the master's state. An operator creates this claim: the installation creates no claim.
 const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
 
 const OTHER_HOST: &str = "the node would send the request, also to hosts that the pod cannot reach: remove it";
@@ -252,7 +252,7 @@ const VOLUME: Fields = &[
     ("emptyDir", Keep),
     ("ephemeral", Keep),
     ("hostPath", Check(host_volume)),
-    ("nfs", Refuse("use a PersistentVolumeClaim for it")),
+    ("nfs", Refuse("mount the NFS folder through a PersistentVolumeClaim")),
     ("persistentVolumeClaim", Object(&[("claimName", Check(not_masters_claim)), ("readOnly", Keep)])),
     (
         "projected",
@@ -281,7 +281,7 @@ pub(crate) fn is_masters(name: &str) -> bool {
 
 fn not_masters(name: &Value, _: Allowed) -> Option<String> {
     let name = name.as_str().filter(|name| is_masters(name))?;
-    Some(format!("\"{name}\" belongs to the master: use another"))
+    Some(format!("\"{name}\" belongs to the master: use another name"))
 }
 
 /// Whether the claim with this name contains the master's state.
@@ -291,12 +291,12 @@ pub(crate) fn is_masters_claim(name: &str) -> bool {
 
 fn not_masters_claim(name: &Value, _: Allowed) -> Option<String> {
     let name = name.as_str().filter(|name| is_masters_claim(name))?;
-    Some(format!("\"{name}\" has the master's state: use another"))
+    Some(format!("\"{name}\" has the master's state: use another claim"))
 }
 
 fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
     let is_ours = name.as_str().is_some_and(|name| name.starts_with("muster-"));
-    is_ours.then(|| "names that begin with muster- belong to Muster: use another".to_owned())
+    is_ours.then(|| "names that begin with muster- belong to Muster: use another name".to_owned())
 }
 
 fn not_root(value: &Value, allowed: Allowed) -> Option<String> {
@@ -321,7 +321,7 @@ fn confined_by_annotations(annotations: &Value, _: Allowed) -> Option<String> {
     let is_profile = |name: &str| name.contains("apparmor.security.") || name.contains("seccomp.security.");
     let mut all = annotations.as_object()?.iter();
     let (name, _) = all.find(|(name, profile)| is_profile(name) && *profile == "unconfined")?;
-    Some(format!("{name} leaves a container without a profile: remove it"))
+    Some(format!("{name} leaves a container without a profile: remove this annotation"))
 }
 
 fn host_volume(_: &Value, allowed: Allowed) -> Option<String> {

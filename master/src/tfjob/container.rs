@@ -59,7 +59,9 @@ pub(super) fn command(
         of_image.map(|image| [&image.command[..], if args.is_empty() { &image.args } else { &args }].concat());
     let found = of_image.filter(|command| !command.is_empty());
     if found.is_none() {
-        let why = format!("what its image runs is not known: add command: to containers[{TFJOB_CONTAINER}] of {name}");
+        let why = format!(
+            "the program of the image is unknown: add the field command to containers[{TFJOB_CONTAINER}] of {name}"
+        );
         findings.refuse(&format!("{path}.command"), why);
     }
     found
@@ -86,8 +88,10 @@ pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u1
     };
     match named.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0) {
         Some(AGENT_PORT) => {
-            findings
-                .refuse(&format!("{path}.ports"), format!("{AGENT_PORT} is the port of Muster's agent: use another"));
+            findings.refuse(
+                &format!("{path}.ports"),
+                format!("{AGENT_PORT} is the port of Muster's agent: use another port"),
+            );
             PORT
         }
         Some(port) => port,
@@ -98,7 +102,7 @@ pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u1
     }
 }
 
-/// The variables of a container, each with its path and, if it is valid, its name.
+/// The variables of a container, each with its path and its name. The name is `None` if it is invalid.
 pub(super) fn variables<'a>(container: &'a Value, path: &str) -> Vec<(String, Option<EnvName>, &'a Value)> {
     let list = container["env"].as_array().into_iter().flatten();
     list.map(|variable| {
@@ -113,7 +117,7 @@ pub(super) fn check_variables(container: &Value, path: &str, findings: &mut Find
     for (path, name, _) in variables(container, path) {
         let Some(name) = name else { continue };
         if name.as_str().starts_with(MUSTER_PREFIX) {
-            findings.refuse(&path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another"));
+            findings.refuse(&path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another name"));
         } else if name.is_reserved() {
             findings.warn(&path, "it has no effect: Muster sets this variable");
         } else if name.runs_other_code() {

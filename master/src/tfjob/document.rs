@@ -1,4 +1,4 @@
-//! The document: its format, its version and its metadata.
+//! The document of a TFJob: its format, its version and its metadata.
 
 use std::collections::BTreeMap;
 
@@ -40,15 +40,16 @@ impl Document {
         };
         let (kind, api_version) = (fields.text("kind", findings), fields.text("apiVersion", findings));
         if kind.as_deref() != Some(TFJOB_KIND) {
-            let found = kind.map_or("there is none".to_owned(), |kind| format!("it is \"{kind}\""));
-            findings.refuse("kind", format!("{found}: only {TFJOB_KIND} is understood"));
+            let found = kind.map_or("it is missing".to_owned(), |kind| format!("\"{kind}\" is not supported"));
+            findings.refuse("kind", format!("{found}: use {TFJOB_KIND}"));
             return None;
         }
         let is_oldest = match api_version.as_deref().unwrap_or_default().split_once('/') {
             Some((TFJOB_GROUP, "v1" | "v1beta2")) => false,
             Some((TFJOB_GROUP, "v1alpha1")) => true,
             _ => {
-                let found = api_version.map_or("there is none".to_owned(), |version| format!("it is \"{version}\""));
+                let unknown = |version: String| format!("\"{version}\" is not supported");
+                let found = api_version.map_or("it is missing".to_owned(), unknown);
                 let known = format!("{TFJOB_GROUP}/v1, {TFJOB_GROUP}/v1beta2 or {TFJOB_GROUP}/v1alpha1");
                 findings.refuse("apiVersion", format!("{found}: use {known}"));
                 return None;
@@ -127,7 +128,7 @@ fn modern(old: Fields, findings: &mut Findings) -> Fields {
         for (name, value) in replicas.into_iter().chain(restart.map(|restart| ("restartPolicy", restart))) {
             spec[name] = value;
         }
-        item.without_effect("tfPort", "it has no effect: give a containerPort the name tfjob-port", findings);
+        item.without_effect("tfPort", "it has no effect: give a port of the container the name tfjob-port", findings);
         item.end(findings);
         if specs.insert(type_of(&kind).to_owned(), spec).is_some() {
             findings.refuse(&path, format!("an earlier entry also has the type {kind}: remove one"));

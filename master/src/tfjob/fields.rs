@@ -1,5 +1,5 @@
-//! The fields of an object. A reader takes them one by one. The fields that it has not taken are unknown, and are
-//! refused.
+//! The fields of an object. A reader takes the fields one by one. The fields that the reader has not taken are unknown,
+//! and are refused.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ impl Fields {
         self.map.clone()
     }
 
-    /// The names of all fields.
+    /// The names of the fields that were not taken yet.
     pub(super) fn names(&self) -> Vec<String> {
         self.map.keys().cloned().collect()
     }

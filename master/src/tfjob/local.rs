@@ -1,5 +1,5 @@
-//! A TFJob on a machine without a cluster. Its replicas are processes, so only the program and the variables of each pod
-//! have an effect.
+//! A TFJob on a machine without a cluster. The replicas are processes, so only the program and the variables of each
+//! pod have an effect.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ use super::container::variables;
 use super::fields::Findings;
 
 const NO_MEANING: &str = "it has no meaning here: replicas are processes of this machine";
-/// Programs that a machine has without the image.
+/// Programs of images that a machine usually has too.
 const PROGRAMS: [&str; 4] = ["python", "python3", "bash", "sh"];
 /// Fields of a container that have an effect here, or that need no warning.
 const READ: [&str; 6] = ["args", "command", "env", "imagePullPolicy", "name", "ports"];
 /// Fields of a pod that have an effect here, or that need no warning.
 const READ_OF_POD: [&str; 2] = ["containers", "restartPolicy"];
 
-/// Removes the fields and the containers that have no meaning for processes. Warns of each of them.
+/// Removes the fields and the containers that have no meaning for processes. Warns of each removed field and container.
 pub(super) fn simplify(
     template: &mut Value,
     (path, position): (&str, usize),
@@ -48,7 +48,8 @@ pub(super) fn simplify(
     *containers = vec![container];
 }
 
-/// Whether the value of a variable comes from the file. Refuses or warns of variables that this master cannot use.
+/// Whether the script gets this variable with the value in the file. Refuses, or warns of, a variable that cannot be
+/// used.
 fn has_value(
     (path, name, variable): &(String, Option<protocol::env::EnvName>, &Value),
     options: &TfJobOptions,
@@ -62,11 +63,11 @@ fn has_value(
         return false;
     }
     if !variable["valueFrom"].is_null() {
-        findings.refuse(path, format!("its value comes from the cluster: give it with --env {name}=VALUE"));
+        findings.refuse(path, format!("its value comes from the cluster: set the value with --env {name}=VALUE"));
         return false;
     }
     if name.as_str().starts_with(MUSTER_PREFIX) {
-        findings.refuse(path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another"));
+        findings.refuse(path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another name"));
         return false;
     }
     if name.is_reserved() {
@@ -74,8 +75,8 @@ fn has_value(
         return false;
     }
     if name.runs_other_code() && !options.allow_env.contains(name) {
-        findings
-            .warn(path, format!("it is left out: it makes programs load other code; to keep it: --allow-env {name}"));
+        let why = "the variable is left out, because it makes programs load other code";
+        findings.warn(path, format!("{why}: to keep the variable, add --allow-env {name}"));
         return false;
     }
     true

@@ -40,7 +40,7 @@ const ALLOW_ROOT: &str = "muster/allow-root";
 /// Where a master runs replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// As processes of its own machine.
+    /// As processes of the master's machine.
     Processes,
     /// As pods of this namespace.
     Pods {
@@ -142,13 +142,14 @@ fn check_namespace(asked: Option<&String>, place: &Place, findings: &mut Finding
     if let Some(asked) = asked.filter(|asked| *asked != namespace) {
         let why = format!(
             "\"{asked}\" is not the namespace of this master, \"{namespace}\": add -n {namespace}, or ask the master of \
-             the other one with --master kube:{asked}"
+             that namespace with --master kube:{asked}"
         );
         findings.refuse("metadata.namespace", why);
     }
 }
 
-/// The `spec` without the templates, which are in the job's groups, and without `suspend`, which is in its record.
+/// The `spec` without the templates and without `suspend`. The templates are in the job's groups, and `suspend` is in
+/// the job's record.
 fn without_templates(spec: Map<String, Value>) -> Map<String, Value> {
     let mut spec = spec;
     let specs = spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
@@ -179,7 +180,7 @@ impl Plan {
             None | Some("" | "Default") => false,
             Some("AllWorkers") => true,
             Some(_) => {
-                findings.refuse(&success_path, "use AllWorkers, or leave it out: worker 0 then decides");
+                findings.refuse(&success_path, "use AllWorkers, or remove the field: then worker 0 decides");
                 false
             }
         };
@@ -253,7 +254,7 @@ impl Plan {
             let without_name = self.replicas.iter().filter(|one| one.user != User::Named);
             let without_name: Vec<&str> = without_name.map(|one| one.name.as_str()).collect();
             let why = format!(
-                "the processes of {} run as user 65532, not as the image's user: name another one in \
+                "the processes of {} run as user 65532, not as the image's user: name another user in \
                  template.spec.securityContext.runAsUser, or allow root with --allow-root",
                 without_name.join(", ")
             );

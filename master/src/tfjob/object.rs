@@ -1,4 +1,4 @@
-//! A job as the object that users of Kubeflow know.
+//! Shows a job as a TFJob, the object that users of Kubeflow know.
 
 use protocol::ids::UnixMillis;
 use protocol::origin::{Origin, TfJobOrigin, role_of_type};

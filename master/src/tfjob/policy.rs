@@ -33,9 +33,9 @@ pub(super) fn read(spec: &mut Fields, findings: &mut Findings) -> Policy {
     for name in ONCE_IN_SPEC {
         if let Some(value) = spec.take(name) {
             if policy.has(name) {
-                findings.refuse(&spec.path(name), format!("{} is there too: remove this one", policy.path(name)));
+                findings.refuse(&spec.path(name), format!("the field {} exists too: remove one", policy.path(name)));
             } else {
-                findings.warn(&spec.path(name), format!("it is read as {}, where it belongs now", policy.path(name)));
+                findings.warn(&spec.path(name), format!("it is read as {}, its newer name", policy.path(name)));
                 policy.put(name, value);
             }
         }
@@ -65,7 +65,7 @@ fn clean_pods(policy: &mut Fields, findings: &mut Findings) -> CleanPods {
         Some("All") => CleanPods::All,
         None | Some("" | "Running") => CleanPods::Running,
         Some("None") => {
-            let why = "pods that still run at the end are stopped, as with Running: they would hold their resources";
+            let why = "pods that run at the end are stopped, as with Running, because running pods keep resources";
             findings.warn(&policy.path("cleanPodPolicy"), why);
             CleanPods::Running
         }
@@ -79,7 +79,7 @@ fn clean_pods(policy: &mut Fields, findings: &mut Findings) -> CleanPods {
 fn check_manager(policy: &mut Fields, findings: &mut Findings) {
     let manager = policy.text("managedBy", findings);
     if let Some(other) = manager.filter(|manager| manager != TRAINING_OPERATOR) {
-        let why = format!("another controller runs this job, \"{other}\": remove it to run the job here");
+        let why = format!("\"{other}\" names another controller: remove this field to run the job here");
         findings.refuse(&policy.path("managedBy"), why);
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Replicas {
     pub(super) is_master: bool,
     pub(super) count: u32,
     pub(super) restart: RestartRule,
-    /// The user of their processes.
+    /// The user of the replicas' processes.
     pub(super) user: User,
     /// Absent if the type has no replicas, or if the program or the template is refused.
     pub(super) group: Option<Group>,
@@ -55,7 +55,7 @@ pub(super) fn read(
             continue;
         };
         if all.iter().any(|earlier| earlier.role == role) {
-            findings.refuse(&path, format!("the job has two types of replicas that are a {role}: remove one"));
+            findings.refuse(&path, format!("another type of replicas also means {role}: remove one of the two"));
         }
         let fields = types.object(&name, findings);
         all.push(of_type(fields, (&name, role), given, priority_class, findings));
@@ -81,10 +81,10 @@ fn of_type(
     let template = fields.take("template").unwrap_or_default();
     let is_master = name.eq_ignore_ascii_case("master") && count > 0;
     if is_master {
-        findings.warn(&path, "TF_CONFIG calls it master, which TensorFlow 2 does not accept: call it Chief");
+        findings.warn(&path, "TF_CONFIG calls it master, which TensorFlow 2 does not accept: use the type Chief");
     }
     if role == Role::Evaluator && count > 0 {
-        findings.warn(&path, "the cluster in TF_CONFIG does not list it, because TensorFlow would wait for it");
+        findings.warn(&path, "TF_CONFIG does not list the evaluator, because TensorFlow would wait for it");
     }
     fields.end(findings);
     let template = with_priority(template, priority_class);
@@ -109,7 +109,7 @@ fn of_template(
     let mut template = template;
     let path = format!("{path}.template");
     let Some(position) = container::position(&template) else {
-        let why = format!("no container is named \"{TFJOB_CONTAINER}\": give the one that trains this name");
+        let why = format!("no container is named \"{TFJOB_CONTAINER}\": give this name to the container that trains");
         findings.refuse(&format!("{path}.spec.containers"), why);
         return (User::Named, None);
     };
@@ -162,7 +162,7 @@ fn restart(fields: &mut Fields, findings: &mut Findings) -> RestartRule {
         None | Some("" | "Never") => RestartRule::Never,
         Some("OnFailure") => RestartRule::OnFailure,
         Some("Always") => {
-            findings.warn(&path, "it means OnFailure: a replica that exits with 0 has done its part");
+            findings.warn(&path, "it means OnFailure: a replica that exits with code 0 has succeeded");
             RestartRule::OnFailure
         }
         Some("ExitCode") => RestartRule::ExitCode,

@@ -1,5 +1,5 @@
-//! Compares a TFJob that is sent again with the job on record. The code may differ, and so may the number of workers of
-//! an elastic job. If another field differs, the two are different jobs.
+//! Compares a TFJob that is sent again with the job on record. The code, the warnings, and the number of workers of an
+//! elastic job may differ. If another field differs, the two are different jobs.
 
 use protocol::elastic::{JobPatch, Workers};
 use protocol::group::Group;

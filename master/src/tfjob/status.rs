@@ -98,7 +98,7 @@ pub(super) fn condition(kind: &str, reason: &str, message: &str, at: UnixMillis)
     })
 }
 
-/// A condition that was true before.
+/// Marks a condition as no longer true.
 fn no_longer(mut condition: Value) -> Value {
     condition["status"] = "False".into();
     condition
@@ -133,8 +133,8 @@ fn replica_statuses(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {
     Role::ALL.into_iter().filter_map(of_role).collect()
 }
 
-/// The count that includes a replica. If a replica was stopped after the job's success, this is `succeeded`, as in
-/// Kubeflow.
+/// The count that includes a replica, or `None` if no count includes the replica. A replica that was stopped after the
+/// job's success is included in `succeeded`, as in Kubeflow.
 fn counted(job: &JobView, one: &ReplicaView) -> Option<&'static str> {
     let has_succeeded = job.result == Some(JobResult::Succeeded);
     match (one.state, &one.exit) {

@@ -116,7 +116,7 @@ impl Watched {
             _ if self.has_ended() || is_of_earlier_object => Need::Nothing,
             _ if self.newest_condition().is_some() => self.failed(
                 "Cancelled",
-                "its job is not on record any more: create the TFJob again to run it again",
+                "its job is not on record any more: create the TFJob again to run the job again",
                 now,
             ),
             Err(notes) => self.failed("FailedValidation", &listed(notes), now),
@@ -172,9 +172,9 @@ impl Watched {
                     difference_at(&format!("metadata.annotations.{ALLOW_ROOT}"), annotation, &self.allow_root)
                 });
                 Some(match path {
-                    Some(path) => format!("{path} changed: ignored"),
+                    Some(path) => format!("the change of {path} is ignored"),
                     // An earlier master had other flags or another version.
-                    None => "this master reads the TFJob differently: its job stays as it is".to_owned(),
+                    None => "this master reads the TFJob differently: the job is not changed".to_owned(),
                 })
             }
         }

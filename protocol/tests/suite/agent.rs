@@ -32,7 +32,7 @@ fn a_configured_status_names_its_generation() {
 }
 
 #[test]
-fn a_member_of_a_start_names_its_seat() {
+fn a_status_names_the_seat_of_a_member() {
     let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
     let seated = RunStatus {
         membership,
@@ -47,7 +47,7 @@ fn a_member_of_a_start_names_its_seat() {
 }
 
 #[test]
-fn an_agent_names_the_code_that_it_has() {
+fn a_status_names_the_code_that_the_agent_has() {
     let [staged, running] = ["ab", "cd"].map(|digits| digits.repeat(32));
     let [newer, older] = [&staged, &running].map(|id| id.parse().ok());
     let features = Features { code: true, ..Features::default() };
@@ -60,7 +60,7 @@ fn an_agent_names_the_code_that_it_has() {
 }
 
 #[test]
-fn a_status_shows_the_progress_of_a_script_with_the_helper() {
+fn a_status_shows_the_progress_of_a_script_that_uses_the_helper() {
     let values = BTreeMap::from([("loss".to_owned(), 0.5), ("nan".to_owned(), f64::NAN)]);
     let measured = Progress {
         step: Some(61),
@@ -96,7 +96,7 @@ fn a_running_or_stopping_status_has_a_pid_and_a_start_time() {
 }
 
 #[test]
-fn changes_of_a_stopping_run_are_no_news_until_the_run_has_exited() {
+fn the_begin_of_a_stop_is_no_news_but_the_exit_of_the_run_is_news() {
     let running = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(RunState::Running) };
     let stopping = RunStatus { state: RunState::Stopping, ..running.clone() };
     let ending = RunStatus { pid: None, ..stopping.clone() };
@@ -123,7 +123,7 @@ fn an_exited_status_has_a_start_time_and_an_exit() {
 }
 
 #[test]
-fn a_status_without_generation_may_be_active() {
+fn a_running_status_may_have_no_generation() {
     // The prototype's master sends an environment without a generation.
     let running = RunStatus { generation: None, pid: Some(9), started_at: Some(STARTED), ..status(RunState::Running) };
     let golden =
@@ -138,7 +138,7 @@ fn an_unknown_run_state_is_refused() {
 }
 
 #[test]
-fn an_exit_has_a_code_a_signal_or_a_reason_for_no_start() {
+fn an_exit_has_a_code_or_a_signal_or_the_reason_why_the_script_was_not_started() {
     let forms = [
         (ExitOutcome::Code(0), "code", json!(0)),
         (ExitOutcome::Code(75), "code", json!(75)),
@@ -205,9 +205,9 @@ fn reading_an_exit_cuts_long_texts() {
             let length = serde_json::to_string(&exit).unwrap().len();
             assert!(
                 (13_000..14_000).contains(&length) || end == "code" && (9_000..10_000).contains(&length),
-                "{length}"
+                "an exit with {end} has {length} bytes as JSON"
             );
-            assert!(exit.stderr_tail.ends_with("end"));
+            assert!(exit.stderr_tail.ends_with("end"), "the end of the stderr tail is cut off");
         }
     }
 }
@@ -266,5 +266,5 @@ fn out_of_memory_is_signal_9_with_the_limit() {
     assert_eq!(sentence(Some(1000)), "was killed because it needed more memory than its limit of 1000 bytes");
     assert_eq!(sentence(None), "was killed because memory ran out");
     let other = json!({"signal": 15, "out_of_memory": {}, "ended_at": 0});
-    assert!(read::<ExitReport>(&other).is_err(), "out of memory with another signal than 9 must be refused");
+    assert!(read::<ExitReport>(&other).is_err(), "out of memory with signal 15 is not refused");
 }

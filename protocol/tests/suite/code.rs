@@ -1,4 +1,4 @@
-//! The code that a job brings: golden JSON and ids, hostile manifests, and the stream of blobs.
+//! The code that a job brings: golden JSON and ids, invalid manifests, and the stream of blobs.
 
 use proptest::prelude::*;
 use protocol::code::{
@@ -15,7 +15,7 @@ fn file(path: &str, content: &str) -> CodeFile {
 }
 
 fn manifest(files: &[(&str, &str)]) -> Manifest {
-    Manifest::new(files.iter().map(|(path, content)| file(path, content)).collect()).expect("a manifest")
+    Manifest::new(files.iter().map(|(path, content)| file(path, content)).collect()).expect("an invalid manifest")
 }
 
 /// A manifest of empty files with these paths, or the error.
@@ -27,7 +27,7 @@ fn of_paths(paths: &[&str]) -> Result<Manifest, BadManifest> {
 fn a_manifest_is_sorted_and_has_an_id() {
     let mut run = file("run.sh", "#!/bin/sh\n");
     run.executable = true;
-    let manifest = Manifest::new(vec![run, file("a/b.py", "")]).expect("a manifest");
+    let manifest = Manifest::new(vec![run, file("a/b.py", "")]).expect("an invalid manifest");
     let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let shell = Sha256::of(b"#!/bin/sh\n").to_string();
     let golden = json!({"files": [
@@ -37,7 +37,7 @@ fn a_manifest_is_sorted_and_has_an_id() {
     assert_golden(&manifest, &golden);
     let lines = format!("{empty} 0 - a/b.py\n{shell} 10 x run.sh\n");
     assert_eq!(manifest.id().to_string(), Sha256::of(lines.as_bytes()).to_string());
-    assert!(manifest.has(&"run.sh".parse().expect("a script")) && !manifest.has(&ScriptPath::default()));
+    assert!(manifest.has(&"run.sh".parse().expect("an invalid path")) && !manifest.has(&ScriptPath::default()));
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn the_answer_to_a_manifest_lists_the_missing_blobs() {
 }
 
 #[test]
-fn a_path_that_could_leave_the_folder_is_refused() {
+fn a_path_that_breaks_a_rule_is_refused_with_the_reason() {
     let long = "a/".repeat(512) + "a";
     let long_part = "a".repeat(256);
     for (path, wrong) in [
@@ -123,7 +123,7 @@ fn a_manifest_is_checked_when_it_is_read() {
         json!([{"path": "a", "sha256": "ab", "size": 0}]),
         json!([{"path": "a", "sha256": zeros, "size": 0, "link": "/etc/passwd"}]),
     ] {
-        assert!(read::<Manifest>(&json!({"files": files})).is_err(), "{files}");
+        assert!(read::<Manifest>(&json!({"files": files})).is_err(), "not refused: {files}");
     }
     assert!(read::<Manifest>(&json!({"files": [entry("a", 0)]})).is_ok());
 }
@@ -140,7 +140,7 @@ fn received(manifest: &Manifest, stream: &[u8], piece: usize) -> Result<Vec<(Sha
                 BlobPart::End(blob) => done.push((blob, std::mem::take(&mut current))),
             }
         }
-        assert!(input.is_empty(), "the reader must take all input");
+        assert!(input.is_empty(), "the reader has not read all input");
     }
     reader.finish().map(|()| done)
 }

@@ -7,15 +7,15 @@ use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
 use serde_json::json;
 
 fn request(groups: Vec<Group>) -> JobRequest {
-    JobRequest { groups, ..JobRequest::new("digits".parse().expect("a name"), Strategy::AllReduce) }
+    JobRequest { groups, ..JobRequest::new("digits".parse().expect("an invalid name"), Strategy::AllReduce) }
 }
 
 fn workers(text: &str) -> Group {
-    text.parse::<WorkerGroup>().expect("a group").0
+    text.parse::<WorkerGroup>().expect("an invalid group").0
 }
 
 fn id(text: &str) -> ReplicaId {
-    text.parse().expect("a replica")
+    text.parse().expect("an invalid replica")
 }
 
 fn templated(tf_port: u16, pod: serde_json::Value) -> Group {
@@ -24,7 +24,7 @@ fn templated(tf_port: u16, pod: serde_json::Value) -> Group {
 }
 
 fn refused(request: JobRequest) -> (ErrorCode, String) {
-    let error = JobSpec::try_from(request).expect_err("a bad request");
+    let error = JobSpec::try_from(request).expect_err("not refused");
     (error.code(), error.to_string())
 }
 
@@ -58,7 +58,7 @@ fn a_malformed_group_is_refused_with_the_reason() {
 #[test]
 fn a_role_has_as_many_replicas_as_all_its_groups_together() {
     let groups = vec![workers("cpu=6:2"), workers("cpu=32:1")];
-    let spec = JobSpec::try_from(request(groups.clone())).expect("a job");
+    let spec = JobSpec::try_from(request(groups.clone())).expect("an invalid job");
     assert_eq!(spec.worker_num, 3);
     let cpu = |replica: &str| spec.pod_of(id(replica)).cpu.map(|cpu| cpu.to_string());
     assert_eq!(["worker-0", "worker-1", "worker-2"].map(cpu), ["6", "6", "32"].map(|cpu| Some(cpu.to_owned())));
@@ -73,19 +73,19 @@ fn a_role_has_as_many_replicas_as_all_its_groups_together() {
 #[test]
 fn a_group_uses_the_jobs_options_and_command_if_it_has_none_of_its_own() {
     let mut request = request(vec![workers("cpu=6:2")]);
-    request.pod.memory = Some("4Gi".parse().expect("an amount"));
+    request.pod.memory = Some("4Gi".parse().expect("an invalid amount"));
     request.args = vec!["--epochs".to_owned()];
-    let spec = JobSpec::try_from(request.clone()).expect("a job");
+    let spec = JobSpec::try_from(request.clone()).expect("an invalid job");
     let pod = spec.pod_of(id("worker-1"));
     assert_eq!((pod.cpu.map(|cpu| cpu.to_string()), pod.memory), (Some("6".to_owned()), spec.pod.memory.clone()));
     assert_eq!(spec.command_of(id("worker-1")), ["python", "exec.py", "--epochs"]);
     request.groups[0].command = vec!["bash".to_owned(), "run.sh".to_owned()];
-    let spec = JobSpec::try_from(request).expect("a job");
+    let spec = JobSpec::try_from(request).expect("an invalid job");
     assert_eq!(spec.command_of(id("worker-1")), ["bash", "run.sh"]);
 }
 
 #[test]
-fn a_group_that_cannot_be_started_is_refused() {
+fn invalid_groups_are_refused() {
     let spec = json!({ "spec": {} });
     assert!(JobSpec::try_from(request(vec![templated(2222, spec.clone())])).is_ok());
     let empty = Group::new(Role::Worker, 0);
@@ -105,7 +105,7 @@ fn a_group_that_cannot_be_started_is_refused() {
 }
 
 #[test]
-fn templates_that_leave_no_room_for_the_result_in_the_record_are_refused() {
+fn templates_that_are_too_large_for_the_record_are_refused() {
     let large = templated(2222, json!({ "metadata": { "annotations": { "a": "x".repeat(600_000) } } }));
     let (code, sentence) = refused(request(vec![large]));
     assert_eq!(code, ErrorCode::BadGroups);
@@ -115,7 +115,7 @@ fn templates_that_leave_no_room_for_the_result_in_the_record_are_refused() {
 #[test]
 fn a_chief_can_train_without_workers() {
     let alone = JobRequest { worker_num: Some(0), chief_num: Some(1), ..request(vec![]) };
-    assert_eq!(JobSpec::try_from(alone).expect("a job").worker_num, 0);
+    assert_eq!(JobSpec::try_from(alone).expect("an invalid job").worker_num, 0);
     let nobody = JobRequest { worker_num: Some(0), ..request(vec![]) };
     assert_eq!(JobSpec::try_from(nobody), Err(SpecError::NoWorkers));
 }

@@ -27,14 +27,14 @@ fn the_error_for_a_bad_job_name_explains_the_rule() {
     let rule = "use 1 to 55 of a-z, 0-9 and '-', beginning and ending with a letter or digit";
     assert_eq!(error, format!("task name \"My Job\" is not a DNS label: {rule}"));
     let endless = "x".repeat(1_000_000).parse::<JobName>().expect_err("not refused").to_string();
-    assert!(endless.len() < 300, "the error must not repeat a huge name");
+    assert!(endless.len() < 300, "the error repeats a huge name");
 }
 
 #[test]
 fn a_replica_id_is_role_and_index() {
     for (role, name) in Role::ALL.into_iter().zip(["chief", "worker", "ps", "evaluator"]) {
         assert_eq!(format!("{name}-12").parse(), Ok(ReplicaId { role, index: 12 }));
-        assert_eq!(serde_json::to_value(role).expect("JSON"), name);
+        assert_eq!(serde_json::to_value(role).expect("not JSON"), name);
     }
     assert_eq!("worker-4294967295".parse(), Ok(ReplicaId { role: Role::Worker, index: u32::MAX }));
     let bad = [
@@ -59,17 +59,17 @@ fn a_replica_id_is_role_and_index() {
 }
 
 #[test]
-fn every_pod_of_a_job_with_a_short_name_has_a_dns_label_as_its_name() {
-    let job: JobName = "x".repeat(SHORT_NAME_MAX).parse().expect("the longest name");
+fn the_name_of_a_pod_has_at_most_63_characters_if_the_job_has_a_short_name() {
+    let job: JobName = "x".repeat(SHORT_NAME_MAX).parse().expect("the longest name is refused");
     let pod = PodName::new(&job, ReplicaId { role: Role::Evaluator, index: 99_999 });
     assert!(pod.as_str().len() <= 63, "{pod}");
 }
 
 #[test]
-fn pods_of_different_replicas_have_different_names() {
-    // A job's name may look like a replica's name.
+fn pods_have_different_names_even_if_a_job_is_named_like_a_pod_of_another_job() {
     let name = |job: &str, replica: &str| {
-        PodName::new(&job.parse().expect("a job name"), replica.parse().expect("a replica id")).to_string()
+        PodName::new(&job.parse().expect("an invalid job name"), replica.parse().expect("an invalid replica"))
+            .to_string()
     };
     assert_eq!(name("a", "worker-1"), "a-worker-1");
     assert_ne!(name("a-worker-1", "ps-0"), name("a", "worker-1"));
@@ -93,11 +93,11 @@ fn generations_are_ordered_by_epoch_and_then_by_sequence() {
 }
 
 #[test]
-fn roles_are_in_the_order_of_ranks() {
+fn roles_are_in_the_order_of_ranks_and_the_first_two_roles_train() {
     assert!(Role::ALL.is_sorted());
     assert_eq!(Role::ALL.map(Role::trains), [true, true, false, false]);
     let ids = ["chief-0", "worker-2", "worker-10", "ps-0", "evaluator-0"].map(|id| id.parse::<ReplicaId>());
-    assert!(ids.map(|id| id.expect("a replica id")).is_sorted());
+    assert!(ids.map(|id| id.expect("an invalid replica")).is_sorted());
 }
 
 #[test]
@@ -139,23 +139,23 @@ fn variables_that_make_a_program_run_other_code_are_recognized() {
 }
 
 #[test]
-fn a_value_is_refused_exactly_when_linux_would_refuse_it() {
-    let name: EnvName = "AB".parse().expect("a name");
+fn a_value_is_refused_if_it_is_too_long_for_linux_or_has_a_nul_byte() {
+    let name: EnvName = "AB".parse().expect("an invalid name");
     let longest = "x".repeat(ENTRY_LIMIT - "AB=".len() - 1);
     assert_eq!(name.check_value(&longest), Ok(()));
     assert_eq!(name.check_value(""), Ok(()));
-    let error = name.check_value(&format!("{longest}x")).expect_err("one byte too long");
+    let error = name.check_value(&format!("{longest}x")).expect_err("a value that is one byte too long is not refused");
     assert_eq!(error.to_string(), "AB would be 131073 bytes long; Linux passes at most 131072 to a program");
-    let error = name.check_value("a\0b").expect_err("NUL");
+    let error = name.check_value("a\0b").expect_err("a value with a NUL byte is not refused");
     assert_eq!(error.to_string(), "the value of AB holds a NUL byte");
 }
 
 proptest! {
     #[test]
     fn every_dns_label_is_a_job_name_and_reads_back(text in "[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?") {
-        let name: JobName = text.parse().expect("a DNS label");
+        let name: JobName = text.parse().expect("the DNS label is refused");
         prop_assert_eq!(name.as_str(), &text);
-        prop_assert_eq!(&serde_json::to_value(&name).expect("JSON"), &text);
+        prop_assert_eq!(&serde_json::to_value(&name).expect("not JSON"), &text);
     }
 
     #[test]
@@ -173,7 +173,7 @@ proptest! {
 
     #[test]
     fn every_shell_name_is_a_variable_and_reads_back(text in "[A-Za-z_][A-Za-z0-9_]{0,127}") {
-        let name: EnvName = text.parse().expect("a name");
+        let name: EnvName = text.parse().expect("an invalid name");
         prop_assert_eq!(name.as_str(), &text);
     }
 

@@ -100,7 +100,7 @@ fn by_the_grammar() -> impl Strategy<Value = String> {
         "[a-z0-9]{1,6}(([.]|_|__|-{1,3})[a-z0-9]{1,6}){0,2}(/[a-z0-9]{1,6}(([.]|_|__|-{1,3})[a-z0-9]{1,6}){0,2}){0,2}";
     let tag = ":[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}";
     let digest = "@sha(256:[0-9a-f]{64}|512:[0-9a-f]{128})";
-    proptest::string::string_regex(&format!("({host})?{path}({tag})?({digest})?")).expect("a regular expression")
+    proptest::string::string_regex(&format!("({host})?{path}({tag})?({digest})?")).expect("an invalid pattern")
 }
 
 proptest! {
@@ -109,7 +109,7 @@ proptest! {
         let image: ImageRef = text.parse().unwrap_or_else(|error| panic!("{error}"));
         prop_assert_eq!(image.to_string(), &*text);
         let pods = image.of_pods();
-        prop_assert_eq!(pods.to_string().parse(), Ok(pods), "the pod image's name is valid too");
+        prop_assert_eq!(pods.to_string().parse(), Ok(pods), "the name of the pod image does not read back");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Job requests: golden JSON, the defaults of each strategy, and every error.
+//! Job requests: golden JSON, the defaults of each strategy, and errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use protocol::tf_config::MEMBERS_MAX;
 use serde_json::{Value, json};
 
 fn request(strategy: Strategy) -> JobRequest {
-    JobRequest::new("digits".parse().expect("a job name"), strategy)
+    JobRequest::new("digits".parse().expect("an invalid job name"), strategy)
 }
 
 fn full_request() -> JobRequest {
@@ -26,7 +26,7 @@ fn full_request() -> JobRequest {
         ps_num: Some(2),
         chief_num: Some(1),
         evaluator_num: Some(1),
-        image: Some("registry.example/digits:1".parse().expect("an image")),
+        image: Some("registry.example/digits:1".parse().expect("an invalid image name")),
         pod: options(),
         work_dir: Some("/home/user/digits".into()),
         args: vec!["--steps".into(), "9".into()],
@@ -44,11 +44,11 @@ fn full_request() -> JobRequest {
 }
 
 fn code() -> CodeId {
-    "ab".repeat(32).parse().expect("an id")
+    "ab".repeat(32).parse().expect("an invalid id")
 }
 
 fn options() -> PodOptions {
-    PodOptions { gpus: Some(1), memory: Some("2Gi:4Gi".parse().expect("an amount")), ..PodOptions::default() }
+    PodOptions { gpus: Some(1), memory: Some("2Gi:4Gi".parse().expect("an invalid amount")), ..PodOptions::default() }
 }
 
 fn variable(name: &str, value: &str) -> BTreeMap<EnvName, String> {
@@ -56,11 +56,11 @@ fn variable(name: &str, value: &str) -> BTreeMap<EnvName, String> {
 }
 
 fn allowed(names: &[&str]) -> BTreeSet<EnvName> {
-    names.iter().map(|name| name.parse().expect("a name")).collect()
+    names.iter().map(|name| name.parse().expect("an invalid name")).collect()
 }
 
 fn spec(request: JobRequest) -> JobSpec {
-    request.try_into().expect("a valid request")
+    request.try_into().expect("an invalid request")
 }
 
 fn counts(spec: &JobSpec) -> [u32; 4] {
@@ -91,7 +91,7 @@ fn a_full_request_and_its_spec_have_the_same_json() {
 
 #[test]
 fn a_job_names_the_code_that_it_brings_and_its_script() {
-    let script = Some("src/train.py".parse().expect("a script"));
+    let script = Some("src/train.py".parse().expect("an invalid path"));
     let request = JobRequest { code: Some(code()), script, ..request(Strategy::AllReduce) };
     let golden = json!({"name": "digits", "strategy": "AllReduce", "code": "ab".repeat(32), "script": "src/train.py"});
     assert_golden(&request, &golden);
@@ -103,7 +103,7 @@ fn a_job_names_the_code_that_it_brings_and_its_script() {
 }
 
 #[test]
-fn a_spec_has_every_default_filled_in() {
+fn a_spec_has_the_default_counts_of_its_strategy() {
     let golden = json!({
         "name": "digits", "strategy": "AllReduce",
         "worker_num": 2, "ps_num": 0, "chief_num": 0, "evaluator_num": 0,
@@ -120,18 +120,18 @@ fn a_spec_has_every_default_filled_in() {
 fn a_spec_counts_the_replicas_of_each_role() {
     assert_eq!(counts(&spec(full_request())), [1, 4, 2, 1]);
     let no_chief = JobRequest { chief_num: Some(0), ..request(Strategy::ParameterServer) };
-    assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "a job without a chief, as in the prototype");
+    assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "the counts of a job without a chief");
     let with_chief = JobRequest { chief_num: Some(1), ps_num: Some(0), ..request(Strategy::AllReduce) };
     assert_eq!(counts(&spec(with_chief)), [1, 2, 0, 0]);
 }
 
 #[test]
-fn a_job_waits_for_new_code_only_if_its_code_is_not_in_its_image() {
+fn a_job_can_wait_for_new_code_only_if_its_code_is_not_in_its_image() {
     let code = json!("77".repeat(32));
     let with = |more: Value| {
         let mut json = json!({ "name": "digits", "strategy": "AllReduce", "run_policy": { "on_failure": "wait" } });
-        json.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-        let request: JobRequest = serde_json::from_value(json).expect("a request");
+        json.as_object_mut().expect("not an object").extend(more.as_object().expect("not an object").clone());
+        let request: JobRequest = serde_json::from_value(json).expect("an invalid request");
         JobSpec::try_from(request).map(|spec| (spec.run_policy.on_failure, spec.takes_new_code()))
     };
     let waits = Ok((OnFailure::Wait, true));
@@ -147,12 +147,12 @@ fn a_job_with_one_possible_number_of_workers_is_elastic_if_it_replaces_lost_work
     let min_of = |on_unreachable: OnUnreachable, tfjob: Option<Value>| {
         let run_policy = RunPolicy { on_unreachable, ..RunPolicy::default() };
         let origin = tfjob.map(|spec| json!({ "launcher": "tf_job", "api_version": "kubeflow.org/v1", "spec": spec }));
-        let origin = origin.map(|origin| serde_json::from_value(origin).expect("an origin"));
+        let origin = origin.map(|origin| serde_json::from_value(origin).expect("an invalid origin"));
         let four = request(Strategy::AllReduce);
         let four = JobRequest { worker_min: Some(4), worker_num: Some(4), run_policy, origin, ..four };
         let spec = spec(four);
-        let json = serde_json::to_value(&spec).expect("a spec is JSON");
-        assert_eq!(read::<JobSpec>(&json), Ok(spec.clone()), "a record must be read as it was written");
+        let json = serde_json::to_value(&spec).expect("not JSON");
+        assert_eq!(read::<JobSpec>(&json), Ok(spec.clone()), "the spec differs after it was written and read");
         spec.worker_min
     };
     assert_eq!((min_of(OnUnreachable::Wait, None), min_of(OnUnreachable::Replace, None)), (None, Some(4)));
@@ -170,8 +170,8 @@ fn a_request_with_an_unknown_field_is_refused() {
 }
 
 #[test]
-fn reading_a_spec_ignores_unknown_fields() {
-    assert_tolerates_new_fields::<JobSpec>(&serde_json::to_value(spec(full_request())).expect("JSON"));
+fn reading_a_spec_ignores_an_unknown_field() {
+    assert_tolerates_new_fields::<JobSpec>(&serde_json::to_value(spec(full_request())).expect("not JSON"));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_strategy_is_read_in_any_case() {
     }
     for strategy in [Strategy::AllReduce, Strategy::ParameterServer] {
         assert_eq!(strategy.to_string().parse(), Ok(strategy));
-        assert_eq!(serde_json::to_value(strategy).expect("JSON"), strategy.as_str());
+        assert_eq!(serde_json::to_value(strategy).expect("not JSON"), strategy.as_str());
     }
 }
 
@@ -228,7 +228,7 @@ fn assert_refused(request: JobRequest, code: ErrorCode, sentence: &str) {
 }
 
 #[test]
-fn counts_that_tensorflow_does_not_accept_are_refused() {
+fn counts_that_the_strategy_does_not_allow_are_refused() {
     let (all_reduce, ps) = (request(Strategy::AllReduce), request(Strategy::ParameterServer));
     assert_refused(
         JobRequest { worker_num: Some(0), ..all_reduce.clone() },
@@ -287,7 +287,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
          argument; put large input into a file",
     );
     let many = |count: usize| JobRequest { args: vec!["x".repeat(65_533); count], ..all_reduce.clone() };
-    assert_eq!(JobSpec::try_from(many(8)).map(|spec| spec.args.len()), Ok(8), "exactly the limit");
+    assert_eq!(JobSpec::try_from(many(8)).map(|spec| spec.args.len()), Ok(8), "the maximum size is refused");
     assert_refused(
         many(9),
         ErrorCode::BadArgs,
@@ -335,7 +335,7 @@ fn allow_env_does_not_allow_reserved_variables() {
 }
 
 #[test]
-fn a_record_with_a_variable_that_is_refused_today_can_be_read() {
+fn a_record_with_a_variable_that_a_request_may_not_set_can_be_read() {
     let record = json!({"name": "digits", "strategy": "AllReduce", "env": {"LD_PRELOAD": "/tmp/x.so"}});
     assert_eq!(read::<JobSpec>(&record).map(|spec| spec.env), Ok(variable("LD_PRELOAD", "/tmp/x.so")));
 }
@@ -369,10 +369,10 @@ fn a_cluster_too_large_for_tf_config_is_refused_with_the_maximum() {
 }
 
 proptest! {
-    /// No request causes a panic. An accepted spec is the same after it is written and read. A request with the maximum
-    /// that an error names is valid.
+    /// No request causes a panic. An accepted spec is the same after it is written and read. If an error names the
+    /// maximum of a count, this maximum is not too large.
     #[test]
-    fn every_accepted_spec_follows_the_rules_of_tensorflow(
+    fn every_accepted_spec_has_valid_counts_and_every_maximum_in_an_error_is_accepted(
         strategy in prop::sample::select(vec![Strategy::AllReduce, Strategy::ParameterServer]),
         worker_num in count(), ps_num in count(), chief_num in count(), evaluator_num in count(),
     ) {
@@ -382,7 +382,7 @@ proptest! {
                 prop_assert!((spec.worker_num >= 1 || spec.chief_num == 1 && spec.ps_num == 0) && spec.chief_num <= 1 && spec.evaluator_num <= 1);
                 prop_assert_eq!(spec.ps_num >= 1, strategy == Strategy::ParameterServer);
                 prop_assert!(spec.chief_num + spec.worker_num + spec.ps_num <= MEMBERS_MAX);
-                let json = serde_json::to_value(&spec).expect("JSON");
+                let json = serde_json::to_value(&spec).expect("not JSON");
                 prop_assert_eq!(read::<JobSpec>(&json), Ok(spec));
             }
             Err(SpecError::TooManyWorkers { asked, fits }) => {
@@ -400,7 +400,7 @@ proptest! {
     }
 }
 
-/// Absent, small, near the limit, or arbitrary.
+/// A count that is absent, small, near the limit, or arbitrary.
 fn count() -> impl proptest::strategy::Strategy<Value = Option<u32>> {
     prop::option::of(prop_oneof![0..4_u32, (MEMBERS_MAX - 3)..(MEMBERS_MAX + 3), any::<u32>()])
 }
@@ -435,23 +435,23 @@ fn a_run_policy_that_cannot_work_is_refused() {
 #[test]
 fn an_unknown_field_of_the_run_policy_is_refused_in_a_request_and_ignored_in_a_record() {
     let json = json!({"name": "digits", "strategy": "AllReduce", "run_policy": {"clean_pods": "all", "luck": 1}});
-    let refused = read::<JobRequest>(&json).expect_err("an unknown field must be refused");
+    let refused = read::<JobRequest>(&json).expect_err("the unknown field is not refused");
     assert!(refused.to_string().contains("unknown field `luck`"), "{refused}");
-    let tolerated: JobSpec = read(&json).expect("an unknown field is ignored");
+    let tolerated: JobSpec = read(&json).expect("the unknown field is not ignored");
     assert_eq!(tolerated.run_policy, RunPolicy { clean_pods: CleanPods::All, ..RunPolicy::default() });
 }
 
 #[test]
 fn a_job_with_a_long_name_is_refused_if_the_name_of_a_pod_would_exceed_63_characters() {
     let named = |length: usize, workers: u32| {
-        let name = "x".repeat(length).parse().expect("a name");
+        let name = "x".repeat(length).parse().expect("an invalid name");
         let request = JobRequest { worker_num: Some(workers), ..JobRequest::new(name, Strategy::AllReduce) };
         JobSpec::try_from(request)
     };
     let pod = "x".repeat(54) + "-worker-10";
-    let error = named(54, 11).expect_err("64 characters");
+    let error = named(54, 11).expect_err("a pod name with 64 characters is not refused");
     assert_eq!((error.code(), error.to_string().contains(&pod)), (ErrorCode::BadTask, true), "{error}");
-    let spec = named(54, 10).expect("63 characters");
+    let spec = named(54, 10).expect("a pod name with 63 characters is refused");
     assert!(named(40, 5000).is_ok());
     let grown = JobPatch { worker_num: Some(11), ..JobPatch::default() };
     let now = Some(Workers { min: 1, max: 10 });

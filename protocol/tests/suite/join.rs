@@ -1,4 +1,4 @@
-//! Golden JSON of the message with which an agent joins a job, and of its answer.
+//! Golden JSON of the message with which an agent joins a job, and of the master's answers.
 
 use protocol::elastic::Workers;
 use protocol::join::{JoinAnswer, JoinRequest, Left};
@@ -10,8 +10,8 @@ use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 fn message() -> JoinRequest {
     JoinRequest {
         boot_id: "6f1c".into(),
-        address: "10.0.0.2:7896".parse().expect("valid"),
-        tensorflow_port: 20000.try_into().expect("a port"),
+        address: "10.0.0.2:7896".parse().expect("an invalid address"),
+        tensorflow_port: 20000.try_into().expect("an invalid port"),
         workers: None,
         lease_seconds: None,
         max_restarts: None,
@@ -38,7 +38,7 @@ fn the_first_message_has_the_options_of_the_job_to_submit() {
 
 #[test]
 fn the_last_message_says_why_the_agent_leaves() {
-    let place = Some("worker-1".parse().expect("valid"));
+    let place = Some("worker-1".parse().expect("an invalid replica"));
     let last = JoinRequest { uid: Some("a-uid".into()), place, left: Some(Left::Terminated), ..message() };
     let golden = json!({
         "boot_id": "6f1c", "address": "10.0.0.2:7896", "tensorflow_port": 20000,
@@ -49,12 +49,16 @@ fn the_last_message_says_why_the_agent_leaves() {
 }
 
 #[test]
-fn unknown_fields_of_a_message_are_refused_and_those_of_an_answer_are_ignored() {
+fn a_message_with_an_unknown_field_or_with_port_0_is_refused() {
     let later = json!({"boot_id": "1", "address": "10.0.0.2:7896", "tensorflow_port": 1, "later": 1});
     assert!(read::<JoinRequest>(&later).is_err());
     let without_port = json!({"boot_id": "1", "address": "10.0.0.2:7896", "tensorflow_port": 0});
     assert!(read::<JoinRequest>(&without_port).is_err());
-    let place = "worker-1".parse().expect("valid");
+}
+
+#[test]
+fn an_answer_names_the_state_of_the_agent_and_may_have_new_fields() {
+    let place = "worker-1".parse().expect("an invalid replica");
     let joined = JoinAnswer::Joined { uid: "a-uid".into(), place, token_sha256: "00ff".into(), lease_seconds: 5 };
     let golden =
         json!({"state": "joined", "uid": "a-uid", "place": "worker-1", "token_sha256": "00ff", "lease_seconds": 5});

@@ -35,11 +35,11 @@ fn millis(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// Looks until the standing is `enough`. The first looks follow these gaps, and all later looks are on time. Returns
-/// the time of the last look.
+/// Looks until the standing is at least `enough`. The first looks come after the pauses `gaps`, and all later looks are
+/// on time. Returns the time of the last look.
 fn look_until(vigil: &mut Vigil, from: u64, gaps: &[u64], enough: Standing) -> u64 {
     let mut now = from;
-    let on_time = u64::try_from(vigil.tick().as_millis()).expect("a short time");
+    let on_time = u64::try_from(vigil.tick().as_millis()).expect("too long");
     for gap in gaps.iter().copied().chain(std::iter::repeat(on_time)) {
         now += gap;
         if vigil.look(millis(now)) >= enough {
@@ -77,7 +77,7 @@ proptest! {
         for (at, heard) in arrivals {
             fence.renew(Renewal { fence: lease.fence(), heard }, clock(at));
         }
-        prop_assert!(fence.has_passed(clock(taken_for_dead)), "not dead: {fence:?} at {:?}", clock(taken_for_dead));
+        prop_assert!(fence.has_passed(clock(taken_for_dead)), "the run still lives: {fence:?}, {:?}", clock(taken_for_dead));
     }
 
     #[test]
@@ -89,13 +89,13 @@ proptest! {
         let mut now = 0;
         for gap in gaps {
             now += gap;
-            prop_assert_eq!(vigil.look(millis(now)), Standing::Held, "too few looks to end a lease");
+            prop_assert_eq!(vigil.look(millis(now)), Standing::Held, "the agent is taken for lost");
         }
     }
 }
 
 #[test]
-fn a_silent_agent_is_lost_after_its_lease_and_dead_after_its_fence() {
+fn a_silent_agent_is_lost_after_its_lease_and_its_run_is_dead_after_its_fence() {
     let lease = Lease::new(millis(LENGTH));
     let mut vigil = Vigil::new(lease, Duration::ZERO);
     let lost = look_until(&mut vigil, 0, &[], Standing::Lapsed);
@@ -109,7 +109,7 @@ fn a_job_waits_for_a_silent_agent_for_less_than_three_leases_and_a_second() {
     for seconds in 1..=5 {
         let mut vigil = Vigil::new(Lease::new(Duration::from_secs(seconds)), Duration::ZERO);
         let dead = look_until(&mut vigil, 0, &[], Standing::Fenced);
-        assert!(dead < 3000 * seconds + 1000, "{dead} ms with a lease of {seconds} s");
+        assert!(dead < 3000 * seconds + 1000, "the job waits {dead} ms with a lease of {seconds} s");
     }
 }
 
@@ -120,7 +120,11 @@ fn only_requests_that_name_a_newer_answer_move_the_fence() {
     assert_eq!((fence.until(), fence.has_passed(ClockMillis(u64::MAX))), (None, false));
     for (heard, now, until) in [(50, 60, 350), (40, 70, 350), (60, 500, 360), (u64::MAX, 600, 900)] {
         fence.renew(renewal(heard), ClockMillis(now));
-        assert_eq!(fence.until(), Some(ClockMillis(until)), "{heard} at {now}");
+        assert_eq!(
+            fence.until(),
+            Some(ClockMillis(until)),
+            "after a request at {now} that names the answer at {heard}"
+        );
     }
     fence.lift();
     assert_eq!(fence.until(), None);

@@ -1,4 +1,4 @@
-//! Options of pods: the form of each value, and the errors.
+//! Options of pods: which values are accepted, and which are refused.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -21,14 +21,14 @@ fn assert_kept<T: FromStr<Err: Debug> + Display>(texts: &[&str]) {
 #[track_caller]
 fn assert_refused<T: FromStr>(texts: &[&str]) {
     for text in texts {
-        assert!(text.parse::<T>().is_err(), "{text:?}");
+        assert!(text.parse::<T>().is_err(), "not refused: {text:?}");
     }
 }
 
 #[test]
 fn amounts_are_quantities_with_a_limit_of_at_least_the_request() {
     assert_kept::<Amount>(&["2", "500m", "1.5", "500m:2", "4Gi", "512Mi:1Gi", "1T:2P"]);
-    assert_eq!("2:2".parse::<Amount>().expect("an amount").to_string(), "2");
+    assert_eq!("2:2".parse::<Amount>().expect("an invalid amount").to_string(), "2");
     assert_refused::<Amount>(&[
         "",
         "0",
@@ -57,7 +57,7 @@ fn a_size_of_memory_is_at_least_a_mebibyte() {
 #[test]
 fn a_user_is_the_images_own_or_a_number_that_is_not_root() {
     assert_kept::<RunAs>(&["image", "1000:100", "65532:0"]);
-    assert_eq!("1000".parse::<RunAs>().expect("a user").to_string(), "1000:1000");
+    assert_eq!("1000".parse::<RunAs>().expect("an invalid user").to_string(), "1000:1000");
     assert_refused::<RunAs>(&["", "root", "0", "0:1", "-1", "+1", "1:", ":1", "1:2:3", "4294967295", "1000:x"]);
 }
 
@@ -143,29 +143,29 @@ fn pull_policies_are_read_in_any_case() {
 }
 
 #[test]
-fn an_unknown_option_is_refused_in_a_request_and_ignored_in_an_answer() {
+fn an_unknown_option_is_refused_in_a_request_and_ignored_in_a_spec() {
     let body = json!({"name": "a", "strategy": "AllReduce", "pod": {"gpus": 1, "gpu": 1}});
     let error = serde_json::from_value::<JobRequest>(body.clone()).expect_err("not refused").to_string();
     assert!(error.starts_with("unknown field `gpu`"), "{error}");
-    let spec: protocol::job::JobSpec = serde_json::from_value(body).expect("the unknown field is ignored");
+    let spec: protocol::job::JobSpec = serde_json::from_value(body).expect("the unknown field is not ignored");
     assert_eq!(spec.pod, PodOptions { gpus: Some(1), ..PodOptions::default() });
 }
 
 #[test]
 fn the_grace_period_is_at_least_1_second_and_30_seconds_by_default() {
     let options = |json: serde_json::Value| serde_json::from_value::<PodOptions>(json);
-    assert_eq!(options(json!({})).expect("no options").termination_grace_seconds(), 30);
-    let said = options(json!({"termination_grace_seconds": 90, "allow_root": true})).expect("both options");
+    assert_eq!(options(json!({})).expect("an empty object is refused").termination_grace_seconds(), 30);
+    let said = options(json!({"termination_grace_seconds": 90, "allow_root": true})).expect("the options are refused");
     assert_eq!((said.termination_grace_seconds(), said.allow_root), (90, true));
-    assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "0 must be refused");
-    assert_eq!(serde_json::to_value(PodOptions::default()).expect("JSON"), json!({}));
+    assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "a grace of 0 s is not refused");
+    assert_eq!(serde_json::to_value(PodOptions::default()).expect("not JSON"), json!({}));
 }
 
 #[test]
 fn two_volumes_at_one_path_are_found() {
     let mounted = |volumes: &[&str]| {
-        let volumes = volumes.iter().map(|volume| volume.parse().expect("a volume")).collect();
-        let shm = Some("2Gi".parse().expect("a size"));
+        let volumes = volumes.iter().map(|volume| volume.parse().expect("an invalid volume")).collect();
+        let shm = Some("2Gi".parse().expect("an invalid size"));
         PodOptions { volumes, shm, ..PodOptions::default() }.path_mounted_twice().map(str::to_owned)
     };
     assert_eq!(mounted(&["empty:/a", "pvc:data:/a/b"]), None);
@@ -176,8 +176,11 @@ fn two_volumes_at_one_path_are_found() {
 #[test]
 fn options_that_are_set_are_listed_by_flag_name() {
     assert_eq!(PodOptions::default().asked_for(), Vec::<&str>::new());
-    let options =
-        PodOptions { gpus: Some(1), volumes: vec!["empty:/x".parse().expect("a volume")], ..PodOptions::default() };
+    let options = PodOptions {
+        gpus: Some(1),
+        volumes: vec!["empty:/x".parse().expect("an invalid volume")],
+        ..PodOptions::default()
+    };
     assert_eq!(options.asked_for(), ["gpus", "volume"]);
 }
 
@@ -188,7 +191,7 @@ const FOLDER: &str = "(/[a-zA-Z0-9_ü][a-zA-Z0-9_. -]{0,6}){1,3}";
 
 /// Texts that match a pattern.
 fn of_form(pattern: &str) -> impl Strategy<Value = String> {
-    proptest::string::string_regex(pattern).expect("a regular expression")
+    proptest::string::string_regex(pattern).expect("an invalid pattern")
 }
 
 /// Parses a text. Asserts that the value's written form parses to the same value.
@@ -205,7 +208,7 @@ proptest! {
         prop_assert!(kept::<Amount>(&request).is_some(), "{}", request);
         let there = kept::<Amount>(&format!("{request}:{limit}"));
         let back = kept::<Amount>(&format!("{limit}:{request}"));
-        prop_assert!(there.is_some() || back.is_some(), "one of the two orders must be valid");
+        prop_assert!(there.is_some() || back.is_some(), "both orders of the two amounts are refused");
     }
 
     #[test]

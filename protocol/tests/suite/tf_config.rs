@@ -17,11 +17,11 @@ fn cluster(replicas: &[&str]) -> Cluster {
 fn tf_config(cluster: &Cluster, replica: &str) -> String {
     let id: ReplicaId = replica.parse().expect(replica);
     serde_json::to_string(&TfConfig { cluster, task: id.into(), extra: &serde_json::Map::new() })
-        .expect("TF_CONFIG is JSON")
+        .expect("TF_CONFIG could not be written as JSON")
 }
 
 #[test]
-fn four_workers_differ_only_in_their_index() {
+fn the_tf_configs_of_four_workers_differ_only_in_the_index() {
     let workers = cluster(&["worker-0", "worker-1", "worker-2", "worker-3"]);
     for index in 0..4 {
         let cluster = r#"{"worker":["10.1.0.5:2000","10.1.0.5:2001","10.1.0.5:2002","10.1.0.5:2003"]}"#;
@@ -31,7 +31,7 @@ fn four_workers_differ_only_in_their_index() {
 }
 
 #[test]
-fn every_role_of_a_parameter_server_job_sees_the_same_cluster() {
+fn chief_workers_and_parameter_servers_see_the_same_cluster() {
     let members = cluster(&["chief-0", "worker-0", "worker-1", "ps-0"]);
     let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001","10.1.0.5:2002"],"ps":["10.1.0.5:2003"]}"#;
     for (replica, role, index) in
@@ -71,7 +71,7 @@ fn a_cluster_without_chief_names_no_chief() {
 fn addresses_are_sorted_by_index_and_not_by_text() {
     let workers: Vec<String> = (0..12).map(|index| format!("worker-{index}")).collect();
     let names: Vec<&str> = workers.iter().map(String::as_str).collect();
-    let json = serde_json::to_value(cluster(&names)).expect("JSON");
+    let json = serde_json::to_value(cluster(&names)).expect("not JSON");
     assert_eq!(json["worker"][2], "10.1.0.5:2002");
     assert_eq!(json["worker"][10], "10.1.0.5:2010");
 }
@@ -79,12 +79,13 @@ fn addresses_are_sorted_by_index_and_not_by_text() {
 #[test]
 fn a_cluster_reads_back() {
     let members = cluster(&["chief-0", "worker-0", "ps-0"]);
-    let json = serde_json::to_string(&members).expect("JSON");
-    assert_eq!(serde_json::from_str::<Cluster>(&json).expect("the JSON can be read back"), members);
-    assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("no members"), Cluster::default());
+    let json = serde_json::to_string(&members).expect("not JSON");
+    assert_eq!(serde_json::from_str::<Cluster>(&json).expect("not a cluster"), members);
+    assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("an empty cluster is refused"), Cluster::default());
 }
 
-/// The longest TF_CONFIG with this many members. It has the longest addresses, all roles and the longest task.
+/// The longest TF_CONFIG with this many members. It has the longest addresses, all roles of a cluster and the longest
+/// task.
 fn longest(members: u32) -> String {
     let id = |place: u32| match place {
         0 => ReplicaId { role: Role::Chief, index: 0 },
@@ -98,13 +99,13 @@ fn longest(members: u32) -> String {
 
 #[test]
 fn the_largest_cluster_fits_into_one_variable() {
-    let name: EnvName = env::TF_CONFIG.parse().expect("a name");
+    let name: EnvName = env::TF_CONFIG.parse().expect("an invalid name");
     assert_eq!(name.check_value(&longest(MEMBERS_MAX)), Ok(()));
 }
 
 #[test]
 fn a_cluster_one_percent_larger_than_the_maximum_does_not_fit() {
-    let name: EnvName = env::TF_CONFIG.parse().expect("a name");
+    let name: EnvName = env::TF_CONFIG.parse().expect("an invalid name");
     let larger = longest(MEMBERS_MAX + MEMBERS_MAX / 100);
     assert!(name.check_value(&larger).is_err(), "{} bytes fit: MEMBERS_MAX could be larger", larger.len());
 }

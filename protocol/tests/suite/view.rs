@@ -32,14 +32,14 @@ fn spec_json() -> Value {
 
 fn pending_view() -> JobView {
     JobView {
-        name: "digits".parse().expect("a job name"),
+        name: "digits".parse().expect("an invalid job name"),
         uid: "0b5e".into(),
         seq: 1,
         state: JobState::Pending,
         generation: None,
         result: None,
         restarts: Restarts::default(),
-        spec: read(&spec_json()).expect("a spec"),
+        spec: read(&spec_json()).expect("an invalid spec"),
         workers: None,
         code: None,
         pushes: 0,
@@ -127,12 +127,12 @@ fn failed_json() -> Value {
 }
 
 #[test]
-fn a_pending_job_omits_fields_without_a_value() {
+fn the_view_of_a_pending_job_omits_fields_without_a_value() {
     assert_golden(&pending_view(), &pending_json());
 }
 
 #[test]
-fn a_failed_job_shows_its_cause_and_its_times() {
+fn the_view_of_a_failed_job_shows_the_cause_and_the_times() {
     assert_golden(&failed_view(), &failed_json());
 }
 
@@ -163,12 +163,16 @@ fn every_state_has_the_same_name_on_the_wire_and_on_the_screen() {
         (JobState::Starting, "starting", false),
         (JobState::Running, "running", false),
         (JobState::Stopping, "stopping", false),
+        (JobState::Restarting, "restarting", false),
+        (JobState::Halted, "halted", false),
+        (JobState::Suspended, "suspended", false),
         (JobState::Succeeded, "succeeded", true),
         (JobState::Failed, "failed", true),
         (JobState::Cancelled, "cancelled", true),
     ];
+    assert_eq!(states.map(|(state, ..)| state), JobState::ALL);
     for (state, name, finished) in states {
-        assert_eq!(serde_json::to_value(state).expect("JSON"), name);
+        assert_eq!(serde_json::to_value(state).expect("not JSON"), name);
         assert_eq!((state.to_string().as_str(), state.is_finished()), (name, finished));
     }
     let states = [
@@ -181,7 +185,7 @@ fn every_state_has_the_same_name_on_the_wire_and_on_the_screen() {
         (ReplicaState::Lost, "lost"),
     ];
     for (state, name) in states {
-        assert_eq!(serde_json::to_value(state).expect("JSON"), name);
+        assert_eq!(serde_json::to_value(state).expect("not JSON"), name);
         assert_eq!(state.as_str(), name);
     }
 }
@@ -258,7 +262,7 @@ fn the_newest_eight_failed_starts_are_kept_and_only_the_last_has_output() {
 }
 
 #[test]
-fn a_failed_start_has_its_consequences() {
+fn a_failed_start_lists_its_consequences() {
     let failed = FailedStart {
         generation: Some(Generation { epoch: 1, sequence: 2 }),
         at: UnixMillis(7),
@@ -317,7 +321,11 @@ fn error_codes_have_stable_names() {
         "bad_args",
         "bad_image",
         "bad_work_dir",
+        "bad_code",
+        "code_missing",
         "bad_pod",
+        "bad_groups",
+        "bad_tfjob",
         "bad_run_policy",
         "too_many_replicas",
         "no_python",
@@ -329,15 +337,21 @@ fn error_codes_have_stable_names() {
         "unauthorized",
         "forbidden",
         "conflict",
+        "cannot_scale",
+        "cannot_push",
+        "code_not_taken",
+        "code_underway",
         "stale_generation",
         "too_large",
+        "code_store_full",
         "agent_unreachable",
+        "cannot_join",
         "unavailable",
         "internal",
     ];
     for name in names {
         let code: ErrorCode = read(&json!(name)).expect(name);
-        assert_eq!(serde_json::to_value(code).expect("JSON"), name);
+        assert_eq!(serde_json::to_value(code).expect("not JSON"), name);
     }
 }
 

@@ -8,12 +8,12 @@ use protocol::warm::{ModuleName, WarmRequest, WarmState};
 use serde_json::json;
 
 fn module(name: &str) -> ModuleName {
-    name.parse().expect("a module")
+    name.parse().expect("an invalid module name")
 }
 
 #[test]
 fn a_request_has_the_variables_and_the_modules() {
-    let env = [("EPOCHS".parse().expect("a name"), "3".to_owned())].into();
+    let env = [("EPOCHS".parse().expect("an invalid name"), "3".to_owned())].into();
     let request = WarmRequest { env, modules: Some(vec![module("numpy"), module("tensorflow.keras")]) };
     assert_golden(&request, &json!({"env": {"EPOCHS": "3"}, "modules": ["numpy", "tensorflow.keras"]}));
     assert_golden(&WarmRequest::default(), &json!({"env": {}}));
@@ -31,7 +31,7 @@ fn preload_is_never_or_a_list_of_modules() {
     assert_golden(&Preload::Never, &json!("never"));
     assert_golden(&Preload::Modules(vec![]), &json!({"modules": []}));
     assert_golden(&Preload::Modules(vec![module("tensorflow")]), &json!({"modules": ["tensorflow"]}));
-    let policy: RunPolicy = read(&json!({"preload": "never"})).expect("a policy");
+    let policy: RunPolicy = read(&json!({"preload": "never"})).expect("an invalid policy");
     assert_eq!(policy, RunPolicy { preload: Some(Preload::Never), ..RunPolicy::default() });
 }
 
@@ -40,7 +40,7 @@ fn a_job_names_at_most_64_modules() {
     let job = |count: usize| {
         let run_policy =
             RunPolicy { preload: Some(Preload::Modules(vec![module("a"); count])), ..RunPolicy::default() };
-        let request = JobRequest::new("digits".parse().expect("a name"), Strategy::AllReduce);
+        let request = JobRequest::new("digits".parse().expect("an invalid name"), Strategy::AllReduce);
         JobSpec::try_from(JobRequest { run_policy, ..request }).map_err(|error| (error.code(), error.to_string()))
     };
     assert!(job(64).is_ok());

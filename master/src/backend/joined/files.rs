@@ -21,9 +21,9 @@ impl Files {
         Self(folder)
     }
 
-    /// Reads every message, with its job and place. Ignores files with other names. Skips an invalid message, such as a
-    /// message of an earlier version. The master does not poll the agent of such a machine. So the agent kills its
-    /// script and joins again.
+    /// Reads every message, with its job and place. Ignores files and folders with other names. Skips an invalid
+    /// message, such as a message of an earlier version. The master then does not poll the agent that sent the message.
+    /// So the agent kills its script and joins again.
     ///
     /// # Errors
     /// Fails if a folder or a message cannot be read. If a message cannot be read, the error names its file.
@@ -56,11 +56,11 @@ impl Files {
         File::open(&folder)?.sync_all()
     }
 
-    /// Removes a message, and the job's folder if it is empty.
+    /// Removes a message, and then the job's folder if the folder is empty.
     pub(super) fn remove(&self, job: &JobKey, replica: ReplicaId) {
         match fs::remove_file(self.path(job, replica)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                warn!(job = %job.name, %replica, %error, "the message of a machine that has left stays on disk");
+                warn!(job = %job.name, %replica, %error, "could not remove a machine's message from disk");
             }
             // The folder stays if it contains messages of other machines.
             Ok(()) | Err(_) => drop(fs::remove_dir(self.folder(job))),

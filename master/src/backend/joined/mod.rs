@@ -1,4 +1,4 @@
-//! Runs pods on machines whose agents join by themselves. A pod is a place that waits for a machine. The agents outlive
+//! The back end for machines whose agents join by themselves. Each pod is a place for one machine. The agents outlive
 //! this master. So the back end stores the newest message of each machine on disk, for the next master.
 //!
 //! The master cannot end processes on a machine. So a deletion asks the agent to stop its run. The pod stays listed
@@ -41,7 +41,7 @@ pub struct JoinedBackend(Arc<Shared>);
 
 struct Shared {
     files: Files,
-    /// Locked by the task that writes a message.
+    /// Locked by the task that handles a machine's message, so that messages are handled one after another.
     turn: tokio::sync::Mutex<()>,
     agents: AgentClient,
     key: AgentKey,
@@ -49,11 +49,12 @@ struct Shared {
 }
 
 impl JoinedBackend {
-    /// Opens the back end, which stores the machines' messages in `folder`. `key` is the key of the agents' tokens. If
-    /// `exists` is false for a job, the messages of the job's machines are removed.
+    /// Opens the back end, which stores the machines' messages in `folder`. `key` is the key of the agents' tokens.
+    /// Removes the messages about jobs for which `exists` returns false.
     ///
     /// # Errors
-    /// Fails if a message cannot be read: a script may still run on the machine that sent the message.
+    /// Fails if a folder or a message cannot be read, because a script may still run on the machine that sent the
+    /// message.
     pub fn open(folder: PathBuf, key: AgentKey, exists: impl Fn(&JobKey) -> bool) -> io::Result<Self> {
         let files = Files::new(folder);
         let mut jobs: BTreeMap<JobKey, Places> = BTreeMap::new();
@@ -68,18 +69,20 @@ impl JoinedBackend {
         Ok(Self(Arc::new(Shared { files, turn: tokio::sync::Mutex::default(), agents: AgentClient::new(), key, jobs })))
     }
 
-    /// Takes the message of a machine. The message's `lease_seconds` must be the job's. Returns the machine's place, or
-    /// `None` if the machine waits for a place or has left.
+    /// Handles the message of a machine. The message's `lease_seconds` must be the job's lease. Returns the machine's
+    /// place, or `None` if the machine waits for a place, must leave its place, or has left.
     ///
     /// # Errors
-    /// Fails if the message cannot be written to disk. Then the machine has no place.
+    /// Fails if a change cannot be written to disk. The table of pods then does not show this change.
     pub async fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let (shared, job) = (Arc::clone(&self.0), job.clone());
-        // The task continues if the caller leaves. Otherwise a message could be on disk while its machine has no place.
+        // The task continues if the caller is cancelled. Otherwise a message could be on disk while its machine has no
+        // place.
         tokio::spawn(async move { shared.take(job, message).await }).await.map_err(io::Error::other)?
     }
 
-    /// A machine of this job that can test whether `address` is reachable: the first machine with another address.
+    /// A machine of this job that can test whether `address` is reachable: the first machine with another address that
+    /// has not left.
     pub fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
         self.0.with_job(job, |places| places.neighbour(address))
     }
@@ -118,7 +121,7 @@ struct Leaving {
 }
 
 impl Shared {
-    /// Changes the places of one job. Then removes the job if it has no pods and nobody watches the job.
+    /// Calls `change` with the places of one job. Then removes the job from `jobs` if it has no pods and no watchers.
     fn with_job<T>(&self, job: &JobKey, change: impl FnOnce(&mut Places) -> T) -> T {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let places = jobs.entry(job.clone()).or_default();
@@ -134,8 +137,8 @@ impl Shared {
         places.remove(replica);
     }
 
-    /// Writes the changes that a machine's message causes to disk, and then to the table. Pods may be created and
-    /// deleted during the write.
+    /// Writes the changes that a machine's message causes first to disk, and then to the table of pods. Pods may be
+    /// created and deleted during the write.
     async fn take(self: Arc<Self>, job: JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let _turn = self.turn.lock().await;
         let boot_id = message.boot_id.clone();
@@ -154,12 +157,14 @@ impl Shared {
         Ok(place.filter(|id| self.with_job(&job, |places| places.is_of(*id, &boot_id))))
     }
 
-    /// Frees a place when the run of its machine is dead. The machine's agent may then join again.
+    /// Waits until the run on a machine is dead, and then frees the machine's place. The agent may then join again.
     async fn end(self: Arc<Self>, machine: Leaving) {
         let agents = self.agents.with_token(&self.key.token(&machine.job.uid));
         tokio::select! {
             () = stopped(&agents, &machine) => {}
-            () = self.abandoned(&machine) => warn!(agent = %machine.agent, "gave up a machine that does not answer"),
+            () = self.abandoned(&machine) => {
+                warn!(agent = %machine.agent, "gave up a machine that has not confirmed the end of its run");
+            }
         }
         let Leaving { job, replica, incarnation, .. } = machine;
         self.with_job(&job, |places| {
@@ -171,7 +176,7 @@ impl Shared {
     }
 
     /// Resolves when the run must be dead, because no driver has watched the job for [`Lease::death`]. A driver that
-    /// watches the job decides itself when the run is dead. It then calls [`PodBackend::delete_unconfirmed`].
+    /// watches the job decides itself when the run is dead. The driver then calls [`PodBackend::delete_unconfirmed`].
     async fn abandoned(&self, Leaving { job, lease, .. }: &Leaving) {
         let mut since = Instant::now();
         while since.elapsed() < lease.death() {
@@ -183,7 +188,7 @@ impl Shared {
     }
 }
 
-/// Resolves when the agent reports that nothing runs, or when another agent answers at its address.
+/// Resolves when the agent reports that nothing runs, or when another agent answers at the agent's address.
 async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &Leaving) {
     let mut poll = None;
     loop {
@@ -197,7 +202,7 @@ async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &L
                     poll = Some(Poll { after: status.seq, wait: lease.length().min(POLL_WAIT_MAX) });
                 }
             },
-            // An agent that refuses this job's token is another agent.
+            // The machine's own agent accepts the job's token, so another agent has answered.
             Err(AgentError::Refused { status: 401, .. }) => return,
             Ok(AgentAnswer::SeedOnly) | Err(_) => {
                 poll = None;
@@ -226,7 +231,8 @@ impl PodBackend for JoinedBackend {
         };
         if let Some((code, what)) = given {
             let sentence = format!(
-                "{what} has no meaning here: this master runs jobs on machines that join it, each with its own script"
+                "{what} has no meaning here: this master runs jobs on machines that join it, and each machine has its own \
+                 script"
             );
             return Err(Refusal { code, sentence });
         }
@@ -244,7 +250,7 @@ impl PodBackend for JoinedBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let waits = PodState::Pending { reason: Some("waits for a machine".to_owned()) };
-        // `admit` has refused the fields that only other back ends use. The machine has its own command.
+        // A place needs no other fields. The machine's agent has its own command.
         let PodSpec {
             job,
             replica,

@@ -22,9 +22,9 @@ pub(super) struct Places {
 
 /// The changes that a machine's message causes.
 pub(super) struct Choice {
-    /// The machine's place, or `None` if the machine waits for a place or has left.
+    /// The machine's place. `None` if the machine waits for a place, must leave its place, or has left.
     pub(super) place: Option<ReplicaId>,
-    /// The messages to write to disk before the table shows them.
+    /// The messages to write, first to disk and then to the table of pods.
     pub(super) news: Vec<News>,
 }
 
@@ -87,13 +87,13 @@ impl Places {
         self.machines.get(&replica).is_some_and(|known| known.boot_id == boot_id)
     }
 
-    /// The first machine that has not left and has another address.
+    /// The first machine that has not left and whose address is not `address`.
     pub(super) fn neighbour(&self, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
         let mut others = self.machines.iter().filter(|(_, known)| known.left.is_none() && known.address != address);
         others.next().map(|(id, known)| (*id, known.address))
     }
 
-    /// Removes a pod with its machine.
+    /// Removes a pod, the message of its machine, and the task that stops the machine's run.
     pub(super) fn remove(&mut self, replica: ReplicaId) {
         self.machines.remove(&replica);
         self.endings.remove(&replica);

@@ -49,7 +49,7 @@ impl KubeBackend {
         if spec.work_dir.is_some() {
             return refuse(
                 ErrorCode::BadWorkDir,
-                "work_dir has no meaning here: the image's working directory holds the script",
+                "work_dir has no meaning here: the script is in the image's working directory",
             );
         }
         if spec.code.is_some() && self.agent_image.is_none() {
@@ -62,7 +62,7 @@ impl KubeBackend {
         if let Some(name) = names.find(|name| is_masters(&name.to_string())) {
             return refuse(
                 ErrorCode::BadPod,
-                &format!("\"{name}\" belongs to the master: use another Secret or account"),
+                &format!("\"{name}\" belongs to the master: use another Secret or service account"),
             );
         }
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
@@ -99,7 +99,7 @@ impl KubeBackend {
                 Err(Refusal { code: ErrorCode::BadPod, sentence })
             }
             // If an earlier job's pod still has this name, `create` waits until the name is free. If the API is
-            // unavailable, the submit fails when it creates the record.
+            // unavailable, the submit fails when the master creates the record.
             Err(_) => Ok(trial),
         }
     }

@@ -7,8 +7,8 @@ use crate::template::{Note, listed};
 /// Why a job without an image cannot run.
 pub(super) const NO_IMAGE: &str = "image is missing: this master runs pods in Kubernetes, and every pod needs an image";
 
-/// Why a job cannot run if the agent must be copied into its pods.
-pub(super) const NO_AGENT_IMAGE: &str = "the agent must be copied into the job's pods, and this master knows no image with the agent: start the \
+/// Why this master cannot run a job into whose pods the agent must be copied.
+pub(super) const NO_AGENT_IMAGE: &str = "the agent must be copied into the job's pods, and this master has no image with the agent: start the \
                                          master with --agent-image, such as --agent-image muster-master:latest";
 
 /// Why a pod could not be created.
@@ -16,11 +16,11 @@ pub(super) const NO_AGENT_IMAGE: &str = "the agent must be copied into the job's
 pub(super) enum CreateError {
     #[error(transparent)]
     Api(ApiFailure),
-    #[error("a pod with this name exists and belongs to something else: delete it, or give the job another name")]
+    #[error("another pod has this name: delete that pod, or give the job another name")]
     NameTaken,
     #[error("{NO_AGENT_IMAGE}")]
     NoAgentImage,
-    #[error("its template is refused: {}", listed(.0))]
+    #[error("the pod's template is refused: {}", listed(.0))]
     Template(Vec<Note>),
 }
 

@@ -41,8 +41,8 @@ pub(super) const CONTAINER: &str = "agent";
 /// The resource name of GPUs in NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 
-/// Builds the pod. The same spec always gives the same pod. If the job brings its code or the pod has a template, the agent
-/// is copied from the image `agent`. Otherwise the job's image contains the agent.
+/// Builds the pod. The same arguments always give the same pod. If the job brings its code or the pod has a template,
+/// the agent is copied from the image `agent`. Otherwise the job's image contains the agent.
 ///
 /// # Errors
 /// Returns the refused fields of the template.
@@ -144,9 +144,9 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
     }
 }
 
-/// The agent's arguments. `None` if they equal the agent's default, because the first prototype's agent accepts no
-/// arguments. Kubernetes and the agent both expand `$(NAME)` and turn `$$` into `$`. This function doubles every `$`,
-/// so that Kubernetes expands nothing. The agent then expands the variables of the run.
+/// The agent's arguments. `None` if the image contains the agent and the command is the agent's default: the agent of
+/// the first prototype accepts no arguments. Kubernetes and the agent both expand `$(NAME)` and turn `$$` into `$`.
+/// This function doubles every `$`, so that Kubernetes expands nothing. The agent then expands the run's variables.
 fn arguments(spec: &PodSpec) -> Option<Vec<String>> {
     if spec.command == [PYTHONS[0], SCRIPT] && !spec.needs_agent() {
         return None;

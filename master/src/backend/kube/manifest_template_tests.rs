@@ -12,7 +12,7 @@ fn in_template(pod: Value, options: PodOptions) -> Value {
 }
 
 #[test]
-fn a_template_keeps_all_fields_that_muster_does_not_set() {
+fn a_pod_has_the_fields_of_its_template_and_the_fields_that_muster_sets() {
     let made = in_template(
         json!({
             "metadata": { "labels": { "team": "vision", "muster/job": "another" }, "annotations": { "note": "kept" } },

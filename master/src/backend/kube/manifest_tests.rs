@@ -169,7 +169,7 @@ fn expanded(arg: &str) -> String {
 }
 
 #[test]
-fn the_container_has_args_only_if_the_command_is_not_the_default() {
+fn if_the_image_contains_the_agent_only_the_default_command_needs_no_args() {
     let command = command(&["src/train.py"]);
     assert_eq!(arguments(&PodSpec { command, ..spec() }).unwrap(), ["--", "python", "src/train.py"]);
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
@@ -281,7 +281,7 @@ const RESTRICTED: [Control; 17] = [
     ("Sysctls", |pod| pod["securityContext"]["sysctls"].is_null()),
     ("Volume Types", |pod| {
         let is_allowed = |kind: &String| ["name", "persistentVolumeClaim", "emptyDir"].contains(&kind.as_str());
-        items(&pod["volumes"]).iter().all(|volume| volume.as_object().expect("an object").keys().all(is_allowed))
+        items(&pod["volumes"]).iter().all(|volume| volume.as_object().expect("not an object").keys().all(is_allowed))
     }),
     ("Privilege Escalation", |pod| own(pod, |c| c["allowPrivilegeEscalation"] == json!(false))),
     ("Running as Non-root", |pod| {
@@ -311,8 +311,8 @@ fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The controls that a pod with these options breaks. The list is the same whether the job's image contains the agent
-/// or the agent is copied.
+/// The controls that a pod with these options breaks. Checks that the list is the same if the agent is in the job's
+/// image and if the agent is copied into the pod.
 fn broken_controls(options: &PodOptions) -> Vec<&'static str> {
     let broken = |spec: &PodSpec| {
         let pod = sent(spec)["spec"].take();
@@ -330,8 +330,8 @@ fn pods_without_root_and_without_host_volumes_meet_the_restricted_standard() {
         allow_root: false,
         ..all_options()
     };
-    let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("no object") };
-    assert_eq!(all.len(), 13, "expected every option except --allow-root");
+    let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("the options are not an object") };
+    assert_eq!(all.len(), 13, "this test does not set every option except --allow-root");
     for chosen in 0..1_u32 << all.len() {
         let some = all.iter().enumerate().filter(|(place, _)| chosen & (1 << place) != 0);
         let some = some.map(|(_, (name, value))| (name.clone(), value.clone())).collect();

@@ -1,4 +1,4 @@
-//! Runs pods in Kubernetes. One watch reports the pods of all jobs; creation, deletion and queries are single calls.
+//! Runs pods in Kubernetes. One watch reports the pods of all jobs. Each creation or deletion is a call of its own.
 
 mod admission;
 mod error;
@@ -39,12 +39,12 @@ use crate::template::{Allowed, Note};
 
 /// Maximum time for the first list of all pods.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time until the name of an earlier job's pod is free, counted from the end of that pod's grace.
+/// Maximum time to wait until the name of another job's pod is free, in addition to that pod's grace.
 const NAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between attempts to create a pod whose name is still in use, while the watch reports no change.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The grace of a deleted pod whose container was started. With a grace of 0, Kubernetes would no longer list the pod
-/// while its processes may still run.
+/// The grace of a deleted pod whose container was started, if the end of the pod must be confirmed. With a grace of 0,
+/// Kubernetes would no longer list the pod while the pod's processes may still run.
 const GRACE_SECONDS: u32 = 1;
 /// The grace of a deleted pod whose container was never started. With a longer grace, old kubelets take half a minute
 /// to remove the pod.
@@ -116,7 +116,7 @@ impl KubeBackend {
     pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();
-        // Return a permanent error here. The watch would only log the error, and retry for ever.
+        // If an error is permanent, return it here. The watch would only log the error, and retry for ever.
         call(pods.list(&ListParams::default().limit(1)))
             .await
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
@@ -167,7 +167,7 @@ impl KubeBackend {
         Self { own_claims, ..self }
     }
 
-    /// The pod that this back end creates.
+    /// Builds the pod that this back end creates for a specification.
     fn manifest(&self, spec: &PodSpec) -> Result<Pod, Vec<Note>> {
         let allowed = Allowed { host_volumes: self.host_volumes == HostVolumes::Allowed, root: false };
         manifest::pod(spec, self.agent_image.as_ref(), self.default_user, allowed)
@@ -204,7 +204,7 @@ impl KubeBackend {
         }
     }
 
-    /// Deletes a pod. `grace_seconds` is the grace if its container was started.
+    /// Deletes a pod. `grace_seconds` is the grace if the pod's container was started.
     async fn delete_within(&self, job: &JobKey, replica: ReplicaId, grace_seconds: u32) -> Result<(), BackendError> {
         let pod = protocol::ids::PodName::new(&job.name, replica);
         let name = pod.to_string();
@@ -235,7 +235,9 @@ impl PodBackend for KubeBackend {
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
-        let log = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "no network policy yet");
+        let log = |error: &ApiFailure, _| {
+            warn!(job = %job.name, error = error_chain(error), "could not create the network policy; retrying");
+        };
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(log).await;
         done.map_err(|source| {
             let kind = ErrorKind::of(&source);
@@ -245,7 +247,9 @@ impl PodBackend for KubeBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let attempt = || self.create_once(&pod);
-        let log = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "no pod yet");
+        let log = |error: &CreateError, _| {
+            warn!(pod = %pod.name(), error = error_chain(error), "could not create the pod; retrying");
+        };
         let done = attempt.retry(patience()).when(CreateError::is_passing).notify(log).await;
         done.map_err(|source| {
             let kind = source.kind();

@@ -1,4 +1,5 @@
-//! Converts a pod from Kubernetes to the state that the driver uses. Reasons are in Kubernetes' own words.
+//! Converts a pod from Kubernetes to the state that the driver uses. Reasons that Kubernetes gives stay in Kubernetes'
+//! words.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +17,7 @@ use crate::job::observation::{Addresses, PodState};
 use crate::kube::api::JOB;
 
 /// Reasons of a container that waits until a user changes the job or the cluster. CreateContainerError is not in this
-/// list: it is a problem of one node, such as a full disk or a busy runtime, and the kubelet retries
+/// list. Its cause is a problem of one node, such as a full disk or a busy runtime, and the kubelet retries
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
 const HOPELESS: [&str; 7] = [
     IMAGE_PULL_BACK_OFF,
@@ -88,7 +89,7 @@ fn container_name(pod: &Pod) -> &str {
     annotation(pod, RUN_CONTAINER).filter(|_| annotation(pod, TF_PORT).is_some()).unwrap_or(CONTAINER)
 }
 
-/// The agent's container. A cluster or a template may add other containers before or after it.
+/// The agent's container. A cluster or a template may add other containers, even before the agent's container.
 fn container(pod: &Pod) -> Option<&Container> {
     let name = container_name(pod);
     pod.spec.as_ref()?.containers.iter().find(|container| container.name == name)
@@ -104,7 +105,8 @@ fn installer_state(status: &PodStatus) -> Option<&ContainerState> {
     status.init_container_statuses.iter().flatten().find(|container| container.name == INSTALLER)?.state.as_ref()
 }
 
-/// Whether a container of the pod was ever started. The kubelet gives a started container an id.
+/// Whether a container of the pod, except init containers, was ever started. The kubelet gives a started container an
+/// id.
 pub(super) fn has_begun(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let mut ids = status.container_statuses.iter().flatten().filter_map(|container| container.container_id.as_deref());
@@ -195,7 +197,7 @@ fn not_installed(status: &PodStatus) -> Option<String> {
     let terminated = installer_state(status)?.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
     let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
     let is_of_another_machine = why.contains("exec format error");
-    let hint = if is_of_another_machine { "; the agent's image is for another processor than this node's" } else { "" };
+    let hint = if is_of_another_machine { "; the agent's image does not fit this node's processor" } else { "" };
     Some(format!("{NOT_INSTALLED}{why}{hint}"))
 }
 
@@ -233,7 +235,7 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
         (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => {
             PodState::Terminated { exit: words, reason }
         }
-        // The disruption ended the container, so its exit code is not a result of exec.py.
+        // The disruption ended the container, so the container's exit code is not a result of exec.py.
         (Some(reason), _) => PodState::Disrupted { reason },
         (None, Some(ContainerStateTerminated { exit_code, .. })) if words.is_some() => {
             PodState::Terminated { exit: words, reason: format!("its agent ended with exit code {exit_code}") }
@@ -259,7 +261,7 @@ fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminat
             format!("its container {outcome} and left no report on exec.py ({why})")
         }
         ExitOutcome::Code(_) | ExitOutcome::NotStarted(_) => format!(
-            "its container ended with exit code {} before its agent ran exec.py ({why}); is it an image that client build made?",
+            "its container ended with exit code {} before its agent ran exec.py ({why}); was the pod's image made by client build?",
             terminated.exit_code
         ),
     }

@@ -16,7 +16,7 @@ fn installing(phase: &str, container: &Value) -> Pod {
 }
 
 #[test]
-fn the_reason_names_a_problem_of_the_container_that_copies_the_agent() {
+fn a_pods_reason_names_a_problem_of_the_container_that_copies_the_agent() {
     let waiting = |reason: &str| installing("Pending", &json!({ "waiting": { "reason": reason, "message": "no" } }));
     let reason =
         |reason: &str| format!("the agent cannot be copied into the pod: image \"muster-master:1\": {reason}: no");
@@ -34,7 +34,7 @@ fn the_reason_names_a_problem_of_the_container_that_copies_the_agent() {
     let message = "standard_init_linux.go:228: exec user process caused: exec format error\n";
     let failed = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": message } });
     let reason = "the agent cannot be copied into the pod: Error: standard_init_linux.go:228: exec user process caused: \
-                  exec format error; the agent's image is for another processor than this node's";
+                  exec format error; the agent's image does not fit this node's processor";
     let ended = PodState::Terminated { exit: None, reason: reason.to_owned() };
     assert_eq!(state(&installing("Failed", &failed), None), ended);
 }

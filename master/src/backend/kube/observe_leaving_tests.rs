@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 
 #[test]
-fn a_disrupted_pod_has_the_clusters_reason_and_no_exit_code() {
+fn an_evicted_or_preempted_or_deleted_pod_is_disrupted_and_has_a_reason_without_an_exit_code() {
     let ended = |reason: &str| PodState::Disrupted { reason: reason.to_owned() };
     let evicted =
         json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. " });
@@ -44,7 +44,7 @@ fn is_leaving(reason: &str) -> PodState {
 }
 
 #[test]
-fn a_pod_that_is_being_deleted_is_leaving() {
+fn a_pod_that_is_being_deleted_is_leaving_if_it_has_not_succeeded() {
     let mut running = with("Running", &json!({ "running": {} }));
     assert_eq!(state(&deleted(pod(&running)), None), is_leaving("its pod is being deleted"));
     running["conditions"] = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
@@ -55,7 +55,10 @@ fn a_pod_that_is_being_deleted_is_leaving() {
     let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
     assert_eq!(state(&deleted(pod(&lost)), None), is_leaving(why));
     let ended = deleted(terminated("Succeeded", 0, "Completed"));
-    assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "an ended pod stays terminated");
+    assert!(
+        matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }),
+        "a succeeded pod is not terminated"
+    );
 }
 
 #[test]

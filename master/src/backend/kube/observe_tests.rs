@@ -94,7 +94,7 @@ fn a_pod_that_is_being_created_is_pending_without_a_reason() {
 }
 
 #[test]
-fn a_pod_with_an_ip_is_running() {
+fn a_pod_with_a_valid_ip_is_running() {
     let creating = with("Pending", &json!({ "waiting": { "reason": "ContainerCreating" } }));
     assert_eq!(state(&pod(&creating), None), runs_at("10.244.0.7"));
     let running = with("Running", &json!({ "running": { "startedAt": "2026-11-21T12:00:00Z" } }));
@@ -146,13 +146,13 @@ fn a_back_off_keeps_the_cause_of_the_failed_pull() {
     let denied = "rpc error: code = Unknown desc = Error response from daemon: pull access denied for digits";
     let failed = state(&waiting("ErrImagePull", denied), None);
     let cause = format!("image \"registry.local/digits:1\": ErrImagePull: {denied}");
-    assert_eq!(failed, is_pending(Some(&cause)), "after the first failed pull, which may be temporary");
+    assert_eq!(failed, is_pending(Some(&cause)), "the state after the first failed pull");
     let back_off = waiting("ImagePullBackOff", "Back-off pulling image \"registry.local/digits:1\"");
     let given_up = state(&back_off, Some(&failed));
     assert_eq!(given_up, is_unusable(&cause));
-    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "after a second back-off");
+    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "the state after the second back-off");
     let alone = "ImagePullBackOff: Back-off pulling image \"registry.local/digits:1\"";
-    assert_eq!(state(&back_off, None), is_unusable(alone), "without a previous state, the cause is unknown");
+    assert_eq!(state(&back_off, None), is_unusable(alone), "the state of a pod without a previous state");
     assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_unusable(alone));
 }
 
@@ -169,7 +169,7 @@ fn the_exit_code_of_the_container_shows_how_exec_py_ended() {
         ("Failed", 137, "OOMKilled", ExitOutcome::OutOfMemory { limit: None }),
     ] {
         let PodState::Terminated { exit: Some(exit), .. } = state(&terminated(phase, code, reason), None) else {
-            panic!("not terminated, with exit code {code}")
+            panic!("a pod whose container ended with code {code} is not terminated")
         };
         assert_eq!((exit.generation, exit.exit.stopped), (None, false));
         let exit = exit.exit;
@@ -179,11 +179,11 @@ fn the_exit_code_of_the_container_shows_how_exec_py_ended() {
 }
 
 #[test]
-fn the_reason_of_a_killed_container_says_that_it_left_no_report() {
+fn the_reason_of_a_killed_container_says_that_the_container_left_no_report() {
     let said_of = |mut pod: Pod| {
         let resources = json!({ "limits": { "memory": "1536Mi" } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
-        let PodState::Terminated { reason, .. } = state(&pod, None) else { panic!("expected a terminated pod") };
+        let PodState::Terminated { reason, .. } = state(&pod, None) else { panic!("the pod is not terminated") };
         reason
     };
     assert_eq!(
@@ -233,13 +233,13 @@ fn if_the_image_has_no_agent_the_reason_asks_whether_client_build_made_the_image
         "failed to create containerd task: exec: \"/muster/agent\": stat /muster/agent: no such file or directory";
     let ended = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": message } });
     let PodState::Terminated { exit: Some(exit), reason } = state(&pod(&with("Failed", &ended)), None) else {
-        panic!("expected a terminated pod with an exit report")
+        panic!("the pod has no exit report")
     };
     assert_eq!(exit.exit.outcome, ExitOutcome::Code(128));
     assert_eq!(
         reason,
         format!(
-            "its container ended with exit code 128 before its agent ran exec.py (StartError: {message}); is it an image that client build made?"
+            "its container ended with exit code 128 before its agent ran exec.py (StartError: {message}); was the pod's image made by client build?"
         )
     );
 }
@@ -269,7 +269,7 @@ fn valid_last_words_are_used_and_other_messages_are_ignored() {
 }
 
 #[test]
-fn containers_beside_the_agent_are_ignored() {
+fn containers_beside_the_agents_container_are_ignored() {
     let beside = json!({ "name": "a-proxy", "image": "proxy:1", "imageID": "", "ready": true, "restartCount": 0,
         "state": { "terminated": { "exitCode": 7 } } });
     let mut status = with("Running", &json!({ "running": {} }));
@@ -281,7 +281,7 @@ fn containers_beside_the_agent_are_ignored() {
 }
 
 #[test]
-fn a_pod_whose_container_has_ended_is_running_until_its_phase_changes() {
+fn a_pod_without_a_template_is_running_until_its_phase_changes_even_if_its_container_has_ended() {
     // The kubelet reports the container first, and an eviction later together with the phase
     // (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
     assert_eq!(state(&terminated("Running", 137, "Error"), None), runs_at("10.244.0.7"));
@@ -297,13 +297,13 @@ fn the_annotations_of_a_pod_with_a_template_name_its_tensorflow_port_and_the_con
         pod
     };
     let running = named(&pod(&with("Running", &json!({ "running": {} }))));
-    let PodState::Running(addresses) = state(&running, None) else { panic!("expected a running pod") };
+    let PodState::Running(addresses) = state(&running, None) else { panic!("the pod is not running") };
     assert_eq!((addresses.tensorflow.port(), addresses.agent.port()), (2222, AGENT_PORT));
     let ended = state(&named(&terminated("Running", 137, "Error")), None);
     assert!(matches!(ended, PodState::Terminated { exit: Some(_), .. }), "{ended:?}");
     let mut other = named(&terminated("Running", 137, "Error"));
     other.metadata.annotations.as_mut().unwrap().insert(RUN_CONTAINER.to_owned(), "tensorflow".to_owned());
-    assert!(matches!(state(&other, None), PodState::Running(_)), "the named container has not ended");
+    assert!(matches!(state(&other, None), PodState::Running(_)), "the end of another container ended the pod");
 }
 
 #[test]

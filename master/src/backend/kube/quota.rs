@@ -1,5 +1,5 @@
-//! Checks whether a whole gang fits into its namespace's quotas. The API server checks each pod alone. Also suggests
-//! the options that a quota requires.
+//! Checks whether a whole gang fits into its namespace's quotas: the API server checks each pod alone. Suggests the
+//! options that a quota requires.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceQuota};
 use protocol::pod::thousandths;
@@ -8,8 +8,8 @@ use protocol::pod::thousandths;
 /// `ResourceMemory`).
 const PLAIN: [&str; 2] = ["cpu", "memory"];
 
-/// Why a gang cannot fit, even into an empty namespace. `gang` contains each kind of pod and the number of its pods.
-/// Skips quotas with a scope, which only the cluster can check.
+/// Why a gang cannot fit, even into an empty namespace. `gang` contains each kind of pod with the number of pods
+/// of this kind. Skips quotas with a scope, which only the cluster can check.
 pub(super) fn shortage(gang: &[(Pod, usize)], quotas: &[ResourceQuota]) -> Option<String> {
     let pods: usize = gang.iter().map(|(_, pods)| pods).sum();
     let unscoped = quotas.iter().filter_map(|quota| {
@@ -27,7 +27,7 @@ pub(super) fn shortage(gang: &[(Pod, usize)], quotas: &[ResourceQuota]) -> Optio
         let used: Vec<(&usize, u128, u128)> = used.collect::<Option<_>>()?;
         let all = used.iter().try_fold(0_u128, |sum, (_, each, pods)| sum.checked_add(each.checked_mul(*pods)?))?;
         let kind = |(pods, each, _): &(&usize, u128, u128)| {
-            format!("{pods} pods with {resource} of {}", shown(*each, resource))
+            format!("{pods} pods with {resource} of {} each", shown(*each, resource))
         };
         (all > thousandths(hard)?).then(|| {
             let kinds = used.iter().map(kind).collect::<Vec<_>>().join(" and ");
@@ -74,5 +74,5 @@ pub(super) fn missing_options(message: &str) -> String {
     let options = [("memory", "--memory 4Gi"), ("cpu", "--cpu 2")];
     let options: Vec<&str> =
         options.iter().filter(|(name, _)| missing.contains(name)).map(|(_, option)| *option).collect();
-    if options.is_empty() { String::new() } else { format!("; give the amount, as in {}", options.join(" ")) }
+    if options.is_empty() { String::new() } else { format!("; set the amount, for example with {}", options.join(" ")) }
 }

@@ -77,7 +77,8 @@ impl SeenPods {
         self.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
     }
 
-    /// Waits until the owner of the pod with this name is not `before`. `None` means that no pod has the name.
+    /// Waits until the owner of the pod with this name is not `before`. The owner is `None` if no pod of a job has the
+    /// name.
     pub(super) async fn owner_changed_from(&self, pod: &str, before: Option<&JobKey>) {
         let mut events = self.events.subscribe();
         while self.owner(pod).as_ref() == before {
@@ -153,7 +154,7 @@ pub(super) async fn follow(
                 let is_listed = matches!(event, Event::InitDone);
                 seen.take(event);
                 if is_listed && let Some(listed) = listed.take() {
-                    info!("all pods are known");
+                    info!("the watch has listed all pods");
                     // The receiver may have given up.
                     let _ = listed.send(());
                 }

@@ -13,7 +13,7 @@ fn worker(index: u32) -> ReplicaId {
     format!("worker-{index}").parse().unwrap()
 }
 
-/// The pod of a worker of the job with this uid. The pod is not scheduled, for this reason.
+/// The pod of a worker of the job with this uid. The pod is not scheduled, for the reason `waits_for`.
 fn pod(uid: &str, index: u32, waits_for: &str) -> Pod {
     let condition = json!({ "type": "PodScheduled", "status": "False", "message": waits_for });
     let mut pod = foreign(index);
@@ -75,7 +75,7 @@ fn a_pod_that_a_new_list_omits_is_removed() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("a", 1, "room"), pod("b", 2, "room")]);
     seen.take(Event::Init);
-    assert_eq!(table(&seen, "a").len(), 2, "no pod is removed before the list is complete");
+    assert_eq!(table(&seen, "a").len(), 2, "a pod was removed before the list was complete");
     seen.take(Event::InitApply(pod("a", 1, "a GPU")));
     seen.take(Event::InitDone);
     assert_eq!(table(&seen, "a"), [(worker(1), waits_for("a GPU"))]);
@@ -122,13 +122,13 @@ fn readers_of_a_table_are_notified_only_of_its_changes() {
     seen.take(Event::Apply(pod("a", 0, "room")));
     listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room")]);
     seen.take(Event::Delete(pod("b", 1, "room")));
-    assert!(!table.has_changed().unwrap(), "only another job's pods have changed");
+    assert!(!table.has_changed().unwrap(), "the reader was notified of changes of another job's pods");
     seen.take(Event::Apply(pod("a", 0, "a GPU")));
-    assert!(table.has_changed().unwrap(), "a pod of the job has changed");
+    assert!(table.has_changed().unwrap(), "the reader was not notified of a change of the job's pod");
 }
 
 #[test]
-fn tables_without_pods_and_readers_are_dropped() {
+fn a_table_without_pods_and_readers_is_dropped_when_a_newer_table_is_requested() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room")]);
     let read = seen.table(&job("c"));
@@ -137,7 +137,7 @@ fn tables_without_pods_and_readers_are_dropped() {
     drop(seen.table(&job("e")));
     let mut kept: Vec<String> = seen.lock().tables.keys().map(|key| key.uid.clone()).collect();
     kept.sort();
-    assert_eq!(kept, ["a", "c", "e"], "a has pods, c has a reader, and e is the newest");
+    assert_eq!(kept, ["a", "c", "e"], "expected the tables of a (with a pod), c (with a reader) and e (the newest)");
     drop(read);
 }
 
@@ -150,7 +150,7 @@ async fn a_waiter_wakes_when_the_owner_of_the_name_changes() {
     let waits = tokio::spawn(async move { other.owner_changed_from("digits-worker-0", Some(&before)).await });
     seen.take(Event::Apply(pod("b", 1, "room")));
     tokio::task::yield_now().await;
-    assert!(!waits.is_finished(), "the owner of the name has not changed");
+    assert!(!waits.is_finished(), "the waiter woke before the owner of the name changed");
     seen.take(Event::Delete(pod("a", 0, "room")));
     waits.await.unwrap();
 }

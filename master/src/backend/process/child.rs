@@ -154,7 +154,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
-    // The child may have ended already.
+    // This fails if the child has ended already.
     let _ = pid_of(&child).map(|pid| launcher.descriptors.give_back(pid));
     let lifeline = child.stdin.take();
     Ok(Started { child, lifeline, claim })
@@ -186,7 +186,8 @@ fn pid_of(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Ends an agent by closing its stdin: the agent then kills its processes. SIGKILL would orphan these processes.
+/// Ends an agent by closing its stdin: the agent then kills its processes. SIGKILL would orphan these processes, so
+/// only an agent that does not end in time gets SIGKILL.
 async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
     // An agent needs up to 10 s for processes that do not die at once.
     const LAST_CHANCE: Duration = Duration::from_secs(12);

@@ -77,7 +77,7 @@ impl ProcessBackend {
         let run_dirs = RunDirs::new(state_dir);
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
         for (job, replica) in run_dirs.list()? {
-            let reason = "the master that ran it ended, and so did its processes".to_owned();
+            let reason = "its processes ended with the master that had started them".to_owned();
             let ended = PodState::Disrupted { reason };
             jobs.entry(job).or_default().table.list(replica, ended);
         }
@@ -87,7 +87,7 @@ impl ProcessBackend {
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
-    /// Changes the pods of one job. Then removes the job if it has no pods and nobody watches the job.
+    /// Calls `change` with the pods of one job. Then removes the job from `jobs` if it has no pods and no watchers.
     fn with_job<T>(&self, job: &JobName, change: impl FnOnce(&mut JobPods) -> T) -> T {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let pods = jobs.entry(job.clone()).or_default();
@@ -104,7 +104,7 @@ impl ProcessBackend {
         };
         let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
         debug!(job = %pod.job.name, pod = %pod.name(), "pod ended");
-        // If the order to delete the pod comes later, `delete` finds an ended pod and removes it.
+        // If the order to delete the pod comes later, `delete` finds an ended pod and removes the pod.
         let stays = self.with_job(&pod.job.name, |pods| {
             let stays = *orders.borrow() != Order::Delete;
             if stays {

@@ -40,7 +40,7 @@ impl Ports {
     /// Claims the next free port.
     ///
     /// # Errors
-    /// Fails if every port of the range is in use, or if the machine refuses for another reason.
+    /// Fails if every port of the range is in use, or if a socket cannot be bound for another reason.
     pub(super) fn claim(&self) -> io::Result<Claim> {
         let mut last = io::Error::from(io::ErrorKind::AddrInUse);
         for _ in LOWEST..EPHEMERAL {
@@ -93,12 +93,12 @@ mod tests {
     #[test]
     fn only_a_server_with_so_reuseaddr_can_bind_a_claimed_port() {
         let ports = Ports::new(1);
-        let claim = ports.claim().expect("a free port");
+        let claim = ports.claim().expect("no port is free");
         let taken = bind(claim.port()).map(|claim| claim.port()).map_err(|error| error.kind());
         assert_eq!(taken, Err(io::ErrorKind::AddrInUse));
         // The standard library's listener sets SO_REUSEADDR, as gRPC's does.
-        let server = TcpListener::bind((Ipv4Addr::UNSPECIFIED, claim.port())).expect("a server may listen");
-        assert_eq!(server.local_addr().expect("bound").port(), claim.port());
+        let server = TcpListener::bind((Ipv4Addr::UNSPECIFIED, claim.port())).expect("cannot listen");
+        assert_eq!(server.local_addr().expect("the server has no address").port(), claim.port());
     }
 
     #[test]

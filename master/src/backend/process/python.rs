@@ -55,6 +55,7 @@ pub(super) async fn check_python() -> Result<(), Refusal> {
 }
 
 /// Parses the script with the Python that the agent will use. The choice of this Python may depend on the folder.
+/// Without a script, only checks that Python works.
 async fn parse(work_dir: &Path, script: Option<(&str, &[u8])>) -> Result<(), Refusal> {
     let input = syntax_input(script);
     let [python, python3] = PYTHONS;
@@ -84,7 +85,7 @@ async fn run(python: &str, work_dir: &Path, input: &[u8]) -> io::Result<Output> 
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut stdin = child.stdin.take().expect("stdin is a pipe");
     let write = async move {
-        // This fails if Python ends early. The exit status then says why.
+        // This fails if Python ends early. The exit status then shows why.
         let _ = stdin.write_all(input).await;
     };
     tokio::join!(write, child.wait_with_output()).1

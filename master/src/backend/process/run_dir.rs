@@ -23,7 +23,8 @@ impl RunDirs {
         fs::create_dir_all(self.path(job, replica))
     }
 
-    /// Creates an empty working directory for a pod whose job brings its code. Removes that of an earlier pod.
+    /// Creates an empty working directory for a pod whose job brings its code. Removes the working
+    /// directory of an earlier pod.
     pub(super) fn create_work_dir(&self, job: &JobName, replica: ReplicaId) -> io::Result<PathBuf> {
         let folder = self.path(job, replica).join("work");
         match fs::remove_dir_all(&folder) {

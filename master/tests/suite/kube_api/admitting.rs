@@ -54,11 +54,11 @@ async fn a_gang_that_does_not_fit_into_a_quota_is_refused_with_its_size_and_the_
         (json!({ "pods": "2" }), Some("3 pods do not fit into quota \"team\", which allows 2")),
         (
             json!({ "requests.memory": "5Gi" }),
-            Some("3 pods with requests.memory of 2048Mi do not fit into quota \"team\", which allows 5Gi in all"),
+            Some("3 pods with requests.memory of 2048Mi each do not fit into quota \"team\", which allows 5Gi in all"),
         ),
         (
             json!({ "limits.memory": "11Gi" }),
-            Some("3 pods with limits.memory of 4096Mi do not fit into quota \"team\", which allows 11Gi in all"),
+            Some("3 pods with limits.memory of 4096Mi each do not fit into quota \"team\", which allows 11Gi in all"),
         ),
         (json!({ "pods": "3", "memory": "6Gi", "limits.memory": "12Gi", "requests.nvidia.com/gpu": "0" }), None),
     ] {
@@ -92,10 +92,10 @@ async fn a_gang_is_accepted_even_if_a_quota_is_used_up_or_cannot_be_read() {
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_requires_amounts_is_reported_with_the_options_to_set() {
     for (message, hint) in [
-        ("failed quota: team: must specify limits.memory", "; give the amount, as in --memory 4Gi"),
+        ("failed quota: team: must specify limits.memory", "; set the amount, for example with --memory 4Gi"),
         (
             "failed quota: team: must specify limits.cpu for: agent; limits.memory for: agent",
-            "; give the amount, as in --memory 4Gi --cpu 2",
+            "; set the amount, for example with --memory 4Gi --cpu 2",
         ),
     ] {
         let server = ApiServer::new();
@@ -168,7 +168,7 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let pods = begin(&server).await.with_own_claims(["output".to_owned()].into());
     let secret = PodOptions { env_secrets: vec!["muster".parse().expect("not a name")], ..PodOptions::default() };
     let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
-    let belongs = "\"muster\" belongs to the master: use another Secret or account";
+    let belongs = "\"muster\" belongs to the master: use another Secret or service account";
     let claim = |volume: &str| {
         let volume = volume.parse().expect("not a volume");
         PodOptions { volumes: vec![volume], ..PodOptions::default() }

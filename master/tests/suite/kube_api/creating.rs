@@ -82,7 +82,7 @@ async fn a_foreign_pod_that_keeps_the_name_is_reported_after_a_minute() {
     let error = pods.create(wanted("new")).await.expect_err("the pod was created although its name is taken");
     assert_eq!(
         chain(&error),
-        "create pod \"digits-worker-0\": a pod with this name exists and belongs to something else: delete it, or give the job another name"
+        "create pod \"digits-worker-0\": another pod has this name: delete that pod, or give the job another name"
     );
     let took = began.elapsed();
     assert!((Duration::from_secs(55)..Duration::from_secs(70)).contains(&took), "{took:?}");

@@ -52,7 +52,7 @@ async fn a_missing_right_is_reported_in_the_words_of_the_api_and_not_retried() {
     let sentence = "networkpolicies.networking.k8s.io is forbidden: User \"muster\" cannot create resource";
     server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", sentence)));
     let error = pods.prepare(&job("new")).await.expect_err("not refused");
-    assert_eq!(chain(&error), format!("make the network policy of job \"digits\": {sentence}"));
+    assert_eq!(chain(&error), format!("create the network policy of job \"digits\": {sentence}"));
     assert_eq!(server.count(Kind::Create), 1);
 }
 

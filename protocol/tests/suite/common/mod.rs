@@ -6,20 +6,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Asserts that the message is written exactly as `json`, and that reading it gives the same message.
+/// Asserts that the message is written exactly as `json`, and that reading `json` gives the same message.
 #[track_caller]
 pub(crate) fn assert_golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, json: &Value) {
-    assert_eq!(&serde_json::to_value(message).expect("a message is JSON"), json, "the JSON of the message");
-    assert_eq!(message, &read::<T>(json).expect("the JSON can be read back"), "the message read from the JSON");
+    assert_eq!(&serde_json::to_value(message).expect("not JSON"), json, "the message is written otherwise");
+    assert_eq!(message, &read::<T>(json).expect("not a message"), "another message is read");
 }
 
 /// Asserts that reading the message ignores an unknown field, which a newer program may send.
 #[track_caller]
 pub(crate) fn assert_tolerates_new_fields<T: DeserializeOwned + PartialEq + Debug>(json: &Value) {
     let mut newer = json.clone();
-    newer.as_object_mut().expect("a message is a JSON object").insert("from_the_future".into(), Value::from(1));
-    let read_newer: T = read(&newer).expect("an unknown field is ignored");
-    assert_eq!(read_newer, read(json).expect("the message without the field"));
+    newer.as_object_mut().expect("the message is not a JSON object").insert("from_the_future".into(), Value::from(1));
+    let read_newer: T = read(&newer).expect("an unknown field is refused");
+    assert_eq!(read_newer, read(json).expect("the message could not be read"));
 }
 
 /// Reads a message from JSON text, as programs do.

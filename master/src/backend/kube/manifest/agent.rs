@@ -13,7 +13,7 @@ use crate::backend::PodSpec;
 
 /// The name of the container that copies the agent.
 pub(in crate::backend::kube) const INSTALLER: &str = "install-agent";
-/// The agent in the images of the master and of the agent (images/).
+/// The path of the agent in the master's image and in the agent's image (see images/).
 const AGENT_IN_IMAGE: &str = "/muster/agent";
 /// The path to which the agent is copied.
 const AGENT: &str = "/muster/bin/agent";
@@ -22,10 +22,10 @@ const WORK_DIR: &str = "/muster/work";
 const WORK: &str = "muster-work";
 const HOME: &str = "/muster/home";
 const TMP: &str = "/tmp";
-/// The empty folders: the path where each folder is mounted, and the name of its volume.
+/// Empty folders of the pod: for each folder its mount path, and the name of its volume.
 const FOLDERS: [(&str, &str); 4] =
     [("/muster/bin", "muster-bin"), (WORK_DIR, WORK), (HOME, "muster-home"), (TMP, "muster-tmp")];
-/// The default user and group of the processes. The master's image uses them too.
+/// The default user and group of the pod's processes. The master's image uses the same numbers.
 const USER: i64 = 65532;
 /// The name of [`USER`]. Most images define no name for this user, and Python's `getpass.getuser` fails without a name.
 const USER_NAME: &str = "muster";
@@ -66,9 +66,9 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
     pod
 }
 
-/// The container that copies the agent. It has the same resources as the job's container, because a quota may require
-/// resources of each container. The pod's total does not grow: the scheduler uses the maximum of the two, not their
-/// sum.
+/// The container that copies the agent. It has the resources of the job's container except for devices, because a quota
+/// may require resources of each container. The pod's total does not grow: the scheduler does not add the resources of
+/// the two containers, but uses the maximum.
 fn installer(container: &Container, agent: &ImageRef) -> Container {
     Container {
         name: INSTALLER.to_owned(),
@@ -77,8 +77,8 @@ fn installer(container: &Container, agent: &ImageRef) -> Container {
         command: Some([AGENT_IN_IMAGE, "--install", AGENT].map(str::to_owned).to_vec()),
         resources: without_devices(container.resources.clone()),
         security_context: Some(restricted()),
-        // The container's output explains why the container failed. It includes the runtime's message if the container
-        // could not be started.
+        // The container's output explains why the container failed. If the container could not be started, the output
+        // includes the runtime's message.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(vec![empty(FOLDERS[0].0, FOLDERS[0].1).1]),
         ..Container::default()

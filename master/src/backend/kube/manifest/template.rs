@@ -59,14 +59,15 @@ fn restrict(spec: Option<&mut PodSpec>) {
     }
 }
 
-/// Gives the container in Muster's pod the name of the template's container. Adds the annotations that `observe` reads.
+/// Gives the container in Muster's pod the name of the script's container in the template. Adds the annotations that
+/// `observe` reads.
 fn named(own: Pod, template: &Template) -> Pod {
     let mut own = own;
     let annotations = [(RUN_CONTAINER, template.container.clone()), (TF_PORT, template.tf_port.to_string())];
     own.metadata.annotations =
         Some(annotations.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>());
     for container in own.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
-        debug_assert_eq!(container.name, CONTAINER, "Muster's own pod has one container");
+        debug_assert_eq!(container.name, CONTAINER, "Muster's own pod has an unexpected container");
         container.name.clone_from(&template.container);
     }
     own
