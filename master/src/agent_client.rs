@@ -34,11 +34,11 @@ use crate::agent_token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time of [`AgentClient::find`] and of [`AgentClient::reach`]. Both together take less time than an agent waits
-/// for the answer to its join message.
+/// Maximum time of [`AgentClient::find`] and of [`AgentClient::reach`]. Both together take less time than an agent
+/// waits for the answer to its join message.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes of an answer, except output. A list of 20,000 missing blobs fits. Without a limit, another program at an
-/// agent's address could fill the master's memory.
+/// Maximum bytes of an answer, except output. A list of 20,000 missing blobs fits. Without a limit, another program at
+/// an agent's address could fill the master's memory.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
 /// nothing for hours, so silence alone does not show that the connection is broken.
@@ -169,7 +169,8 @@ impl AgentClient {
 
     async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
         match self.call(request, limit).await {
-            // An agent of the prototype answers in one of two ways: 404 or 405 for unknown routes, or `OK` for all routes.
+            // An agent of the prototype answers in one of two ways: 404 or 405 for unknown routes, or `OK` for all
+            // routes.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),

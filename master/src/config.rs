@@ -36,7 +36,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 
-    /// Namespace for jobs and pods, with --backend kubernetes [default: the namespace of this pod, or of the kubeconfig]
+    /// Namespace for jobs and pods, with --backend kubernetes [default: the namespace of this pod, or of the
+    /// kubeconfig]
     #[arg(long, env = "MUSTER_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
 
@@ -164,7 +165,8 @@ impl Config {
         }
         let from = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state_home = from("XDG_STATE_HOME").or_else(|| from("HOME").map(|home| home.join(".local/state")));
-        let state_home = state_home.context("neither XDG_STATE_HOME nor HOME is an absolute path: name a folder for the state with --state-dir")?;
+        let state_home = state_home
+            .context("no folder for the state, because HOME is not an absolute path: name one with --state-dir")?;
         Ok(state_home.join("muster"))
     }
 
@@ -194,7 +196,8 @@ impl Config {
         }
     }
 
-    /// Who may send requests. An address beyond loopback requires a token, or the flag that allows requests without one.
+    /// Who may send requests. An address beyond loopback requires a token, or the flag that allows requests without
+    /// one.
     ///
     /// # Errors
     /// Fails if the token file cannot be read or has no valid token, or if a required token is missing.

@@ -20,8 +20,8 @@ pub struct Descriptors {
 /// The job needs more descriptors than this process may open.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the job has {replicas} replicas, but this master can run at most {fit}: each replica needs {PER_POD} open files, and \
-     the master's limit is {most}; ask for fewer replicas, or raise the limit (ulimit -Hn) and restart the master"
+    "the job has {replicas} replicas, but this master can run at most {fit}: each replica needs {PER_POD} open files, \
+     and the master's limit is {most}; ask for fewer replicas, or raise the limit (ulimit -Hn) and restart the master"
 )]
 pub struct TooMany {
     replicas: u64,

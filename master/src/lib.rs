@@ -149,8 +149,8 @@ struct World {
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
-    /// The folder for output. Each store has its own folder, because a master removes the output of jobs that are not in
-    /// its store.
+    /// The folder for output. Each store has its own folder, because a master removes the output of jobs that are not
+    /// in its store.
     logs: PathBuf,
     /// The folder for code that jobs bring. Each store has its own folder, for the same reason.
     code: PathBuf,

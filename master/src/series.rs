@@ -142,9 +142,15 @@ mod tests {
         for step in 0..5000 {
             series.note(worker(0), &status(step), UnixMillis(step));
             let kept = steps(&series, None, None);
-            assert!(kept.len() <= REPLICA_POINTS_MAX + 1 && kept.last() == Some(&step), "too many, or no newest: {kept:?}");
+            assert!(
+                kept.len() <= REPLICA_POINTS_MAX + 1 && kept.last() == Some(&step),
+                "too many, or no newest: {kept:?}"
+            );
             let is_even = kept.windows(3).all(|three| three[2] == step || three[2] - three[1] == three[1] - three[0]);
-            assert!(is_even && kept[0] == 0 && (step < 256 || kept.len() >= REPLICA_POINTS_MAX / 2), "uneven or too few: {kept:?}");
+            assert!(
+                is_even && kept[0] == 0 && (step < 256 || kept.len() >= REPLICA_POINTS_MAX / 2),
+                "uneven or too few: {kept:?}"
+            );
         }
     }
 

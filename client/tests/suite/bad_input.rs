@@ -36,7 +36,7 @@ fn bad_numbers_are_refused_with_their_flag() {
         (&["--worker-num", "2:8:1"], "--worker-num: invalid number of workers \"2:8:1\""),
         (&["--worker-num", "two:8"], "--worker-num: invalid number of replicas \"two\""),
         (&["--worker-num", "2:4294967296"], "invalid number of replicas \"4294967296\": the maximum is 5457"),
-        (&["--ps-num", "1"], "ps-num 1 does not go with AllReduce"),
+        (&["--ps-num", "1"], "ps-num is 1, but AllReduce has no parameter servers"),
         (&["--strategy", "ps", "--ps-num", "0"], "ps-num is 0"),
         (&["--chief-num", "2"], "chief-num 2 is not allowed"),
         (&["--evaluator-num", "2"], "evaluator-num 2 is not allowed"),

@@ -55,7 +55,8 @@ impl AgentClient {
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 
-    /// `GET /status` of an agent with a lease. The agent answers when its status changes, or after `wait`, which may be 0.
+    /// `GET /status` of an agent with a lease. The agent answers when its status changes, or after `wait`, which may be
+    /// 0.
     ///
     /// # Errors
     /// [`AgentError`].

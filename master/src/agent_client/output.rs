@@ -27,8 +27,8 @@ pub struct LogStream<S> {
 pub enum LogPiece {
     /// The next bytes.
     Bytes(Bytes),
-    /// The run has ended, and all of its output was sent. The value is the run's generation, if the agent sent it. Agents
-    /// of earlier versions never report the end of a run in this way.
+    /// The run has ended, and all of its output was sent. The value is the run's generation, if the agent sent it.
+    /// Agents of earlier versions never report the end of a run in this way.
     RunEnded(Option<Generation>),
 }
 

@@ -41,7 +41,8 @@ pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     path = routes::AGENT_PROGRAM,
     responses(
         (status = 200, description = "The program", body = inline(Octets), content_type = "application/octet-stream"),
-        (status = 404, description = "This master has no agent program", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "This master has no agent program",
+            body = Problem, content_type = "application/problem+json"),
         NotLetIn,
     ),
 )]

@@ -47,7 +47,8 @@ static TURNS: Semaphore = Semaphore::const_new(UPLOADS_AT_ONCE);
     request_body(content = Manifest, description = "At most 8 MiB, within 10 seconds"),
     responses(
         (status = 200, description = "The master has the manifest, but not these blobs", body = MissingBlobs),
-        (status = 422, description = "The manifest is invalid, or the id in the path is not the manifest's", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The manifest is invalid, or the id in the path is not the manifest's",
+            body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
@@ -77,8 +78,9 @@ pub(super) async fn put_manifest(
     responses(
         (status = 200, description = "The master has these blobs", body = MissingBlobs),
         (status = 404, description = "The master does not have the manifest", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The id or the stream is invalid, for example because a blob does not match its SHA-256", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 422, description = "The id or the stream is invalid, for example because a blob does not match its \
+            SHA-256",
+            body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
@@ -151,7 +153,8 @@ async fn answered(
 }
 
 fn too_slow() -> ApiError {
-    let detail = "the blobs arrived too slowly: send all within 5 minutes, at least 16 KiB per second, and never pause 10 s";
+    let detail =
+        "the blobs arrived too slowly: send all within 5 minutes, at least 16 KiB per second, and never pause 10 s";
     ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
 }
 

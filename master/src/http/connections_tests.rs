@@ -62,7 +62,9 @@ fn request(path: &str) -> String {
 async fn read(stream: &mut TcpStream) -> String {
     let mut answer = vec![];
     // The result may be an error: if the server closes a connection that has unread bytes, the connection is reset.
-    let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await.expect("the server did not close the connection within 60 s");
+    let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut answer))
+        .await
+        .expect("the server did not close the connection within 60 s");
     String::from_utf8(answer).unwrap()
 }
 

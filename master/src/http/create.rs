@@ -52,8 +52,8 @@ struct CreateQuery {
     allow_root: Option<bool>,
 }
 
-/// Submits a job by query parameters, as the first prototype's client does. The answer comes when the job is on record, before the job has
-/// started. Each parameter may occur once, under one of its names. Unknown parameters are refused.
+/// Submits a job by query parameters, as the first prototype's client does. The answer comes when the job is on record,
+/// before the job has started. Each parameter may occur once, under one of its names. Unknown parameters are refused.
 #[utoipa::path(
     get,
     path = routes::CREATE,
@@ -62,7 +62,8 @@ struct CreateQuery {
         (status = 200, description = "The job is on record, now or from an earlier submit", body = JobView),
         (status = 400, description = "A parameter is missing, unknown or wrong, or the job cannot run here",
             body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Another job has this name, or the record of this name cannot be read", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another job has this name, or the record of this name cannot be read",
+            body = Problem, content_type = "application/problem+json"),
         NotLetIn,
         Down,
     ),

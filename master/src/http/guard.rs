@@ -1,6 +1,6 @@
-//! Decides who may send requests: callers with the token. A master without a token accepts all programs of this machine,
-//! or all programs that reach its port, but no browsers. A web page can make a browser send requests to loopback, and
-//! one GET can submit a job.
+//! Decides who may send requests: callers with the token. A master without a token accepts all programs of this
+//! machine, or all programs that reach its port, but no browsers. A web page can make a browser send requests to
+//! loopback, and one GET can submit a job.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

@@ -47,7 +47,9 @@ pub(super) struct Poll {
     responses(
         (status = 201, description = "The job is on record", body = JobView),
         (status = 200, description = "This job was already on record", body = JobView),
-        (status = 409, description = "Another job has this name, the record of this name cannot be read, or the job's code is missing", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another job has this name, the record of this name cannot be read, or the job's code \
+            is missing",
+            body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
@@ -135,11 +137,11 @@ pub(super) async fn show(
     request_body(content = JobPatch, description = "At most 4 MiB, within 10 seconds"),
     responses(
         (status = 200, description = "The job. Its number of workers and its code are the new ones; its state may still be the old one", body = JobView),
-        (status = 409, description = "The job has ended, is not elastic, or cannot receive new code. Or the new code is missing, an agent \
-            did not accept it, or the record cannot be read",
+        (status = 409, description = "The job has ended, is not elastic, or cannot receive new code. Or the new code \
+            is missing, an agent did not accept it, or the record cannot be read",
             body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The body is not a valid change, the new code lacks the script, or the back end or the \
-            store refuses the changed job", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The body is not a valid change, the new code lacks the script, or the back end \
+            or the store refuses the changed job", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
         NoSuchJob,

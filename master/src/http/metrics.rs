@@ -71,7 +71,7 @@ impl Metrics {
         registry.register("jobs", "Jobs on record, by state", jobs.clone());
         registry.register("tasks", "Running tasks of this master's runtime", tasks.clone());
         registry.register("http_requests", "Requests answered, by route and status", requests.clone());
-        registry.register("http_handler_panics", "Panics of request handlers; each panic is a bug", handler_panics.clone());
+        registry.register("http_handler_panics", "Panicked handlers; each panic is a bug", handler_panics.clone());
         registry.register("http_connections_open", "Connections that are open", connections_open.clone());
         let help = "Connections refused because every open connection had a request that was being answered";
         registry.register("http_connections_refused", help, connections_refused.clone());

@@ -199,8 +199,8 @@ impl ReplicaLog {
         self.advance(|progress| Progress { is_complete: true, ..progress });
     }
 
-    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. If `offset` is after the end, a gap is
-    /// kept there, even if `bytes` is empty.
+    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. If `offset` is after the end, a gap
+    /// is kept there, even if `bytes` is empty.
     ///
     /// # Errors
     /// Fails if the file cannot be written.

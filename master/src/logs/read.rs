@@ -129,8 +129,8 @@ impl Splitter {
         lines
     }
 
-    /// The lines for a gap before this chunk: the unfinished line before the gap, and a remark on the gap. Empty if there
-    /// is no gap.
+    /// The lines for a gap before this chunk: the unfinished line before the gap, and a remark on the gap. Empty if
+    /// there is no gap.
     fn gap_before(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let dropped = chunk.offset.saturating_sub(self.offset + self.pending.len() as u64);
         if dropped == 0 {

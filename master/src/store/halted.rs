@@ -27,8 +27,8 @@ impl Halted {
 }
 
 impl JobRecord {
-    /// The failed start after which the job waits for new code. `None` if the job has never waited, a user has pushed new
-    /// code since, or the job has ended.
+    /// The failed start after which the job waits for new code. `None` if the job has never waited, a user has pushed
+    /// new code since, or the job has ended.
     pub fn waits_after(&self) -> Option<&Halted> {
         self.halted.as_ref().filter(|halted| halted.pushes >= self.pushes && self.ended.is_none())
     }

@@ -155,8 +155,8 @@ pub trait JobStore: Send + Sync {
     /// other errors of [`Self::create`] and [`Self::get`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
-    /// Removes the record of the job with this uid. Succeeds without a change if no record has this name, or if the record
-    /// belongs to another job by now.
+    /// Removes the record of the job with this uid. Succeeds without a change if no record has this name, or if the
+    /// record belongs to another job by now.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].

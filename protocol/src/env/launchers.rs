@@ -1,5 +1,5 @@
-//! Variables that scripts for other launchers read. The rendezvous writes each variable for each start, unless the job
-//! itself sets it.
+//! Variables that scripts for other launchers read. For each start, the rendezvous writes the variables that the job
+//! does not set itself. Replicas that do not train get only PS_HOSTS and WORKER_HOSTS.
 
 /// Defines a constant for each name, and the list of all names.
 macro_rules! names {

@@ -147,7 +147,7 @@ fn a_value_is_refused_exactly_when_linux_would_refuse_it() {
     let error = name.check_value(&format!("{longest}x")).expect_err("one byte too long");
     assert_eq!(error.to_string(), "AB would be 131073 bytes long; Linux passes at most 131072 to a program");
     let error = name.check_value("a\0b").expect_err("NUL");
-    assert_eq!(error.to_string(), "the value of AB holds a NUL byte");
+    assert_eq!(error.to_string(), "the value of AB contains a NUL byte");
 }
 
 proptest! {

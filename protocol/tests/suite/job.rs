@@ -238,7 +238,7 @@ fn counts_that_tensorflow_does_not_accept_are_refused() {
     assert_refused(
         JobRequest { ps_num: Some(1), ..all_reduce.clone() },
         ErrorCode::BadPsNum,
-        "ps-num 1 does not go with AllReduce: leave it out, or use --strategy ParameterServer",
+        "ps-num is 1, but AllReduce has no parameter servers: leave out ps-num, or use --strategy ParameterServer",
     );
     assert_refused(
         JobRequest { ps_num: Some(0), ..ps.clone() },
@@ -268,7 +268,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { env: variable("A", "x\0y"), ..all_reduce.clone() },
         ErrorCode::BadEnv,
-        "the value of A holds a NUL byte",
+        "the value of A contains a NUL byte",
     );
     assert_refused(
         JobRequest { env: variable("A", &"x".repeat(131_072)), ..all_reduce.clone() },
@@ -278,7 +278,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { args: vec!["fine".into(), "a\0b".into()], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "argument 2 for the script holds a NUL byte",
+        "argument 2 contains a NUL byte",
     );
     assert_refused(
         JobRequest { args: vec!["x".repeat(131_072)], ..all_reduce.clone() },
@@ -308,7 +308,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { work_dir: Some(PathBuf::from("/digits")), code: Some(code()), ..all_reduce },
         ErrorCode::BadCode,
-        "code and work_dir do not go together: both say where the script is",
+        "code and work_dir cannot be combined: the script comes from only one of them",
     );
 }
 
