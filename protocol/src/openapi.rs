@@ -42,19 +42,19 @@ macro_rules! relative_path {
 strings! {
     JobName: "A job's name: a DNS label of at most 55 characters", "^[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?$", "digits";
     ReplicaId: "A replica: ROLE-INDEX", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
-    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH is the number of masters that have held the job. SEQUENCE is the \
-        number of the start under the newest of them",
+    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH is the number of masters that have held the job. \
+        SEQUENCE is the number of the start under the newest of these masters",
         "^(0|[1-9][0-9]{0,9})\\.(0|[1-9][0-9]{0,9})$", "1.1";
     EnvName: "Name of an environment variable", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
     ModuleName: "Name of a Python module, at most 128 characters",
         "^[A-Za-z_][A-Za-z0-9_]{0,127}(\\.[A-Za-z_][A-Za-z0-9_]*)*$", "tensorflow.keras";
-    CodeId: "Id of a job's code: the SHA-256 of a text with a line `SHA256 SIZE MODE PATH` for each file, in the order of \
-        the paths. MODE is x for an executable file, otherwise -",
+    CodeId: "Id of a job's code: the SHA-256 of a text with a line `SHA256 SIZE MODE PATH` for each file, in the order \
+        of the paths. MODE is x for an executable file, otherwise -",
         "^[0-9a-f]{64}$", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     Sha256: "SHA-256 of a file's content", "^[0-9a-f]{64}$",
         "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-    CodePath: "Relative path with / between its parts, at most 1,024 bytes. No part is empty, . or .., and the first part is \
-        not .muster",
+    CodePath: "Relative path with / between its parts, at most 1,024 bytes. No part is empty, . or .., and the first \
+        part is not .muster",
         relative_path!(), "src/train.py";
     ScriptPath: "Relative path of the script, with the rules of a CodePath. It does not begin with -",
         relative_path!(), "train.py";

@@ -47,8 +47,8 @@ pub(super) struct Poll {
     responses(
         (status = 201, description = "The job is on record", body = JobView),
         (status = 200, description = "This job was already on record", body = JobView),
-        (status = 409, description = "Another job has this name, the record of this name cannot be read, or the job's code \
-            is missing",
+        (status = 409, description = "Another job has this name, the record of this name cannot be read, or the \
+            job's code is missing",
             body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
         BadBody,
