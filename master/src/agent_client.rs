@@ -64,7 +64,7 @@ pub struct Poll {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// No complete answer: the agent has not started yet, has ended, or is cut off. The same call may succeed later.
-    #[error("reach the agent at {agent}")]
+    #[error("could not reach the agent at {agent}")]
     Unreachable {
         /// The agent's address.
         agent: SocketAddr,
@@ -72,7 +72,7 @@ pub enum AgentError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The agent answered with an error. The same call would fail again.
+    /// The agent answered with another error than those below.
     #[error("{detail}")]
     Refused {
         /// The HTTP status.

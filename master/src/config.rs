@@ -73,7 +73,7 @@ pub struct Config {
     #[arg(long)]
     pub serve_without_auth_anyone_can_run_code: bool,
 
-    /// Stop all pods, clear the state directory and exit when stdin ends; for a client that runs a master for one job
+    /// When stdin ends, stop all pods, clear the state directory and exit; for a client that runs a master for one job
     #[arg(long, hide = true)]
     pub supervised: bool,
 }

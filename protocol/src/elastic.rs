@@ -156,7 +156,7 @@ pub enum ChangeCause {
     Resumed,
     /// A user has pushed new code.
     Pushed,
-    /// A master took the job over during a start.
+    /// A master has taken the job over. This is the first start under this master.
     TakenOver,
 }
 

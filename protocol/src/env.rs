@@ -38,8 +38,8 @@ pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
 pub const MUSTER_FD: &str = "MUSTER_FD";
 /// Written by the rendezvous unless the job sets it, read by Python: unbuffered output, so a killed run loses no line.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
-/// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC
-/// (TensorFlow's ParameterServer guide sets it in every server).
+/// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC: `use_caller`, as
+/// TensorFlow's ParameterServer guide recommends for every server.
 pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 
 /// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of the connection cache.

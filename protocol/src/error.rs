@@ -39,11 +39,11 @@ pub enum ErrorCode {
     BadTfJob,
     /// The run policy contradicts itself or the job.
     BadRunPolicy,
-    /// The working directory is missing, has no script that Python can parse, or this back end does not use it.
+    /// The working directory is missing, has no script that Python can parse, or is not used by this back end.
     BadWorkDir,
     /// The code is not valid: its id, its manifest or the content of a file. Or this job cannot bring code.
     BadCode,
-    /// The master does not have the code that the job brings. Send it, then submit again.
+    /// The master does not have the code that the job brings. Send the code, then repeat the request.
     CodeMissing,
     /// The host of the master, or of an agent, has no working Python.
     NoPython,
@@ -65,7 +65,8 @@ pub enum ErrorCode {
     Forbidden,
     /// The current state does not allow this request.
     Conflict,
-    /// The job cannot be changed because it has ended, or its number of workers because it is not elastic.
+    /// The job has ended, so it cannot be changed. Or the number of workers cannot change, because the job is not
+    /// elastic.
     CannotScale,
     /// The job cannot receive new code: it did not bring its code, or it has ended.
     CannotPush,

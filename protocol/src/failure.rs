@@ -19,7 +19,7 @@ pub enum Failure {
         /// How its exec.py ended.
         exit: ExitReport,
     },
-    /// A pod could not start, ended or disappeared.
+    /// A pod ended or disappeared, or never started.
     ReplicaLost {
         /// The replica that lost its pod.
         replica: ReplicaId,

@@ -29,10 +29,11 @@ pub struct JoinRequest {
     /// job's, the agent is refused. Absent: the agent only joins an existing job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
-    /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: any, or the default for a new job.
+    /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: the lease of the existing job, or
+    /// the default for a new job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
-    /// The job's maximum number of restarts. Absent: any, or the default for a new job.
+    /// The job's maximum number of restarts. Absent: that of the existing job, or the default for a new job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<u32>,
     /// The uid of the job, from the master's last answer. Absent in the agent's first message.

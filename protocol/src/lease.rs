@@ -27,7 +27,7 @@ impl ClockMillis {
 /// Maximum time that a master allows for the end of a killed process.
 const LONGEST_END: Duration = Duration::from_millis(500);
 
-/// The length of a lease, from which all other times of this file follow.
+/// The length of a lease, which determines the other times of the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease(Duration);
 

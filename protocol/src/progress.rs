@@ -13,7 +13,7 @@ pub const VALUES_MAX: usize = 8;
 pub const VALUE_NAME_BYTES: usize = 64;
 
 /// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals of this `split`. They
-/// do not include the first step of the split, and steps with a short last batch of an epoch. Only reports of one start
+/// include neither the first step of the split nor steps with a short last batch of an epoch. Only reports of one start
 /// with an equal `split` can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -24,7 +24,7 @@ pub const AGENT_STATUS: &str = "/status";
 pub const AGENT_LOGS: &str = "/logs";
 /// Agent: starts a warm interpreter, which imports modules before the first run. See [`crate::warm::WarmRequest`].
 pub const AGENT_WARM: &str = "/warm";
-/// Agent: with the id of code appended, receives the [`crate::code::Manifest`] of this code. Answers with the
+/// Agent: with the id of code appended, receives the [`crate::code::Manifest`] of this code. Answers with
 /// [`crate::code::MissingBlobs`].
 pub const AGENT_CODE: &str = "/code/";
 /// Agent: appended to [`AGENT_CODE`] and the id of code, receives blobs of this code, see [`crate::code::BlobReader`].

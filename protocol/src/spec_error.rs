@@ -17,7 +17,7 @@ pub enum SpecError {
     #[error("strategy \"{0}\" is unknown: use AllReduce or ParameterServer")]
     Strategy(String),
     /// The job's name leaves no room for the names of its pods.
-    #[error("task name \"{name}\" is too long: its pod {pod} would have more than {LABEL_MAX} characters")]
+    #[error("task name \"{name}\" is too long: the pod name {pod} has more than {LABEL_MAX} characters")]
     LongName {
         /// The job's name.
         name: JobName,
@@ -25,7 +25,7 @@ pub enum SpecError {
         pod: PodName,
     },
     /// The job has no workers.
-    #[error("worker-num is 0: a job needs at least one worker")]
+    #[error("worker-num is 0: use at least 1")]
     NoWorkers,
     /// The minimum of workers is above the maximum.
     #[error("the minimum of workers, {min}, is above the maximum, {max}")]
@@ -36,7 +36,7 @@ pub enum SpecError {
         max: u32,
     },
     /// The job is not elastic, so its number of workers cannot change.
-    #[error("the job is not elastic, so its number of workers cannot change: submit it with --worker-num MIN:MAX")]
+    #[error("the job is not elastic, so its number of workers cannot change: submit the job with --worker-num MIN:MAX")]
     NotElastic,
     /// The workers make TF_CONFIG too long for an environment variable.
     #[error(

@@ -40,11 +40,11 @@ pub struct TfJobRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Entrypoint {
-    /// ENTRYPOINT.
+    /// The image's ENTRYPOINT.
     pub command: Vec<String>,
-    /// CMD.
+    /// The image's CMD.
     pub args: Vec<String>,
-    /// USER, empty if the image names no user.
+    /// The image's USER, empty if the image names no user.
     pub user: String,
 }
 

@@ -24,7 +24,8 @@ pub enum JobState {
     Starting,
     /// exec.py has been started in every replica.
     Running,
-    /// A run has ended or failed, or a user has changed the job. The master stops the replicas that still run.
+    /// A run has ended, or must end, for example because a user has cancelled the job. The master stops the replicas
+    /// that still run.
     Stopping,
     /// The master prepares a restart: it replaces lost pods and waits for the backoff.
     Restarting,

@@ -66,8 +66,8 @@ pub(super) async fn put_manifest(
 }
 
 /// Receives blobs of a job's code: for each blob, the 32 bytes of its SHA-256 and then its content. The blobs may come
-/// in any order, each at most once. After an error, the master keeps none of them. Answers with the blobs that are
-/// still missing.
+/// in any order, each at most once. After an error, the master keeps no blob of this request. Answers with the
+/// blobs that are still missing.
 #[utoipa::path(
     put,
     path = routes::CODE_BLOBS,
@@ -76,7 +76,7 @@ pub(super) async fn put_manifest(
         description = "The blobs, within 5 minutes, without a pause of more than 10 seconds, and after 10 seconds with an \
             average of at least 16 KiB per second"),
     responses(
-        (status = 200, description = "The master has these blobs", body = MissingBlobs),
+        (status = 200, description = "The blobs were stored; these are still missing", body = MissingBlobs),
         (status = 404, description = "The master does not have the manifest", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The id or the stream is invalid, for example because a blob does not match its \
             SHA-256",

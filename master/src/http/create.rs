@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::jobs::accept;
 use super::openapi::{Down, NotLetIn};
 
-/// The names of each parameter: those of the first prototype first, then those of Muster.
+/// The names of each parameter. If the first prototype and Muster use different names, the prototype's name is first.
 const STRATEGY: [&str; 1] = ["strategy"];
 const WORKERS: [&str; 2] = ["n_worker", "worker_num"];
 const SERVERS: [&str; 2] = ["n_ps", "ps_num"];
@@ -40,7 +40,7 @@ struct CreateQuery {
     /// Number of workers, 2 by default. Alternative name: `worker_num`.
     #[param(minimum = 1, maximum = 5457)]
     n_worker: Option<u32>,
-    /// Number of parameter servers. Alternative name: `ps_num`.
+    /// Number of parameter servers; default 1 with ParameterServer, else 0. Alternative name: `ps_num`.
     #[param(minimum = 0, maximum = 5457)]
     n_ps: Option<u32>,
     /// Number of chiefs, 0 by default.

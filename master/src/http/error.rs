@@ -116,7 +116,7 @@ impl From<CodeError> for ApiError {
 }
 
 pub(super) async fn unknown_route() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "no such path")
+    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "no route has this path")
 }
 
 pub(super) async fn method_not_allowed() -> ApiError {

@@ -128,15 +128,16 @@ pub(super) async fn show(
     Ok(Json(view))
 }
 
-/// Changes how many workers an elastic job may have, suspends or resumes a job, or gives it new code. The change takes
-/// effect after the answer.
+/// Changes how many workers an elastic job may have, suspends or resumes a job, or gives a job new code. The change
+/// takes effect after the answer.
 #[utoipa::path(
     patch,
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job")),
     request_body(content = JobPatch, description = "At most 4 MiB, within 10 seconds"),
     responses(
-        (status = 200, description = "The job. Its number of workers and its code are the new ones; its state may still be the old one", body = JobView),
+        (status = 200, description = "The job with its new number of workers and its new code. Its state may still be \
+            the old state", body = JobView),
         (status = 409, description = "The job has ended, is not elastic, or cannot receive new code. Or the new code \
             is missing, an agent did not accept it, or the record cannot be read",
             body = Problem, content_type = "application/problem+json"),
@@ -191,8 +192,8 @@ pub(super) async fn cancel(
     params(("name" = JobName, Path, description = "The job")),
     responses(
         (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
-        (status = 409, description = "The store's object for this name is not a record, or a later version of the master wrote it", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 409, description = "The store's object for this name is not a record, or a later version of the \
+            master wrote the record", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
             content_type = "application/problem+json"),
         NotLetIn,

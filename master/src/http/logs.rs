@@ -37,7 +37,7 @@ pub(super) struct LogQuery {
     /// Begin at these bytes of the replicas, such as `worker-0:123,worker-1:456`; only without `replica`.
     #[param(pattern = "^((chief|worker|ps|evaluator)-[0-9]+:[0-9]+(,|$))*$")]
     from: Option<String>,
-    /// Begin with this many last lines of each replica.
+    /// Begin this many lines before the end of each replica's output, unless an offset is given.
     tail: Option<u64>,
     /// Continue until the job has ended.
     #[serde(default)]

@@ -25,8 +25,8 @@ pub(super) struct SeriesQuery {
 }
 
 /// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. The master asks
-/// each agent every 5 to 30 seconds. It keeps at most 256 evenly spaced points of each replica, and the newest point.
-/// All points are lost when the master ends.
+/// each agent every 5 to 30 seconds. The master keeps at most 256 evenly spaced points of each replica, and the newest
+/// point. All points are lost when the master ends.
 #[utoipa::path(
     get,
     path = routes::JOB_SERIES,

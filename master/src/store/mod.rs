@@ -152,7 +152,7 @@ pub trait JobStore: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the record has changed, [`StoreError::NotFound`] if no record has this name, and the
-    /// other errors of [`Self::create`] and [`Self::get`].
+    /// other errors of [`JobStore::create`] and [`JobStore::get`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
     /// Removes the record of the job with this uid. Succeeds without a change if no record has this name, or if the
@@ -184,7 +184,7 @@ pub trait JobStore: Send + Sync {
 }
 
 /// Changes a record with compare-and-swap, and tries again after each conflict. The written record is bounded.
-/// `change` returns whether there is anything to write.
+/// `change` returns whether the record must be written.
 ///
 /// # Errors
 /// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].

@@ -178,7 +178,7 @@ fn reading_a_spec_ignores_unknown_fields() {
 fn a_spec_is_checked_when_it_is_read() {
     let error =
         read::<JobSpec>(&json!({"name": "a", "strategy": "AllReduce", "worker_num": 0})).expect_err("not refused");
-    assert!(error.starts_with("worker-num is 0: a job needs at least one worker"), "{error}");
+    assert!(error.starts_with("worker-num is 0: use at least 1"), "{error}");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn counts_that_tensorflow_does_not_accept_are_refused() {
     assert_refused(
         JobRequest { worker_num: Some(0), ..all_reduce.clone() },
         ErrorCode::BadWorkerNum,
-        "worker-num is 0: a job needs at least one worker",
+        "worker-num is 0: use at least 1",
     );
     assert_refused(
         JobRequest { ps_num: Some(1), ..all_reduce.clone() },
