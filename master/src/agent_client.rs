@@ -72,7 +72,7 @@ pub enum AgentError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The agent answered with another error than those below.
+    /// The agent answered with another error than those below, or its answer cannot be parsed.
     #[error("{detail}")]
     Refused {
         /// The HTTP status.

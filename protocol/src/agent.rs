@@ -107,8 +107,9 @@ impl RunStatus {
         }
     }
 
-    /// Whether this status has news after the earlier status `known`. Every change is news, except the progress after
-    /// the first step, the begin of a stop, and the end of the main process during a stop.
+    /// Whether this status has news after the earlier status `known`. Only the first report of a script and its first
+    /// step are news, but not its other reports. The begin of a stop is not news, nor is the end of the main process
+    /// during a stop. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let mut now = Self { helper: known.helper.clone(), ..self.clone() };

@@ -68,7 +68,7 @@ pub enum ErrorCode {
     /// The job has ended, so it cannot be changed. Or the number of workers cannot change, because the job is not
     /// elastic.
     CannotScale,
-    /// The job cannot receive new code: it did not bring its code, or it has ended.
+    /// The job cannot receive new code: it did not bring its code and does not run in a folder, or it has ended.
     CannotPush,
     /// An agent did not accept the job's new code. The job continues with its current code.
     CodeNotTaken,

@@ -8,7 +8,7 @@ use protocol::run_policy::OnFailure;
 /// launcher, or wait for new code after a failure.
 pub const FORMAT: u32 = 3;
 
-/// The format of jobs that are elastic, were suspended, bring code or name a script.
+/// The format of jobs that are elastic, bring code, name a script, were suspended, or received a push.
 pub const SECOND_FORMAT: u32 = 2;
 
 /// The format of all other jobs.
