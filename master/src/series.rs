@@ -9,7 +9,7 @@ use protocol::agent::RunStatus;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
 
-/// Maximum points of a job, shared between its replicas.
+/// Maximum points of a job. Each replica may have an equal share.
 const POINTS_MAX: usize = 2048;
 /// Maximum points of one replica.
 const REPLICA_POINTS_MAX: usize = 256;

@@ -40,7 +40,7 @@ pub struct Group {
     /// The program and its arguments. Empty: Python with the job's script and arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// The pod into which the agent is copied. Absent: Muster's own pod.
+    /// The pod into which the agent is copied. Absent: Muster itself defines the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Template>,
 }

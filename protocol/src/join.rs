@@ -19,7 +19,8 @@ use crate::view::JobState;
 pub struct JoinRequest {
     /// Identifies the process of the agent, as in the agent's status.
     pub boot_id: String,
-    /// The address of the agent, for the master. Other members use the same host for the replica's TensorFlow server.
+    /// The address at which the master reaches the agent. Other members reach the replica's TensorFlow server on the
+    /// same host.
     #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = r"^([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"))]
     pub address: SocketAddr,
     /// The port of the TensorFlow server.

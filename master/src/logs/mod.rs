@@ -1,4 +1,4 @@
-//! The output of every replica, copied from its agent. Many readers can read it here, also after the pod was deleted.
+//! The output of every replica, copied from its agent. Readers can also read the output after the pod was deleted.
 //! An offset here is the agent's own offset plus the offset at which this agent's output begins. So an interrupted copy
 //! continues where it stopped.
 
