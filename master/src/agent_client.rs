@@ -34,17 +34,19 @@ use crate::agent_token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time to find an agent that wants to join. The agent waits longer than this for the answer to its message.
+/// Maximum time of [`AgentClient::find`] and of [`AgentClient::reach`]. Both together take less time than an agent
+/// waits for the answer to its join message.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. Any program may answer at an agent's address.
+/// Maximum bytes of an answer, except output. A list of 20,000 missing blobs fits. Without a limit, another program at
+/// an agent's address could fill the master's memory.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
-/// nothing for hours. Without probes, its connection would look like a broken connection.
+/// nothing for hours, so silence alone does not show that the connection is broken.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// Maximum time without an acknowledgement of sent bytes, as long as for unanswered probes. If a node dies while its
-/// agent receives code, the call fails after this time.
+/// Maximum time until sent bytes are acknowledged. If a node dies while its agent receives code, the call fails after
+/// this time. Unanswered probes end a connection after the same time.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// Maximum duration of one long poll. Network devices may cut a connection that is idle for a minute.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -61,8 +63,8 @@ pub struct Poll {
 /// Why a call to an agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// No answer: the agent has not started yet, has ended, or is cut off. The same call may succeed later.
-    #[error("reach the agent at {agent}")]
+    /// No complete answer: the agent has not started yet, has ended, or is cut off. The same call may succeed later.
+    #[error("could not reach the agent at {agent}")]
     Unreachable {
         /// The agent's address.
         agent: SocketAddr,
@@ -70,7 +72,7 @@ pub enum AgentError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The agent answered with an error. The same call would fail again.
+    /// The agent answered with another error than those below, or its answer cannot be parsed.
     #[error("{detail}")]
     Refused {
         /// The HTTP status.
@@ -167,7 +169,8 @@ impl AgentClient {
 
     async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
         match self.call(request, limit).await {
-            // An agent of the prototype answers an unknown route with 404 or 405, or every request with `OK`.
+            // An agent of the prototype answers in one of two ways: 404 or 405 for unknown routes, or `OK` for all
+            // routes.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
@@ -280,7 +283,7 @@ fn request(method: Method, agent: SocketAddr, path: &str, body: Bytes) -> Reques
         .uri(format!("http://{agent}{path}"))
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(body))
-        .expect("an address and a path of ours make a URL")
+        .expect("a socket address and a path of an agent's route make a valid URL")
 }
 
 impl Default for AgentClient {
@@ -299,7 +302,7 @@ fn unreachable(agent: SocketAddr, error: impl std::error::Error + Send + Sync + 
 }
 
 fn no_answer_of_an_agent(error: &serde_json::Error) -> AgentError {
-    let detail = format!("the answer is not an agent's: {error}");
+    let detail = format!("could not parse the agent's answer: {error}");
     AgentError::Refused { status: StatusCode::OK.as_u16(), detail }
 }
 
@@ -313,6 +316,6 @@ fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
             ..
         }) => AgentError::Unfit { code, detail },
         Ok(Problem { detail, .. }) => AgentError::Refused { status: status.as_u16(), detail },
-        Err(_) => AgentError::Refused { status: status.as_u16(), detail: format!("its agent answered {status}") },
+        Err(_) => AgentError::Refused { status: status.as_u16(), detail: format!("the agent answered {status}") },
     }
 }

@@ -46,8 +46,8 @@ impl AgentKey {
         Self { secret, fingerprint: Some(fingerprint) }
     }
 
-    /// Identifies this key without revealing it. `None` for a random key: the agents end with this process, so any
-    /// master can take their jobs over.
+    /// Identifies this key without revealing it. `None` for a random key: its agents end with this process, so a master
+    /// with another key can take over their jobs.
     pub fn fingerprint(&self) -> Option<&str> {
         self.fingerprint.as_deref()
     }
@@ -67,14 +67,14 @@ impl AgentKey {
         }
     }
 
-    /// Reads the key from a file that no other user can read. If the file does not exist, creates it with a new key.
+    /// Reads the key from a file. If the file does not exist, creates it with a new key that no other user can read.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or written.
+    /// Fails if the file cannot be read or written, or is too short for a key.
     pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
         if !file.exists() {
             let key = hex::encode(Self::random().secret);
-            // The rename makes the key appear complete or not at all.
+            // Because of the rename, the file never contains only a part of a key.
             let unfinished = file.with_extension("new");
             let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
             let written = opened.and_then(|mut file| file.write_all(key.as_bytes()));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_stored_key_has_a_fingerprint_which_is_short_and_distinct() {
+    fn a_stored_key_has_a_short_fingerprint_of_its_own_and_a_random_key_has_none() {
         let key = AgentKey::kept([7; 32]);
         assert_eq!(key.fingerprint().map(str::len), Some(8));
         assert_ne!(key.fingerprint(), AgentKey::kept([8; 32]).fingerprint());
@@ -129,14 +129,14 @@ mod tests {
 
     #[test]
     fn a_created_key_is_read_again_and_a_short_key_is_refused() {
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("could not create a temporary folder");
         let file = dir.path().join("agent-key");
-        let made = AgentKey::read_or_make(&file).expect("made");
-        let found = AgentKey::read_or_make(&file).expect("found");
+        let made = AgentKey::read_or_make(&file).expect("could not create the key");
+        let found = AgentKey::read_or_make(&file).expect("could not read the created key");
         assert_eq!(made.token("one").0, found.token("one").0);
         assert!(made.fingerprint().is_some() && made.fingerprint() == found.fingerprint());
-        std::fs::write(&file, "too short\n").expect("write");
-        let error = AgentKey::read(&file).map(drop).expect_err("refused");
+        std::fs::write(&file, "too short\n").expect("could not replace the key");
+        let error = AgentKey::read(&file).map(drop).expect_err("a short key was accepted");
         assert!(error.to_string().contains("too short"), "{error}");
     }
 

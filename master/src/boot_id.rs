@@ -1,13 +1,13 @@
 //! The boot ids of masters: a later master has a greater boot id. A boot id contains the greater of two numbers: the
-//! seconds of the store's clock, and the greatest number on record plus one. All masters share the store's clock, so
-//! the order is kept even if records were deleted.
+//! seconds of the store's clock, and the greatest number in the records' boot ids plus one. All masters share the
+//! store's clock, so a later master has a greater boot id even if records were deleted.
 
 use protocol::ids::UnixMillis;
 
 /// The prefix of the number. Boot ids of earlier versions have no number and begin with a digit, so they are smaller.
 const MARK: char = 'm';
 
-/// A boot id that is greater than all `holders`. `unique` distinguishes masters with the same number.
+/// A boot id that is greater than all boot ids in `holders`. `unique` distinguishes masters with the same number.
 pub(crate) fn after<'a>(holders: impl Iterator<Item = &'a str>, now: UnixMillis, unique: &str) -> String {
     let newest = holders.filter_map(number).max().unwrap_or(0);
     let seconds = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);
@@ -27,7 +27,7 @@ mod tests {
     const EARLIER: UnixMillis = UnixMillis(1_600_000_000_000);
 
     #[test]
-    fn a_later_master_has_a_greater_boot_id_even_if_its_clock_is_behind() {
+    fn a_later_master_has_a_greater_boot_id_even_if_the_clock_went_back() {
         let first = after(["0198-an-older-kind"].into_iter(), NOW, "z");
         let second = after([first.as_str(), "0198-an-older-kind"].into_iter(), EARLIER, "a");
         let tenth = (0..9).fold(second.clone(), |last, _| after([last.as_str()].into_iter(), NOW, "a"));

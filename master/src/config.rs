@@ -36,7 +36,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 
-    /// Namespace for jobs and pods, with --backend kubernetes [default: this pod's own, or that of the kubeconfig]
+    /// Namespace for jobs and pods, with --backend kubernetes [default: the namespace of this pod, or of the
+    /// kubeconfig]
     #[arg(long, env = "MUSTER_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
 
@@ -53,7 +54,7 @@ pub struct Config {
     #[arg(long, env = "MUSTER_AGENT_KEY_FILE", value_name = "FILE")]
     pub agent_key_file: Option<PathBuf>,
 
-    /// Accept jobs that mount folders of the nodes, with --backend kubernetes; any submitter can then use them
+    /// Accept jobs that mount folders of the nodes, with --backend kubernetes; any submitter can then use these folders
     #[arg(long, env = "MUSTER_ALLOW_HOST_VOLUMES", value_parser = BoolishValueParser::new())]
     pub allow_host_volumes: bool,
 
@@ -72,7 +73,7 @@ pub struct Config {
     #[arg(long)]
     pub serve_without_auth_anyone_can_run_code: bool,
 
-    /// Stop all pods, clear the state directory and exit when stdin ends; for a client that runs a master for one job
+    /// When stdin ends, stop all pods, clear the state directory and exit; for a client that runs a master for one job
     #[arg(long, hide = true)]
     pub supervised: bool,
 }
@@ -141,7 +142,7 @@ impl Config {
         }
     }
 
-    /// The name of this pod, if the program runs in a pod. Kubernetes makes the pod's name the name of the host.
+    /// The value of HOSTNAME, which Kubernetes sets to the pod's name. Outside a pod, no pod has this name.
     pub fn pod_name() -> Option<String> {
         variable("HOSTNAME")
     }
@@ -157,14 +158,15 @@ impl Config {
     /// The state directory.
     ///
     /// # Errors
-    /// Fails if no directory is named and no home directory is known.
+    /// Fails if no directory is named, and neither XDG_STATE_HOME nor HOME is an absolute path.
     pub fn state_dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(dir) = &self.state_dir {
             return Ok(dir.clone());
         }
         let from = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state_home = from("XDG_STATE_HOME").or_else(|| from("HOME").map(|home| home.join(".local/state")));
-        let state_home = state_home.context("no home directory for the state: name a folder with --state-dir")?;
+        let state_home = state_home
+            .context("no folder for the state, because HOME is not an absolute path: name one with --state-dir")?;
         Ok(state_home.join("muster"))
     }
 
@@ -178,7 +180,7 @@ impl Config {
             None => beside_this_program().context("find this program's own folder")?.join("agent"),
         };
         if !path.is_file() {
-            bail!("no agent at {}: name it with --agent-binary", path.display());
+            bail!("no agent program at {}: give its path with --agent-binary", path.display());
         }
         Ok(path)
     }
@@ -194,10 +196,11 @@ impl Config {
         }
     }
 
-    /// Who may send requests. An address beyond loopback requires a token.
+    /// Who may send requests. An address beyond loopback requires a token, or the flag that allows requests without
+    /// one.
     ///
     /// # Errors
-    /// Fails if the token file cannot be read or is empty, or if anyone could run code here without a token.
+    /// Fails if the token file cannot be read or has no valid token, or if a required token is missing.
     pub fn guard(&self) -> anyhow::Result<Guard> {
         match &self.token_file {
             Some(file) => read_token(file).map(Guard::Token),
@@ -210,8 +213,8 @@ impl Config {
         }
     }
 
-    /// The names of this master's `MUSTER_` variables. Agents must not inherit them: for an agent, they mean something
-    /// else.
+    /// The names of this master's `MUSTER_` variables. Agents must not inherit these variables, which have another
+    /// meaning for an agent.
     pub fn own_variables() -> Vec<OsString> {
         #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
         let names = std::env::vars_os().map(|(name, _)| name);
@@ -268,7 +271,7 @@ mod tests {
         };
         assert_eq!(rule(&[]), Ok(WatchTfJobs::No));
         assert_eq!(rule(&["--watch-tfjobs"]), Ok(WatchTfJobs::Yes));
-        // The values that MUSTER_WATCH_TFJOBS may have.
+        // MUSTER_WATCH_TFJOBS accepts the same values.
         for (value, expected) in [
             ("True", WatchTfJobs::Yes),
             ("1", WatchTfJobs::Yes),
@@ -285,7 +288,7 @@ mod tests {
         assert_eq!(bytes("10GiB"), Ok(10 << 30));
         assert_eq!(bytes("500 MiB"), Ok(500 << 20));
         for bad in ["", "5", "GiB", "-1GiB", "1.5GiB", "10GB", "99999999999TiB"] {
-            assert!(bytes(bad).is_err(), "{bad:?}");
+            assert!(bytes(bad).is_err(), "{bad:?} was accepted as a size");
         }
     }
 }

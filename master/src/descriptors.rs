@@ -20,8 +20,8 @@ pub struct Descriptors {
 /// The job needs more descriptors than this process may open.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the job has {replicas} replicas, and this master can run {fit} at most: it may have {most} files open, and each \
-     replica takes {PER_POD}; ask for fewer replicas, or raise the limit and start the master again (ulimit -Hn)"
+    "the job has {replicas} replicas, but this master can run at most {fit}: each replica needs {PER_POD} open files, \
+     and the master's limit is {most}; ask for fewer replicas, or raise the limit (ulimit -Hn) and restart the master"
 )]
 pub struct TooMany {
     replicas: u64,
@@ -30,7 +30,7 @@ pub struct TooMany {
 }
 
 impl Descriptors {
-    /// Raises the soft limit of this process to its hard limit.
+    /// Raises this process's soft limit of open files to its hard limit.
     ///
     /// # Errors
     /// Fails with the error of the kernel.
@@ -51,7 +51,7 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Refuses a job that has too many replicas even if no other job runs.
+    /// Refuses a job whose own replicas need too many descriptors. Does not consider other jobs.
     ///
     /// # Errors
     /// [`TooMany`].

@@ -138,7 +138,7 @@ fn why_it_ended(ended: Result<Result<(), StoreError>, JoinError>) -> anyhow::Res
     ended.context("follow the records")?.context("follow the records")
 }
 
-/// What the master depends on: its store, its pods and its keys.
+/// What the back end determines: the store, the pods, the key of the agents, and the folders.
 struct World {
     store: Arc<dyn JobStore>,
     backend: Arc<dyn PodBackend>,
@@ -149,9 +149,10 @@ struct World {
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
-    /// The folder for output. Each store has its own, because a master removes output of jobs outside its store.
+    /// The folder for output. Each store has its own folder, because a master removes the output of jobs that are not
+    /// in its store.
     logs: PathBuf,
-    /// The folder for code that jobs bring. Each store has its own folder, as for output.
+    /// The folder for code that jobs bring. Each store has its own folder, for the same reason.
     code: PathBuf,
 }
 
@@ -275,7 +276,7 @@ fn hint(error: &anyhow::Error) -> String {
 
 /// Prints the address of this master as the first line on stdout. The caller is often a program.
 fn announce(listener: &TcpListener) -> anyhow::Result<()> {
-    let address = listener.local_addr().context("ask for the address listened on")?;
+    let address = listener.local_addr().context("find the address of the listening socket")?;
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "listening on http://{address}").and_then(|()| stdout.flush()).context("write to stdout")
 }

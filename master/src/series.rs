@@ -1,5 +1,5 @@
-//! What the scripts of a job have reported over time. The reports are kept only in memory. Their number is limited,
-//! however long the job runs.
+//! The progress that the scripts of a job have reported over time. The reports are kept only in memory. The number of
+//! kept reports is limited, however long the job runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use protocol::agent::RunStatus;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
 
-/// Maximum points of a job, shared between its replicas.
+/// Maximum points of a job. Each replica may have an equal share.
 const POINTS_MAX: usize = 2048;
 /// Maximum points of one replica.
 const REPLICA_POINTS_MAX: usize = 256;
@@ -19,7 +19,7 @@ const REPLICA_POINTS_MIN: usize = 16;
 /// Minimum and maximum interval at which the master asks an agent for the progress of its script.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
-/// With many replicas, the master asks one agent of the job every 100 ms.
+/// The interval for each agent is this time multiplied by the number of replicas, within the two limits above.
 const INTERVAL_EACH: Duration = Duration::from_millis(100);
 
 /// The points of all replicas of a job.
@@ -59,12 +59,14 @@ impl SeriesOfJob {
     }
 }
 
-/// Every n-th point that was pushed, and the newest. When the list is full, every second point is dropped; n doubles.
+/// Every n-th point that was added, and the newest point. When the list is full, every second point of the list is
+/// dropped, and n doubles.
 #[derive(Debug, Default)]
 struct Thinned {
     kept: Vec<SeriesPoint>,
     /// The newest point, if it is not in `kept`.
     newest: Option<SeriesPoint>,
+    /// The number of points that were added, with the dropped points.
     pushed: usize,
     /// n is two to this power.
     halvings: u32,
@@ -140,14 +142,20 @@ mod tests {
         for step in 0..5000 {
             series.note(worker(0), &status(step), UnixMillis(step));
             let kept = steps(&series, None, None);
-            assert!(kept.len() <= REPLICA_POINTS_MAX + 1 && kept.last() == Some(&step), "{kept:?}");
+            assert!(
+                kept.len() <= REPLICA_POINTS_MAX + 1 && kept.last() == Some(&step),
+                "too many, or no newest: {kept:?}"
+            );
             let is_even = kept.windows(3).all(|three| three[2] == step || three[2] - three[1] == three[1] - three[0]);
-            assert!(is_even && kept[0] == 0 && (step < 256 || kept.len() >= REPLICA_POINTS_MAX / 2), "{kept:?}");
+            assert!(
+                is_even && kept[0] == 0 && (step < 256 || kept.len() >= REPLICA_POINTS_MAX / 2),
+                "uneven or too few: {kept:?}"
+            );
         }
     }
 
     #[test]
-    fn many_replicas_share_the_bound_of_the_job_and_are_asked_less_often() {
+    fn each_of_many_replicas_has_few_points_and_its_agent_is_asked_less_often() {
         let series = SeriesOfJob::default();
         for step in 0..40 {
             (0..1000).for_each(|index| series.note(worker(index), &status(step), UnixMillis(step)));
@@ -160,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_can_ask_for_the_newest_points() {
+    fn a_reader_can_ask_for_the_points_after_a_time_and_for_the_newest_points() {
         let series = SeriesOfJob::default();
         for step in [1, 2, 2, 3] {
             series.note(worker(0), &status(step), UnixMillis(step * 10));

@@ -53,7 +53,7 @@ mod tests {
     async fn a_signal_between_two_waits_is_not_lost() {
         let mut signals = Signals::install(false).unwrap();
         let first = timeout(Duration::ZERO, signals.told_to_end()).await;
-        assert!(first.is_err(), "no signal has arrived yet: {first:?}");
+        assert!(first.is_err(), "the wait ended before a signal was sent: {first:?}");
         kill_process(getpid(), Signal::TERM).unwrap();
         let second = timeout(Duration::from_secs(60), signals.told_to_end()).await;
         assert_eq!(second, Ok("terminated"));

@@ -75,7 +75,7 @@ impl StateDir {
         for name in OWN_FILES {
             gone(std::fs::remove_file(self.path.join(name)))?;
         }
-        // This fails if the folder contains other files. They are not the master's, so they stay.
+        // This fails if the folder contains files of a user. Such files stay.
         let _ = std::fs::remove_dir(&self.path);
         Ok(())
     }
@@ -84,7 +84,7 @@ impl StateDir {
         self.path.join("jobs.sqlite")
     }
 
-    /// The file with the key of the agents' tokens, unless --agent-key-file names one.
+    /// The file with the key of the agents' tokens, unless --agent-key-file names another file.
     pub(crate) fn agent_key(&self) -> PathBuf {
         self.path.join("agent-key")
     }

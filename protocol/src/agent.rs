@@ -25,7 +25,7 @@ pub const SCRIPT: &str = "exec.py";
 /// Maximum bytes of stderr in an [`ExitReport`]. The newest bytes are kept.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 
-/// Maximum bytes of an [`ExitReport`]'s texts in JSON. Readers cut longer texts.
+/// Maximum bytes in JSON of each text of an [`ExitReport`]. Readers cut longer texts.
 const STDERR_TAIL_JSON_BYTES: usize = 8192;
 const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
@@ -51,7 +51,7 @@ pub enum RunState {
 pub struct RunStatus {
     /// Increases with each change. A long poll waits until `seq` differs from the number in the request.
     pub seq: u64,
-    /// Identifies this start of the agent's program.
+    /// Identifies the process of the agent. A restarted agent has another id.
     pub boot_id: String,
     /// The state of the run.
     pub state: RunState,
@@ -70,7 +70,7 @@ pub struct RunStatus {
     /// The run's membership in its start, as received with `/config`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
-    /// The code that the job brings.
+    /// The code that the agent has.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub code: CodeStatus,
     /// What this agent supports.
@@ -107,8 +107,9 @@ impl RunStatus {
         }
     }
 
-    /// Whether this status has news after the earlier status `known`. The first use of the helper, the first step of a
-    /// run and the end of a run are news. Later steps and the begin of a stop are not.
+    /// Whether this status has news after the earlier status `known`. Only the first report of a script and its first
+    /// step are news, but not its other reports. The begin of a stop is not news, nor is the end of the main process
+    /// during a stop. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let mut now = Self { helper: known.helper.clone(), ..self.clone() };
@@ -119,8 +120,8 @@ impl RunStatus {
     }
 }
 
-/// A replica's membership in one start. The master sends the membership with the environment, and the agent repeats it
-/// in its status. So a master that takes a job over can learn the members of a start from the agents.
+/// A replica's membership in one start. The master sends the membership with the environment, and the agent's status
+/// repeats it. So a master that takes a job over can learn the members of a start from the agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// The member's index within its role in this start, from 0.
@@ -242,7 +243,8 @@ impl ExitReport {
         self.stderr_tail.clear();
     }
 
-    /// The exception's first line. `None` if `lines` of the run's output contain it.
+    /// The exception's first line. `None` if there is no exception, or if `lines` of the run's output contain this
+    /// line.
     pub fn exception_before<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> Option<&str> {
         let exception = self.exception.as_deref()?;
         // The report may have shortened the line.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WholeSeconds(pub u32);
 
-/// Why a text is no duration.
+/// Why a text is not a duration of whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadDuration {
     /// The text has no number, no unit, or an unknown unit.

@@ -90,12 +90,12 @@ impl JobPatch {
         self.worker_min.is_some() || self.worker_num.is_some()
     }
 
-    /// Whether this change names code, or starts the scripts again.
+    /// Whether this change names code, or asks for a new start of the scripts.
     pub fn pushes(self) -> bool {
         self.code.is_some() || self.reload
     }
 
-    /// The range after this change.
+    /// The range of workers after this change.
     pub fn applied_to(self, now: Workers) -> Workers {
         let max = self.worker_num.unwrap_or(now.max);
         Workers { min: self.worker_min.unwrap_or(now.min.min(max)), max }
@@ -111,7 +111,7 @@ impl JobSpec {
     /// How many workers an elastic job may have after this change.
     ///
     /// # Errors
-    /// [`SpecError::NotElastic`], or any error of the counts.
+    /// [`SpecError::NotElastic`], or an error about the numbers of replicas.
     pub fn patched(&self, now: Option<Workers>, patch: JobPatch) -> Result<Workers, SpecError> {
         let workers = patch.applied_to(now.or(self.workers()).ok_or(SpecError::NotElastic)?);
         Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() }.check_counts()?;
@@ -147,7 +147,7 @@ pub enum ChangeCause {
     },
     /// The maximum of workers was lowered.
     Shrunk,
-    /// A replica left, or failed.
+    /// A replica left the gang, failed or was lost.
     Left {
         /// What happened to the replica.
         failure: Failure,
@@ -156,7 +156,7 @@ pub enum ChangeCause {
     Resumed,
     /// A user has pushed new code.
     Pushed,
-    /// A master took the job over during a start.
+    /// A master has taken the job over. This is the first start under this master.
     TakenOver,
 }
 

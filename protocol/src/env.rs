@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::serde_as_string;
 
-/// Written by the rendezvous, read by TensorFlow: the cluster and this task's place in it.
+/// Written by the rendezvous, read by TensorFlow: the addresses of the cluster, and the role and index of this replica.
 pub const TF_CONFIG: &str = "TF_CONFIG";
 /// Written by the rendezvous, read by scripts: the number of workers, without the chief.
 pub const NUM_WORKERS: &str = "NUM_WORKERS";
@@ -29,7 +29,7 @@ pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
-/// Written by the rendezvous, read by scripts: the number of restarts. 0 only if no earlier start can have run.
+/// Written by the rendezvous, read by scripts: the number of restarts. It is 0 only if no script can have run before.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is set,
 /// the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
@@ -38,8 +38,8 @@ pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
 pub const MUSTER_FD: &str = "MUSTER_FD";
 /// Written by the rendezvous unless the job sets it, read by Python: unbuffered output, so a killed run loses no line.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
-/// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC
-/// (TensorFlow's ParameterServer guide sets it in every server).
+/// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC: `use_caller`, as
+/// TensorFlow's ParameterServer guide recommends for every server.
 pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 
 /// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of the connection cache.
@@ -119,13 +119,13 @@ pub struct EnvName(String);
 /// The name or the value of an environment variable is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
-    /// The name contains a character that is not allowed, or is too long.
+    /// The name is empty, too long, begins with a digit, or contains a character that is not allowed.
     #[error(
         "environment name {0:?} is not allowed: use at most {NAME_MAX} letters, digits and '_', and no digit at the beginning"
     )]
     Name(String),
     /// The value contains a NUL byte.
-    #[error("the value of {0} holds a NUL byte")]
+    #[error("the value of {0} contains a NUL byte")]
     Nul(EnvName),
     /// Name and value together exceed [`ENTRY_LIMIT`].
     #[error("{name} would be {bytes} bytes long; Linux passes at most {ENTRY_LIMIT} to a program")]
@@ -143,18 +143,19 @@ impl EnvName {
         &self.0
     }
 
-    /// Whether Muster sets this variable. A job must not set it.
+    /// Whether only Muster may set this variable. A job that sets it is refused.
     pub fn is_reserved(&self) -> bool {
         let computed = [TF_CONFIG, NUM_WORKERS, WORKER_NUMBER, TOT_WORKERS, RANK, WORLD_SIZE];
         computed.contains(&self.as_str()) || self.0.starts_with(MUSTER_PREFIX)
     }
 
-    /// Whether the rendezvous computes this variable for each start: it is reserved, or one of [`launchers`].
+    /// Whether Muster computes this variable: it is reserved, or one of [`launchers`].
     pub fn is_computed(&self) -> bool {
         self.is_reserved() || launchers::ALL.contains(&self.as_str())
     }
 
-    /// Whether the variable makes a program run code that its command does not name. A job must allow it by name.
+    /// Whether the variable makes a program run code that its command does not name. A job with such a variable must
+    /// also name the variable in `allow_env`.
     pub fn runs_other_code(&self) -> bool {
         self.0.starts_with(LINKER_PREFIX) || RUNS_OTHER_CODE.contains(&self.as_str())
     }

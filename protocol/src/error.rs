@@ -39,17 +39,17 @@ pub enum ErrorCode {
     BadTfJob,
     /// The run policy contradicts itself or the job.
     BadRunPolicy,
-    /// The working directory is missing, has no script that Python can parse, or this back end does not use it.
+    /// The working directory is missing, has no script that Python can parse, or is not used by this back end.
     BadWorkDir,
     /// The code is not valid: its id, its manifest or the content of a file. Or this job cannot bring code.
     BadCode,
-    /// The master does not have the code that the job brings. Send it, then submit again.
+    /// The master does not have the code that the job brings. Send the code, then repeat the request.
     CodeMissing,
-    /// The master's host has no working Python.
+    /// The host of the master, or of an agent, has no working Python.
     NoPython,
     /// The master's host does not have room for all replicas.
     TooManyReplicas,
-    /// Another job has this name.
+    /// Another job, or an unreadable record, has this name.
     JobExists,
     /// No job has this name.
     UnknownJob,
@@ -57,7 +57,7 @@ pub enum ErrorCode {
     UnknownReplica,
     /// No route has this path.
     UnknownRoute,
-    /// The route does not take this method.
+    /// The route does not support this method.
     MethodNotAllowed,
     /// The token is missing or wrong.
     Unauthorized,
@@ -65,11 +65,12 @@ pub enum ErrorCode {
     Forbidden,
     /// The current state does not allow this request.
     Conflict,
-    /// The job's number of workers cannot change: the job is not elastic, or has ended.
+    /// The job has ended, so it cannot be changed. Or the number of workers cannot change, because the job is not
+    /// elastic.
     CannotScale,
-    /// The job takes no new code: its script is in its image, or the job has ended.
+    /// The job cannot receive new code: it did not bring its code and does not run in a folder, or it has ended.
     CannotPush,
-    /// An agent did not take the job's new code. The job goes on with its present code.
+    /// An agent did not accept the job's new code. The job continues with its current code.
     CodeNotTaken,
     /// Agents still receive the job's new code. Repeat the request to wait for these agents.
     CodeUnderway,
@@ -81,15 +82,15 @@ pub enum ErrorCode {
     CodeStoreFull,
     /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,
-    /// This master creates its pods itself, or has no job that a machine could join.
+    /// The agent cannot join: this master creates its pods itself, the job has other rules, or the job has ended.
     CannotJoin,
-    /// The cluster or the store does not answer now. Retry later.
+    /// The cluster or the store does not answer now: retry later. From an agent: the agent is shutting down.
     Unavailable,
     /// A bug in Muster.
     Internal,
 }
 
-/// The body of every answer that is not 2xx.
+/// The body of an answer that reports an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {

@@ -19,13 +19,13 @@ pub enum Failure {
         /// How its exec.py ended.
         exit: ExitReport,
     },
-    /// A pod ended or disappeared during its run.
+    /// A pod ended or disappeared, or never started.
     ReplicaLost {
         /// The replica that lost its pod.
         replica: ReplicaId,
         /// The reason, in the back end's words.
         reason: String,
-        /// Whether a restart can help.
+        /// The kind of loss, which decides whether the job restarts.
         #[serde(default)]
         loss: Loss,
     },
@@ -46,7 +46,7 @@ pub enum Failure {
     },
 }
 
-/// Why a pod was lost. The kind of loss decides whether the job restarts.
+/// Why a pod was lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -61,7 +61,8 @@ pub enum Loss {
 }
 
 impl Failure {
-    /// The replica that failed first. After a start timeout, the first replica that was not ready.
+    /// The replica that failed first. After a start timeout, the first replica that was not ready. `None` after a
+    /// deadline.
     pub fn replica(&self) -> Option<ReplicaId> {
         match self {
             Self::ReplicaExited { replica, .. } | Self::ReplicaLost { replica, .. } => Some(*replica),
@@ -155,9 +156,10 @@ const KEPT: usize = 8;
 pub struct Restarts {
     /// Restarts that count against `max_restarts`.
     pub counted: u32,
-    /// Restarts that do not count, because the cluster removed a pod.
+    /// Restarts that do not count against `max_restarts`, for example because the cluster removed a pod.
     pub uncounted: u32,
-    /// Restarts of `counted` that are forgiven: since then, an elastic job ran for 10 minutes without a failure.
+    /// Restarts in `counted` that no longer use up `max_restarts`, because the elastic job has since run for 10 minutes
+    /// without a failure.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
@@ -219,7 +221,8 @@ impl Restarts {
         }
     }
 
-    /// Removes the oldest failed start. The start of [`Self::newest_failed`] is removed only if it is the only start.
+    /// Removes the oldest failed start other than that of [`Self::newest_failed`]. If no other exists, removes that
+    /// start.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
@@ -234,7 +237,7 @@ impl Restarts {
         }
     }
 
-    /// Counts the restart after the newest failed start.
+    /// Adds a restart to `counted` or `uncounted`, depending on the newest failed start.
     pub fn count_restart(&mut self) {
         let is_counted = self.failed_starts.last().is_some_and(|failed| failed.counted);
         let number = if is_counted { &mut self.counted } else { &mut self.uncounted };

@@ -1,5 +1,5 @@
-//! Groups: replicas of one role that have the same pod, which differs from the pods of the role's other replicas. Also
-//! the pod templates in the files of other launchers.
+//! Groups of replicas whose pods have the same options, and the pod templates that other launchers' files give to
+//! groups.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +14,11 @@ use crate::job::JobSpec;
 use crate::pod::{Amount, PodOptions};
 use crate::routes::TENSORFLOW_PORT;
 
-/// Maximum groups of a job. The cluster checks a pod of each group before the job is accepted.
+/// Maximum groups of a job. The limit is low because the cluster checks a pod of each group before a job is accepted.
 pub const GROUPS_MAX: usize = 64;
 
-/// Consecutive replicas of one role that have the same pod. The first group of a role begins at index 0. Each further
-/// group begins where the group before it ends. Together, the groups contain all replicas of the role.
+/// Consecutive replicas of one role whose pods have the same options. The first group of a role begins at index 0. Each
+/// further group begins where the previous group ends. Together, the groups contain all replicas of the role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -34,13 +34,13 @@ pub struct Group {
     /// Memory request and limit. Absent: those of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Amount>,
-    /// Number of GPUs. Absent: that of the job.
+    /// Number of GPUs. Absent: the number of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
     /// The program and its arguments. Empty: Python with the job's script and arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// The pod into which the agent is copied. Absent: Muster's own pod.
+    /// The pod into which the agent is copied. Absent: Muster itself defines the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<Template>,
 }
@@ -95,7 +95,7 @@ impl TfConfigOptions {
 }
 
 impl Template {
-    /// The variables that the script's container sets to a text. Variables that Muster reserves are left out.
+    /// The variables that the script's container sets to a text, without invalid and reserved names.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
             of.get(name).and_then(Value::as_str)
@@ -130,8 +130,8 @@ impl Group {
 }
 
 impl JobSpec {
-    /// The group of a replica. `None` if the replica's role has no groups. If an elastic job has more workers than its
-    /// groups, the additional workers belong to the last group.
+    /// The group of a replica. `None` if the replica's role has no groups. If an elastic job gets more workers than its
+    /// groups contain, the additional workers belong to the last group.
     pub fn group_of(&self, replica: ReplicaId) -> Option<&Group> {
         let mut of_role = self.groups.iter().filter(|group| group.role == replica.role);
         let mut end = 0;

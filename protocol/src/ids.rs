@@ -73,8 +73,8 @@ impl fmt::Display for JobName {
 
 serde_as_string!(JobName);
 
-/// What a replica does: TensorFlow 2's task types (`tensorflow/python/distribute/multi_worker_util.py`), in the order of
-/// ranks.
+/// What a replica does: TensorFlow 2's task types (`tensorflow/python/distribute/multi_worker_util.py`), in the order
+/// in which replicas are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -90,7 +90,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All roles, in the order of ranks.
+    /// All roles, in the order in which replicas are listed.
     pub const ALL: [Self; 4] = [Self::Chief, Self::Worker, Self::Ps, Self::Evaluator];
 
     /// The task type in TF_CONFIG.

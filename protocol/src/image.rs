@@ -12,7 +12,7 @@ use crate::ids::serde_as_string;
 const NAME_MAX: usize = 255;
 /// Maximum characters of a tag.
 const TAG_MAX: usize = 128;
-/// The tag that a name without a tag stands for.
+/// The tag of an image whose name contains no tag.
 const DEFAULT_TAG: &str = "latest";
 
 /// An image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.
@@ -40,8 +40,8 @@ impl ImageRef {
         self.tag.as_deref()
     }
 
-    /// The name of the pod image, which adds the agent to this image: `allreduce:1` → `allreduce_pod:1`. If the name
-    /// has a digest and no tag, the tag is the digest's first 12 characters.
+    /// The name of the pod image, which adds the agent to this image: `allreduce:1` → `allreduce_pod:1`. If this name
+    /// has a digest and no tag, the tag of the pod image is the first 12 hexadecimal digits of the digest.
     pub fn of_pods(&self) -> Self {
         let of_digest = || self.digest.as_deref()?.split_once(':').map(|(_, hex)| hex.chars().take(12).collect());
         let tag = self.tag.clone().or_else(of_digest).unwrap_or_else(|| DEFAULT_TAG.to_owned());
@@ -58,7 +58,7 @@ impl ImageRef {
         format!("{}/{path}:{tag}", registry.trim_end_matches('/')).parse().ok()
     }
 
-    /// The same repository with a digest and no tag: a tag may later name another image. `None` if `digest` is invalid.
+    /// The same repository with a digest and no tag. `None` if `digest` is invalid.
     pub fn at(&self, digest: &str) -> Option<Self> {
         let digest = Some(digest.to_owned()).filter(|digest| is_digest(digest));
         digest.map(|digest| Self { repository: self.repository.clone(), tag: None, digest: Some(digest) })

@@ -80,7 +80,8 @@ pub struct JobRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = crate::pod::Strict))]
     pub pod: PodOptions,
-    /// Replicas whose pods differ. Absent: all pods are alike. The groups of a role must contain all its replicas.
+    /// Groups of replicas with their own pod options. If a role has groups, they must contain all replicas of the role.
+    /// Replicas without a group have the options in `pod`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// How TF_CONFIG differs from the usual form.
@@ -170,7 +171,7 @@ pub struct JobSpec {
     /// Options for the job's pods.
     #[serde(skip_serializing_if = "PodOptions::is_empty")]
     pub pod: PodOptions,
-    /// Replicas whose pods differ. Empty: all pods are alike.
+    /// Groups of replicas with their own pod options. Replicas without a group have the options in `pod`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// How TF_CONFIG differs from the usual form.
@@ -184,7 +185,8 @@ pub struct JobSpec {
     pub run_policy: RunPolicy,
 }
 
-/// Reads a [`JobSpec`] from records and answers. Ignores unknown fields, because a newer program may have added them.
+/// The fields of a [`JobSpec`] in records and answers. Unknown fields are ignored, because a newer program may have
+/// added them.
 #[derive(Deserialize)]
 #[serde(remote = "JobRequest")]
 struct JobSpecWire {
@@ -225,7 +227,8 @@ impl<'de> Deserialize<'de> for JobSpec {
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
-    /// Checks a new request. Records skip the check of `allow_env`, so a stricter later version can still read them.
+    /// Checks a new request. Only new requests need `allow_env`: a later version may refuse more variables, and must
+    /// still read older records.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
         let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
         match request.env.keys().find(is_refused) {
@@ -235,15 +238,15 @@ impl TryFrom<JobRequest> for JobSpec {
     }
 }
 
-/// The minimum of an elastic job. If minimum and maximum are equal, the job is elastic only in two cases: it replaces
-/// lost workers, or an edited file may give it more workers.
+/// The minimum of an elastic job; `None` for other jobs. If minimum and maximum are equal, a job is elastic only in two
+/// cases: `on_unreachable` is `replace`, or the job comes from a TFJob with `enableDynamicWorker`.
 fn elastic_min(min: Option<u32>, max: u32, rules: &RunPolicy, origin: Option<&Origin>) -> Option<u32> {
     let is_elastic_anyway = rules.on_unreachable == OnUnreachable::Replace || origin.is_some_and(Origin::may_grow);
     min.filter(|min| *min != max || is_elastic_anyway)
 }
 
 impl JobSpec {
-    /// Fills in every default and checks the result, except for the rules that apply only to new requests.
+    /// Fills in every default and checks the result. Does not check `allow_env`.
     fn filled(request: JobRequest) -> Result<Self, SpecError> {
         let JobRequest {
             name,

@@ -17,24 +17,27 @@ use crate::view::JobState;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Identifies this start of the agent's program, as in its status.
+    /// Identifies the process of the agent, as in the agent's status.
     pub boot_id: String,
-    /// The address of the agent, for the master. Other members use the same host for the replica's TensorFlow server.
+    /// The address at which the master reaches the agent. Other members reach the replica's TensorFlow server on the
+    /// same host.
     #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = r"^([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"))]
     pub address: SocketAddr,
     /// The port of the TensorFlow server.
     #[cfg_attr(feature = "openapi", schema(value_type = u16, minimum = 1))]
     pub tensorflow_port: NonZeroU16,
-    /// How many workers the job may have. Absent: the agent only joins an existing job.
+    /// How many workers the job may have. If `workers`, `lease_seconds` or `max_restarts` differ from the existing
+    /// job's, the agent is refused. Absent: the agent only joins an existing job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
-    /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: that of the job, or the default.
+    /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: the lease of the existing job, or
+    /// the default for a new job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
-    /// The job's budget of restarts. Absent: that of the job, or the default.
+    /// The job's maximum number of restarts. Absent: that of the existing job, or the default for a new job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_restarts: Option<u32>,
-    /// The uid of the job, from the last answer. Absent in the agent's first message.
+    /// The uid of the job, from the master's last answer. Absent in the agent's first message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// The agent's last place. The agent gets this place again if the place is free.

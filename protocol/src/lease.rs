@@ -1,5 +1,5 @@
-//! Leases: when a master may assume that the run of an unreachable agent is dead, and start the job again without it. The
-//! agent keeps a [`Fence`], and the master a [`Vigil`]. Both are pure: time is an argument.
+//! Leases: when a master may assume that the run of an unreachable agent is dead. The master then starts the job again
+//! without this agent. The agent uses a [`Fence`], and the master a [`Vigil`]. Both are pure: time is an argument.
 //!
 //! The master polls the agent. Each answer contains the time of the agent's clock, and the master's next poll repeats
 //! this time. When the agent's clock shows the repeated time plus [`Lease::fence`], the agent kills its run. The agent
@@ -24,10 +24,10 @@ impl ClockMillis {
     }
 }
 
-/// The time that a master allows for the end of a killed process.
+/// Maximum time that a master allows for the end of a killed process.
 const LONGEST_END: Duration = Duration::from_millis(500);
 
-/// How long an agent may be silent.
+/// The length of a lease, which determines the other times of the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease(Duration);
 
@@ -79,7 +79,7 @@ pub struct Renewal {
     pub heard: ClockMillis,
 }
 
-/// The agent's part: when it kills its run.
+/// The agent's part: when the agent kills its run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fence {
     until: Option<ClockMillis>,
@@ -102,7 +102,7 @@ impl Fence {
         self.until
     }
 
-    /// Whether the run must be dead.
+    /// Whether the run must be dead at the time `now`.
     pub fn has_passed(&self, now: ClockMillis) -> bool {
         self.until.is_some_and(|until| until <= now)
     }

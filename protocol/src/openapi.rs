@@ -42,27 +42,32 @@ macro_rules! relative_path {
 strings! {
     JobName: "A job's name: a DNS label of at most 55 characters", "^[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?$", "digits";
     ReplicaId: "A replica: ROLE-INDEX", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
-    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH counts the masters that have held the job",
+    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH is the number of masters that have held the job. \
+        SEQUENCE is the number of the start under the newest of these masters",
         "^(0|[1-9][0-9]{0,9})\\.(0|[1-9][0-9]{0,9})$", "1.1";
     EnvName: "Name of an environment variable", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
     ModuleName: "Name of a Python module, at most 128 characters",
         "^[A-Za-z_][A-Za-z0-9_]{0,127}(\\.[A-Za-z_][A-Za-z0-9_]*)*$", "tensorflow.keras";
-    CodeId: "Id of a job's code: the SHA-256 of a line for each file in the order of paths, `SHA256 SIZE MODE PATH`, mode x or -",
+    CodeId: "Id of a job's code: the SHA-256 of a text with a line `SHA256 SIZE MODE PATH` for each file, in the order \
+        of the paths. MODE is x for an executable file, otherwise -",
         "^[0-9a-f]{64}$", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     Sha256: "SHA-256 of a file's content", "^[0-9a-f]{64}$",
         "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-    CodePath: "Relative path with / between its parts, at most 1,024 bytes. No part is empty, . or ..; the first is not .muster",
+    CodePath: "Relative path with / between its parts, at most 1,024 bytes. No part is empty, . or .., and the first \
+        part is not .muster",
         relative_path!(), "src/train.py";
     ScriptPath: "Relative path of the script, with the rules of a CodePath. It does not begin with -",
         relative_path!(), "train.py";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";
-    RunAs: "The user of the pods' processes: image, UID or UID:GID, not root", "^(image|[0-9]{1,10}(:[0-9]{1,10})?)$", "1000";
+    RunAs: "The user of the pods' processes: image, UID or UID:GID. UID 0 (root) is refused",
+        "^(image|[0-9]{1,10}(:[0-9]{1,10})?)$", "1000";
     Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",
         "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?(:[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?)?$", "500m:2";
     MemorySize: "A quantity of memory in Kubernetes' notation, at least 1Mi",
         "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", "2Gi";
-    Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. Not at / or in /muster",
+    Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. /path must not be / or \
+        in /muster",
         concat!("^(pvc:[a-z0-9.-]+|host:", path!(), "|empty):", path!(), "(:ro)?$"), "pvc:data:/data:ro";
     ObjectName: "Name of a Kubernetes object: a DNS subdomain", "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", "training";
     LabelKey: "Key of a label or taint, [PREFIX/]NAME",

@@ -53,13 +53,13 @@ pub struct TfJobOrigin {
     /// The fields that have another meaning in Muster, or no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
-    /// The uid of the TFJob object in the cluster that the job belongs to. `None` if a client sent the TFJob.
+    /// The uid of the job's TFJob object in the cluster. `None` if a client sent the TFJob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_uid: Option<String>,
 }
 
 impl Origin {
-    /// Whether an edited file may give the job more workers.
+    /// Whether the job comes from a TFJob with `enableDynamicWorker`, which can be edited to give the job more workers.
     pub fn may_grow(&self) -> bool {
         match self {
             Self::TfJob(tfjob) => tfjob.spec.get("enableDynamicWorker") == Some(&Value::Bool(true)),
@@ -88,7 +88,7 @@ pub fn role_of_type(key: &str) -> Option<Role> {
 }
 
 impl JobSpec {
-    /// The uid of the TFJob object in the cluster that the job belongs to. `None` if there is no object.
+    /// The uid of the job's TFJob object in the cluster. `None` if there is no such object.
     pub fn object_uid(&self) -> Option<&str> {
         match &self.origin {
             Some(Origin::TfJob(tfjob)) => tfjob.object_uid.as_deref(),
@@ -96,7 +96,7 @@ impl JobSpec {
         }
     }
 
-    /// In pods, a second path of the folder with the code. Scripts of the job's launcher expect the code there.
+    /// A second path at which pods mount the folder with the code. Scripts of the job's launcher expect the code there.
     pub fn second_code_folder(&self) -> Option<&'static str> {
         match self.origin {
             Some(Origin::Spawner { .. }) => Some("/script"),

@@ -12,8 +12,9 @@ pub const VALUES_MAX: usize = 8;
 /// Maximum bytes of the name of a value.
 pub const VALUE_NAME_BYTES: usize = 64;
 
-/// The newest report of a run's script. The numbers from `steps` on are totals since the second step of this `split`,
-/// without short last batches. Only reports of one start with an equal `split` can be compared.
+/// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals of this `split`. They
+/// include neither the first step of the split nor steps with a short last batch of an epoch. Only reports of one start
+/// with an equal `split` can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
@@ -23,16 +24,16 @@ pub struct Progress {
     /// The version of the split, which gives each replica its batch size. 0 means equal batch sizes.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub split: u64,
-    /// Number of steps.
+    /// Total number of steps.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub steps: u64,
-    /// Samples of this replica.
+    /// Total number of samples of this replica.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub samples: u64,
-    /// Microseconds of the replica's own computation; 0 if the script does not measure it.
+    /// Total microseconds of the replica's own computation; 0 if the script does not measure its computation.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub compute_us: u64,
-    /// Microseconds that the steps took.
+    /// Total microseconds of the steps.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub wall_us: u64,
     /// The newest values that the script has logged, such as its loss.

@@ -8,7 +8,7 @@ pub const AGENT_PORT: u16 = 7896;
 pub const MASTER_PORT: u16 = 7897;
 /// TensorFlow's port in a Kubernetes pod.
 pub const TENSORFLOW_PORT: u16 = 1234;
-/// TensorFlow's ports outside Kubernetes. By default, Linux chooses no port itself below 32768
+/// TensorFlow's ports outside Kubernetes. By default, Linux itself assigns ports only from 32768 on
 /// (`net.ipv4.ip_local_port_range`).
 pub const LOCAL_TENSORFLOW_PORTS: Range<u16> = 20_000..32_768;
 /// Maximum wait of a long poll, in seconds.
@@ -27,8 +27,8 @@ pub const AGENT_WARM: &str = "/warm";
 /// Agent: with the id of code appended, receives the [`crate::code::Manifest`] of this code. Answers with
 /// [`crate::code::MissingBlobs`].
 pub const AGENT_CODE: &str = "/code/";
-/// Agent: after [`AGENT_CODE`] and the id, receives blobs of this code, see [`crate::code::BlobReader`]. Answers with
-/// [`crate::code::MissingBlobs`].
+/// Agent: appended to [`AGENT_CODE`] and the id of code, receives blobs of this code, see [`crate::code::BlobReader`].
+/// Answers with [`crate::code::MissingBlobs`].
 pub const AGENT_CODE_BLOBS: &str = "/blobs";
 /// Agent: tries to connect to the address of another agent.
 pub const AGENT_REACH: &str = "/reach";
@@ -39,7 +39,7 @@ pub const AGENT_FINISH: &str = "/finish";
 /// Master and agent: 200 while the program runs.
 pub const HEALTHZ: &str = "/healthz";
 
-/// Master: 200 when the master can serve requests.
+/// Master: 200 until the master shuts down.
 pub const READYZ: &str = "/readyz";
 /// Master: submits a job by query parameters.
 pub const CREATE: &str = "/create";

@@ -19,12 +19,13 @@ pub struct RunPolicy {
     /// Maximum restarts after failures. Each restart starts all replicas again. Restarts do not count if the cluster
     /// removed a pod (evicted, preempted, drained or deleted).
     pub max_restarts: u32,
-    /// Pause before the first restart. Each further restart doubles the pause, up to 300 s.
+    /// Pause before the first restart, in seconds. Each further restart doubles the pause, up to 300 s.
     pub backoff_seconds: u32,
     /// Exit codes of exec.py that fail the job without a restart.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub no_retry_exit_codes: BTreeSet<u8>,
-    /// What a failure of a replica means, by the replica's role. A role without an entry has the rule `on_failure`.
+    /// What a failure of a replica means, by the replica's role. For a role without an entry, the job restarts while
+    /// `max_restarts` allows it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub restart: BTreeMap<Role, RestartRule>,
     /// What happens when the script has failed. `wait` needs a job that brings its code or runs in a folder.
@@ -58,8 +59,8 @@ pub struct RunPolicy {
     /// What an elastic job does about a replica that does not answer, and whose exec.py may still run.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub on_unreachable: OnUnreachable,
-    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. The agent kills exec.py
-    /// after three times this time without a request from a master.
+    /// With `on_unreachable` `replace`: a replica is lost after this time without an answer of its agent. An agent that
+    /// gets no request from a master for three times as long kills exec.py.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3600))]
     #[serde(skip_serializing_if = "is_default_lease")]
     pub lease_seconds: u32,
@@ -67,10 +68,12 @@ pub struct RunPolicy {
 
 /// Default of [`RunPolicy::grow_interval_seconds`]. At each restart, a script loses its work since its last checkpoint.
 pub const GROW_INTERVAL_SECONDS: u32 = 300;
-/// Default of the same interval for scripts with the helper `muster.py`, which save before they stop.
+/// Default of [`RunPolicy::grow_interval_seconds`] if the scripts use the helper `muster.py`, with which they save a
+/// checkpoint before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
-/// How long a job with [`OnFailure::Wait`] waits for new code, and an agent without a master lives after a run.
+/// How long a job with [`OnFailure::Wait`] waits for new code. After a run, an agent without a master ends after the
+/// same time.
 pub const HALT_SECONDS: u32 = 600;
 
 /// Default of [`RunPolicy::lease_seconds`].
@@ -136,7 +139,7 @@ impl RunPolicy {
         *self == Self::default()
     }
 
-    /// How long a replica may be silent; `None` without a limit.
+    /// The lease of the job's agents; `None` if the agents have no lease.
     pub fn lease(&self) -> Option<Lease> {
         match self.on_unreachable {
             OnUnreachable::Wait => None,
@@ -159,8 +162,8 @@ pub enum RestartRule {
     Never,
     /// The job restarts while `max_restarts` allows it.
     OnFailure,
-    /// As `on_failure` after a signal, an exit code of 128 or more, too much memory or the loss of the pod. As `never`
-    /// after other failures.
+    /// Like the rule `on_failure` after a signal, an exit code of 128 or more, too much memory or the loss of the pod.
+    /// Like the rule `never` after other failures.
     ExitCode,
 }
 
@@ -172,8 +175,8 @@ pub enum OnFailure {
     /// The job restarts while `max_restarts` allows it. Otherwise, the job fails.
     #[default]
     Restart,
-    /// The job keeps its pods and waits 10 minutes for new code. With new code, it starts again at once. Without new
-    /// code, it then behaves as with `restart`.
+    /// The job keeps its pods and waits up to 10 minutes for new code. When a user pushes new code, the job starts
+    /// again at once. If nobody does, the job then behaves as with `restart`.
     Wait,
 }
 

@@ -23,7 +23,7 @@ impl JobSpec {
         if self.evaluator_num > 1 {
             return Err(SpecError::EvaluatorNum(self.evaluator_num));
         }
-        // A chief can train alone. With parameter servers, it needs at least one worker.
+        // A chief can train alone. A chief with parameter servers needs at least one worker.
         if self.worker_num == 0 && (self.chief_num == 0 || self.ps_num > 0) {
             return Err(SpecError::NoWorkers);
         }
@@ -53,7 +53,7 @@ impl JobSpec {
         let room = tf_config::MEMBERS_MAX - self.chief_num;
         let most_workers = room - self.ps_num.min(1);
         if self.worker_num > most_workers {
-            // If the servers alone leave no room, ignore them here: the next check reports them.
+            // If the parameter servers alone leave no room, ignore them here: the next check reports them.
             let beside_servers = room.saturating_sub(self.ps_num);
             let fits = if beside_servers == 0 { most_workers } else { beside_servers };
             return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
@@ -65,7 +65,8 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Checks that the groups of a role contain all its replicas, and that each group is valid.
+    /// Checks that the groups of a role contain all replicas of the role, and that each group is valid. Also checks the
+    /// additional keys of TF_CONFIG.
     pub(crate) fn check_groups(&self) -> Result<(), SpecError> {
         if self.groups.len() > GROUPS_MAX {
             return Err(SpecError::TooManyGroups(self.groups.len()));
@@ -102,7 +103,7 @@ impl JobSpec {
         Ok(())
     }
 
-    /// Checks the rules, and whether they fit the job's replicas.
+    /// Checks the run policy, and whether it fits the job's replicas.
     pub(crate) fn check_run_policy(&self) -> Result<(), SpecError> {
         let RunPolicy {
             start_timeout_seconds,

@@ -17,7 +17,7 @@ pub enum SpecError {
     #[error("strategy \"{0}\" is unknown: use AllReduce or ParameterServer")]
     Strategy(String),
     /// The job's name leaves no room for the names of its pods.
-    #[error("task name \"{name}\" is too long: its pod {pod} would have more than {LABEL_MAX} characters")]
+    #[error("task name \"{name}\" is too long: the pod name {pod} has more than {LABEL_MAX} characters")]
     LongName {
         /// The job's name.
         name: JobName,
@@ -25,7 +25,7 @@ pub enum SpecError {
         pod: PodName,
     },
     /// The job has no workers.
-    #[error("worker-num is 0: a job needs at least one worker")]
+    #[error("worker-num is 0: use at least 1")]
     NoWorkers,
     /// The minimum of workers is above the maximum.
     #[error("the minimum of workers, {min}, is above the maximum, {max}")]
@@ -35,8 +35,8 @@ pub enum SpecError {
         /// The maximum.
         max: u32,
     },
-    /// The number of workers of a job that is not elastic cannot change.
-    #[error("the job is not elastic, so its number of workers cannot change: submit it with --worker-num MIN:MAX")]
+    /// The job is not elastic, so its number of workers cannot change.
+    #[error("the job is not elastic, so its number of workers cannot change: submit the job with --worker-num MIN:MAX")]
     NotElastic,
     /// The workers make TF_CONFIG too long for an environment variable.
     #[error(
@@ -59,7 +59,9 @@ pub enum SpecError {
         fits: u32,
     },
     /// TensorFlow hangs if an AllReduce cluster has a parameter server.
-    #[error("ps-num {0} does not go with AllReduce: leave it out, or use --strategy ParameterServer")]
+    #[error(
+        "ps-num is {0}, but AllReduce has no parameter servers: leave out ps-num, or use --strategy ParameterServer"
+    )]
     PsWithAllReduce(u32),
     /// ParameterServerStrategy needs a parameter server.
     #[error("ps-num is 0: ParameterServer needs at least one parameter server")]
@@ -71,7 +73,9 @@ pub enum SpecError {
     #[error("evaluator-num {0} is not allowed: use 0 or 1")]
     EvaluatorNum(u32),
     /// The groups of a role have more or fewer replicas than the job has in this role.
-    #[error("the groups of role {role} have {grouped} replicas, but the job has {replicas}: give both the same number")]
+    #[error(
+        "the groups of role {role} have {grouped} replicas, but the job has {replicas} of this role: make both equal"
+    )]
     GroupsCount {
         /// The role.
         role: Role,
@@ -81,13 +85,13 @@ pub enum SpecError {
         replicas: u32,
     },
     /// There are more groups than [`GROUPS_MAX`].
-    #[error("{0} groups are too many: use at most {GROUPS_MAX}")]
+    #[error("the job has {0} groups: use at most {GROUPS_MAX}")]
     TooManyGroups(usize),
     /// A group has no replicas. Groups are numbered from 1.
     #[error("group {0} has count 0: use at least 1, or leave the group out")]
     EmptyGroup(usize),
     /// A group's port cannot be used.
-    #[error("tf_port of group {group} is {port}: use a port from 1 to 65535 other than {AGENT_PORT}, the agent's")]
+    #[error("tf_port of group {group} is {port}: use a port from 1 to 65535, but not the agent's port {AGENT_PORT}")]
     GroupPort {
         /// The group's number, from 1.
         group: usize,
@@ -108,15 +112,15 @@ pub enum SpecError {
         "success-policy {0} does not work in a ParameterServer job with a chief: its workers are servers, which never end"
     )]
     ServersNeverEnd(SuccessPolicy),
-    /// Only elastic jobs can go on without a replica.
+    /// Only elastic jobs can continue without a replica.
     #[error(
-        "on-unreachable replace needs an elastic job: a job with a fixed number of workers cannot go on without one"
+        "on-unreachable replace needs an elastic job: a job with a fixed number of workers cannot continue with fewer"
     )]
     ReplaceInFixedJob,
     /// The job would wait for new code in vain, because its code is in its image.
     #[error(
-        "on-failure wait needs a job that brings its code or runs in a folder: the code of this job is in its image, which \
-         takes no new code"
+        "on-failure wait needs a job that brings its code or runs in a folder: the code of this job is in its image, \
+         so the job cannot receive new code"
     )]
     WaitWithoutCode,
     /// The lease is too long.
@@ -137,8 +141,8 @@ pub enum SpecError {
     /// A variable cannot be passed to a program.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// An argument cannot be passed to a program. The number counts from 1.
-    #[error("argument {0} for the script holds a NUL byte")]
+    /// An argument of the script, or a word of a group's command, cannot be passed to a program. Counted from 1.
+    #[error("argument {0} contains a NUL byte")]
     NulInArgument(usize),
     /// Arguments and variables are too long.
     #[error(
@@ -161,8 +165,8 @@ pub enum SpecError {
     /// The folder on the master's host is not an absolute path.
     #[error("work_dir \"{0}\" is not an absolute path")]
     RelativeWorkDir(PathBuf),
-    /// Both `code` and `work_dir` say where the script is.
-    #[error("code and work_dir do not go together: both say where the script is")]
+    /// The request has both `code` and `work_dir`.
+    #[error("code and work_dir cannot be combined: the script comes from only one of them")]
     CodeAndWorkDir,
 }
 

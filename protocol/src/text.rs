@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn a_text_has_the_length_that_serde_json_writes() {
         let all: String = (0..0x300).filter_map(char::from_u32).collect();
-        assert_eq!(serde_json::to_string(&all).expect("a text").len(), json_length(&all) + 2);
+        assert_eq!(serde_json::to_string(&all).expect("could not write the text as JSON").len(), json_length(&all) + 2);
     }
 
     #[test]

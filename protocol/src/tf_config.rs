@@ -1,4 +1,4 @@
-//! TF_CONFIG: the cluster and one task's place in it, as TensorFlow reads it
+//! TF_CONFIG, as TensorFlow reads it: the addresses of the cluster, and the role and index of one replica
 //! (`tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py`).
 
 use std::collections::BTreeMap;
@@ -53,13 +53,13 @@ impl Cluster {
     }
 }
 
-/// This process's place in the cluster.
+/// The role and index of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Task {
     /// The task type: a key of the cluster, or `evaluator`.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The index in `cluster[type]`, from 0.
+    /// The index in the list `cluster[type]`, from 0.
     pub index: u32,
 }
 
@@ -70,7 +70,7 @@ impl From<ReplicaId> for Task {
 }
 
 /// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member. `C` is [`Cluster`], or a
-/// type for its JSON.
+/// type that contains the JSON of a cluster.
 #[derive(Debug)]
 pub struct TfConfig<'a, C: ?Sized = Cluster> {
     /// The cluster; the same for all members.

@@ -1,4 +1,5 @@
-//! The messages about TFJobs, the files of Kubeflow's training operator. The master reads the files.
+//! The messages about TFJobs, the jobs of Kubeflow's training operator. Clients send TFJobs as text, and the master
+//! parses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -39,11 +40,11 @@ pub struct TfJobRequest {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Entrypoint {
-    /// ENTRYPOINT.
+    /// The image's ENTRYPOINT.
     pub command: Vec<String>,
-    /// CMD.
+    /// The image's CMD.
     pub args: Vec<String>,
-    /// USER, empty if the image names no user.
+    /// The image's USER, empty if the image names no user.
     pub user: String,
 }
 
@@ -105,7 +106,7 @@ pub struct TfJobAnswer {
     /// The job. Absent if the TFJob was only checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobView>,
-    /// What changes in a job that was on record before.
+    /// How the TFJob changes its job, if this job was on record before.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub change: JobPatch,
     /// The fields that have another meaning in Muster, or no effect.

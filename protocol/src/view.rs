@@ -24,7 +24,8 @@ pub enum JobState {
     Starting,
     /// exec.py has been started in every replica.
     Running,
-    /// The run has ended or failed. The master stops the replicas that still run.
+    /// A run has ended, or must end, for example because a user has cancelled the job. The master stops the replicas
+    /// that still run.
     Stopping,
     /// The master prepares a restart: it replaces lost pods and waits for the backoff.
     Restarting,
@@ -41,7 +42,7 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// All states, from the first to the final states.
+    /// All states.
     pub const ALL: [Self; 10] = [
         Self::Pending,
         Self::Starting,
@@ -92,7 +93,7 @@ impl fmt::Display for JobState {
     }
 }
 
-/// The result of a job. It does not change.
+/// The result of a job. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
@@ -300,7 +301,7 @@ pub struct MasterView {
     pub version: String,
     /// The master's back end.
     pub backend: BackendKind,
-    /// User id of the master, and therefore of its scripts. Only with the process back end.
+    /// User id of the master, and therefore of its jobs' scripts. Only with the process back end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }

@@ -19,7 +19,7 @@ fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
 fn bad_numbers_are_refused_with_their_flag() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
-        (&["--worker-num", "0"][..], "worker-num is 0: a job needs at least one worker"),
+        (&["--worker-num", "0"][..], "worker-num is 0: use at least 1"),
         (&["--worker-num", "-1"], "--worker-num: invalid number of replicas \"-1\""),
         (&["--worker-num", "3.5"], "--worker-num: invalid number of replicas \"3.5\""),
         (&["--worker-num", "four"], "--worker-num: invalid number of replicas \"four\""),
@@ -30,13 +30,13 @@ fn bad_numbers_are_refused_with_their_flag() {
         (&["--worker-num", "100000"], "worker-num 100000 is too large"),
         (&["--worker-num"], "--worker-num <N|MIN:MAX>"),
         (&["--worker-num", "4:2"], "the minimum of workers, 4, is above the maximum, 2"),
-        (&["--worker-num", "0:3"], "worker-num is 0: a job needs at least one worker"),
+        (&["--worker-num", "0:3"], "worker-num is 0: use at least 1"),
         (&["--worker-num", "2:"], "--worker-num: invalid number of workers \"2:\": use one number, such as 4, or"),
         (&["--worker-num", ":4"], "--worker-num: invalid number of workers \":4\""),
         (&["--worker-num", "2:8:1"], "--worker-num: invalid number of workers \"2:8:1\""),
         (&["--worker-num", "two:8"], "--worker-num: invalid number of replicas \"two\""),
         (&["--worker-num", "2:4294967296"], "invalid number of replicas \"4294967296\": the maximum is 5457"),
-        (&["--ps-num", "1"], "ps-num 1 does not go with AllReduce"),
+        (&["--ps-num", "1"], "ps-num is 1, but AllReduce has no parameter servers"),
         (&["--strategy", "ps", "--ps-num", "0"], "ps-num is 0"),
         (&["--chief-num", "2"], "chief-num 2 is not allowed"),
         (&["--evaluator-num", "2"], "evaluator-num 2 is not allowed"),
@@ -71,7 +71,7 @@ fn bad_names_variables_and_verbs_are_refused_with_their_flag() {
         ),
         (&["--task", "My_Job"], "--task: task name \"My_Job\" is not a DNS label"),
         (&["--task", &too_long], "is not a DNS label: use 1 to 55 of a-z"),
-        (&["--task", &longest, "--worker-num", "2"], "is too long: its pod "),
+        (&["--task", &longest, "--worker-num", "2"], "is too long: the pod name "),
         (&["--task", ""], "--task"),
         (&["--env", "1A=x"], "--env: environment name \"1A\" is not allowed"),
         (&["--env", "=x"], "--env: environment name \"\" is not allowed"),

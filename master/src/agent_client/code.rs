@@ -10,7 +10,7 @@ use protocol::routes;
 
 use super::{AgentClient, AgentError, CALL_TIMEOUT, Call, no_answer_of_an_agent, request};
 
-/// Maximum time to send all blobs of a job, 64 MiB at most, and to write them at the agent.
+/// Maximum time of a call that sends blobs, at most 64 MiB. The agent writes the blobs to its disk before it answers.
 const SEND_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl AgentClient {

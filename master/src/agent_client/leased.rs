@@ -21,14 +21,14 @@ pub struct LeasePoll {
     pub after: u64,
     /// Maximum wait for a newer status.
     pub wait: Duration,
-    /// The time of the agent's clock in the agent's newest answer.
+    /// The agent's clock time, as received in the agent's newest answer.
     pub heard: ClockMillis,
 }
 
-/// An agent's part in a start.
+/// The parameters of `POST /config`: one agent's part in a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartOfStart {
-    /// The start.
+    /// The number of the start.
     pub generation: Generation,
     /// The replica's membership. An evaluator has none.
     pub membership: Option<Membership>,
@@ -55,7 +55,8 @@ impl AgentClient {
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 
-    /// `GET /status` as a long poll of an agent with a lease. `wait` may be zero.
+    /// `GET /status` of an agent with a lease. The agent answers when its status changes, or after `wait`, which may be
+    /// 0.
     ///
     /// # Errors
     /// [`AgentError`].

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::{AgentClient, AgentError, CALL_TIMEOUT, get, unreachable};
 
-/// A part of a run's output.
+/// A run's output from an offset on.
 #[derive(Debug)]
 pub struct LogStream<S> {
     /// The absolute offset of the first byte.
@@ -27,15 +27,16 @@ pub struct LogStream<S> {
 pub enum LogPiece {
     /// The next bytes.
     Bytes(Bytes),
-    /// The run of this generation has ended, and all of its output was sent. Earlier versions of the agent omit this.
+    /// The run has ended, and all of its output was sent. The value is the run's generation, if the agent sent it.
+    /// Agents of earlier versions never report the end of a run in this way.
     RunEnded(Option<Generation>),
 }
 
 impl AgentClient {
-    /// `GET /logs`: both streams from `offset` to the end of the run.
+    /// `GET /logs`: stdout and stderr together, from `offset` to the end of the run.
     ///
     /// # Errors
-    /// [`AgentError`]. If the connection breaks later, the stream returns [`AgentError::Unreachable`].
+    /// [`AgentError`]. If the connection breaks later, the stream yields [`AgentError::Unreachable`].
     pub async fn logs(
         &self,
         agent: SocketAddr,
@@ -59,6 +60,6 @@ fn piece_of(frame: Frame<Bytes>) -> LogPiece {
         Err(frame) => frame.into_trailers().unwrap_or_default(),
     };
     let run = trailers.get(routes::LOG_COMPLETE_TRAILER).and_then(|value| value.to_str().ok());
-    // An empty piece changes nothing.
+    // Other trailers become an empty piece, which changes nothing.
     run.map_or(LogPiece::Bytes(Bytes::new()), |generation| LogPiece::RunEnded(generation.parse().ok()))
 }

@@ -1,4 +1,4 @@
-//! What a client needs before it submits: the kind of back end, and the agent's program, to be added to an image.
+//! What a client asks for before it submits a job: the kind of back end, and the agent's program to add to an image.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ pub struct About {
     pub agent_binary: Option<PathBuf>,
 }
 
-/// Returns the master's version and the kind of its back end.
+/// Returns the master's version and the kind of its back end. If pods are processes, also the user of the scripts.
 #[utoipa::path(get, path = routes::MASTER, responses((status = 200, description = "This master", body = MasterView), NotLetIn))]
 pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     let backend = state.about.backend;
@@ -41,7 +41,8 @@ pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     path = routes::AGENT_PROGRAM,
     responses(
         (status = 200, description = "The program", body = inline(Octets), content_type = "application/octet-stream"),
-        (status = 404, description = "No agent program", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "This master has no agent program",
+            body = Problem, content_type = "application/problem+json"),
         NotLetIn,
     ),
 )]

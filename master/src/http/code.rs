@@ -1,4 +1,4 @@
-//! `/v1/code`: receives the code that jobs bring: first the manifest, then the blobs that the master does not have.
+//! `/v1/code` receives the code that jobs bring. A caller sends the manifest first, and then the missing blobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,8 @@ static TURNS: Semaphore = Semaphore::const_new(UPLOADS_AT_ONCE);
     request_body(content = Manifest, description = "At most 8 MiB, within 10 seconds"),
     responses(
         (status = 200, description = "The master has the manifest, but not these blobs", body = MissingBlobs),
-        (status = 422, description = "The manifest is refused, or has another id", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The manifest is invalid, or the id in the path is not the manifest's",
+            body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
@@ -65,8 +66,8 @@ pub(super) async fn put_manifest(
 }
 
 /// Receives blobs of a job's code: for each blob, the 32 bytes of its SHA-256 and then its content. The blobs may come
-/// in any order, each at most once. After an error, the master keeps none of them. Answers with the blobs that are
-/// still missing.
+/// in any order, each at most once. After an error, the master keeps no blob of this request. Answers with the
+/// blobs that are still missing.
 #[utoipa::path(
     put,
     path = routes::CODE_BLOBS,
@@ -75,10 +76,11 @@ pub(super) async fn put_manifest(
         description = "The blobs, within 5 minutes, without a pause of more than 10 seconds, and after 10 seconds with an \
             average of at least 16 KiB per second"),
     responses(
-        (status = 200, description = "The master has these blobs", body = MissingBlobs),
+        (status = 200, description = "The blobs were stored; these are still missing", body = MissingBlobs),
         (status = 404, description = "The master does not have the manifest", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "A blob is not in the manifest, or does not match its SHA-256", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 422, description = "The id or the stream is invalid, for example because a blob does not match its \
+            SHA-256",
+            body = Problem, content_type = "application/problem+json"),
         (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
@@ -151,7 +153,8 @@ async fn answered(
 }
 
 fn too_slow() -> ApiError {
-    let detail = "the blobs arrived too slowly: send at least 16 KiB per second, without a pause of 10 s, in 5 minutes";
+    let detail =
+        "the blobs arrived too slowly: send all within 5 minutes, at least 16 KiB per second, and never pause 10 s";
     ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
 }
 
@@ -172,15 +175,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upload_is_slow_if_its_average_is_too_low() {
+    fn after_10_seconds_an_upload_is_slow_if_its_average_is_below_the_minimum() {
         let seconds = Duration::from_secs;
-        assert!(!is_slow(1, seconds(10)), "any rate is fine at first");
+        assert!(!is_slow(1, seconds(10)), "an upload was slow within its first 10 s");
         assert!(is_slow(11 * RATE_MIN - 1, seconds(11)));
         assert!(!is_slow(11 * RATE_MIN, seconds(11)));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_that_sends_a_byte_each_second_loses_its_turn() {
+    async fn an_upload_of_a_byte_per_second_is_refused_after_11_seconds() {
         let drip = stream::unfold((), |()| async {
             sleep(Duration::from_secs(1)).await;
             Some((Ok::<_, std::io::Error>(Bytes::from_static(b"x")), ()))
@@ -189,7 +192,7 @@ mod tests {
         let read = async { while pieces.recv().await.is_some() {} };
         let begun = Instant::now();
         let (sent, ()) = tokio::join!(send(Body::from_stream(drip), sender), read);
-        let refused = sent.expect_err("an upload of one byte per second is too slow").into_response();
+        let refused = sent.expect_err("an upload of one byte per second was accepted").into_response();
         assert_eq!((refused.status(), begun.elapsed().as_secs()), (StatusCode::REQUEST_TIMEOUT, 11));
     }
 }

@@ -1,6 +1,6 @@
-//! Limits the open connections: their number, and the time and size of each request. If there are too many, the master
-//! closes a connection that has not sent a complete request, to make room for a new connection. It never closes a
-//! connection whose request is being answered.
+//! Limits the number of open connections, and the time and size of each request's headers. If too many connections are
+//! open, the master closes one that has not sent a complete request, to make room for a new connection. It closes no
+//! connection for this reason while the connection's request is being answered.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -76,7 +76,7 @@ pub(super) struct Caller(Arc<Seat>);
 pub(super) struct Awaited(Arc<Seat>);
 
 impl Connections {
-    /// An empty table. Half of this process's descriptors stay free for files, agents and records.
+    /// An empty table. At least half of this process's descriptors stay free for files, agents and records.
     pub(super) fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
         let most = descriptors.map_or(CONNECTIONS_MAX, |most| CONNECTIONS_MAX.min(most / 2));
@@ -87,7 +87,7 @@ impl Connections {
     pub(super) fn serve(self: &Arc<Self>, stream: TcpStream, router: &Router, graceful: &GracefulShutdown) {
         let Some(seat) = self.seat() else { return };
         if let Err(error) = tune(&stream) {
-            debug!(%error, "the connection keeps its default timeouts");
+            debug!(%error, "could not set the options of a connection");
         }
         let evicted = seat.evicted.clone();
         let router = TowerToHyperService::new(router.clone());

@@ -13,7 +13,7 @@ struct Place {
     metrics: Arc<Metrics>,
     /// The number of requests that have reached `/wait`.
     asked: watch::Receiver<u32>,
-    /// Lets `/wait` answer.
+    /// When this is true, `/wait` answers.
     answers: watch::Sender<bool>,
 }
 
@@ -62,7 +62,9 @@ fn request(path: &str) -> String {
 async fn read(stream: &mut TcpStream) -> String {
     let mut answer = vec![];
     // The result may be an error: if the server closes a connection that has unread bytes, the connection is reset.
-    let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await.expect("connection closed in time");
+    let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut answer))
+        .await
+        .expect("the server did not close the connection within 60 s");
     String::from_utf8(answer).unwrap()
 }
 
@@ -95,7 +97,7 @@ async fn a_connection_that_is_being_answered_is_not_closed_for_a_new_one() {
     let mut place = Place::with_room_for_two().await;
     let mut two = [place.connect(&request("/wait")).await, place.connect(&request("/wait")).await];
     place.asked.wait_for(|count| *count == 2).await.unwrap();
-    assert_eq!(read(&mut place.connect(&request("/")).await).await, "", "the server refuses a third connection");
+    assert_eq!(read(&mut place.connect(&request("/")).await).await, "", "the server answered on a third connection");
     place.answers.send_replace(true);
     for stream in &mut two {
         assert!(read(stream).await.ends_with("at last"));

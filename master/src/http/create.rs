@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::jobs::accept;
 use super::openapi::{Down, NotLetIn};
 
-/// The names of each parameter: the prototype's and this product's.
+/// The names of each parameter. If the first prototype and Muster use different names, the prototype's name is first.
 const STRATEGY: [&str; 1] = ["strategy"];
 const WORKERS: [&str; 2] = ["n_worker", "worker_num"];
 const SERVERS: [&str; 2] = ["n_ps", "ps_num"];
@@ -25,14 +25,14 @@ const IMAGE: [&str; 2] = ["img", "image"];
 const NAME: [&str; 2] = ["name", "task"];
 const ALLOW_ROOT: [&str; 1] = ["allow_root"];
 
-/// The parameters, only for the API's description. They are parsed by hand, because each has several names.
+/// The parameters, only for the API's description. `parse` reads them, because some parameters have two names.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by the derive alone")]
 struct CreateQuery {
     /// The job's name. Alternative name: `task`.
     name: JobName,
-    /// `AllReduce`, or `ParameterServer` (short: `ps`). Upper and lower case are equal.
+    /// `AllReduce`, or `ParameterServer` (short: `ps`). Case does not matter.
     #[param(
         pattern = "^([Aa][Ll][Ll][Rr][Ee][Dd][Uu][Cc][Ee]|[Pp][Aa][Rr][Aa][Mm][Ee][Tt][Ee][Rr][Ss][Ee][Rr][Vv][Ee][Rr]|[Pp][Ss])$"
     )]
@@ -40,7 +40,7 @@ struct CreateQuery {
     /// Number of workers, 2 by default. Alternative name: `worker_num`.
     #[param(minimum = 1, maximum = 5457)]
     n_worker: Option<u32>,
-    /// Number of parameter servers. Alternative name: `ps_num`.
+    /// Number of parameter servers; default 1 with ParameterServer, else 0. Alternative name: `ps_num`.
     #[param(minimum = 0, maximum = 5457)]
     n_ps: Option<u32>,
     /// Number of chiefs, 0 by default.
@@ -52,8 +52,8 @@ struct CreateQuery {
     allow_root: Option<bool>,
 }
 
-/// Submits a job like the first prototype's client. The answer comes when the job is on record, before the job has
-/// started. Each parameter may occur once, under one of its names. Unknown parameters are refused.
+/// Submits a job by query parameters, as the first prototype's client does. The answer comes when the job is on record,
+/// before the job has started. Each parameter may occur once, under one of its names. Unknown parameters are refused.
 #[utoipa::path(
     get,
     path = routes::CREATE,
@@ -62,7 +62,8 @@ struct CreateQuery {
         (status = 200, description = "The job is on record, now or from an earlier submit", body = JobView),
         (status = 400, description = "A parameter is missing, unknown or wrong, or the job cannot run here",
             body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Another job has this name", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another job has this name, or the record of this name cannot be read",
+            body = Problem, content_type = "application/problem+json"),
         NotLetIn,
         Down,
     ),

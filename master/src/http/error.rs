@@ -21,7 +21,7 @@ impl ApiError {
         Self(Problem { status: status.as_u16(), code, detail: detail.into() })
     }
 
-    /// The same error with another status: `/create` answers 400 where the API answers 422.
+    /// The same error, with the status `to` instead of `from`. `/create` answers 400 where other routes answer 422.
     pub(super) fn with_status(mut self, from: StatusCode, to: StatusCode) -> Self {
         if self.0.status == from.as_u16() {
             self.0.status = to.as_u16();
@@ -116,7 +116,7 @@ impl From<CodeError> for ApiError {
 }
 
 pub(super) async fn unknown_route() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "no such path")
+    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "no route has this path")
 }
 
 pub(super) async fn method_not_allowed() -> ApiError {

@@ -1,5 +1,6 @@
-//! Decides who may send requests: callers with the token or, on a master without a token, programs of this machine
-//! except browsers. A web page can make a browser send requests to loopback, and one GET can submit a job.
+//! Decides who may send requests: callers with the token. A master without a token accepts all programs of this
+//! machine, or all programs that reach its port, but no browsers. A web page can make a browser send requests to
+//! loopback, and one GET can submit a job.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub enum Guard {
     Token(String),
     /// Programs of this machine, except browsers.
     ThisMachine,
-    /// Every program that reaches the port.
+    /// All programs that reach the port, except browsers.
     Anyone,
 }
 
@@ -100,7 +101,8 @@ fn forbidden(detail: &str) -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, detail)
 }
 
-/// Whether a Host header, with or without a port, names loopback. An attacker's DNS can resolve other names to it.
+/// Whether a Host header, with or without a port, names loopback by address or as `localhost`. An attacker's DNS can
+/// resolve any other name to loopback.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,

@@ -1,4 +1,4 @@
-//! `/v1/jobs`: submit, list, show, scale, suspend, cancel, delete.
+//! `/v1/jobs`: submits, lists, shows, changes, cancels and deletes jobs.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Poll {
-    /// Answer when the job's `seq` differs from this number. Each master has its own count.
+    /// Answer when the job's `seq` differs from this number. Each master counts `seq` anew.
     after: Option<u64>,
     /// Answer after this many seconds at the latest. The maximum and the default are 60.
     wait: Option<u64>,
@@ -47,7 +47,9 @@ pub(super) struct Poll {
     responses(
         (status = 201, description = "The job is on record", body = JobView),
         (status = 200, description = "This job was already on record", body = JobView),
-        (status = 409, description = "Another job has this name", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another job has this name, the record of this name cannot be read, or the \
+            job's code is missing",
+            body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
@@ -117,7 +119,7 @@ pub(super) async fn show(
         let wait = Duration::from_secs(poll.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
         let change = timeout(wait, view.wait_for(|view| view.seq != after));
         tokio::select! {
-            // If nothing changes, or the job is being deleted, the answer is the present view.
+            // The answer is the present view in any case, even if the wait failed because the job was deleted.
             _ = change => {}
             () = state.end.cancelled() => {}
         }
@@ -126,18 +128,21 @@ pub(super) async fn show(
     Ok(Json(view))
 }
 
-/// Changes how many workers an elastic job may have, suspends or resumes a job, or gives it new code. The change takes
-/// effect after the answer.
+/// Changes how many workers an elastic job may have, suspends or resumes a job, or gives a job new code. The change
+/// takes effect after the answer.
 #[utoipa::path(
     patch,
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job")),
     request_body(content = JobPatch, description = "At most 4 MiB, within 10 seconds"),
     responses(
-        (status = 200, description = "The job. Its number of workers and its code are the new ones; its state may still be the old one", body = JobView),
-        (status = 409, description = "The job has ended or does not allow the change, its new code is missing, or its record cannot be changed",
+        (status = 200, description = "The job with its new number of workers and its new code. Its state may still be \
+            the old state", body = JobView),
+        (status = 409, description = "The job has ended, is not elastic, or cannot receive new code. Or the new code \
+            is missing, an agent did not accept it, or the record cannot be read",
             body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The change is refused", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The body is not a valid change, the new code lacks the script, or the back end \
+            or the store refuses the changed job", body = Problem, content_type = "application/problem+json"),
         BadBody,
         NotLetIn,
         NoSuchJob,
@@ -187,8 +192,8 @@ pub(super) async fn cancel(
     params(("name" = JobName, Path, description = "The job")),
     responses(
         (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
-        (status = 409, description = "The store's object for this name is not a record, or a later version of the master wrote it", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 409, description = "The store's object for this name is not a record, or a later version of the \
+            master wrote the record", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
             content_type = "application/problem+json"),
         NotLetIn,

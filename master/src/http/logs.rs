@@ -37,7 +37,7 @@ pub(super) struct LogQuery {
     /// Begin at these bytes of the replicas, such as `worker-0:123,worker-1:456`; only without `replica`.
     #[param(pattern = "^((chief|worker|ps|evaluator)-[0-9]+:[0-9]+(,|$))*$")]
     from: Option<String>,
-    /// Begin with this many last lines of each replica.
+    /// Begin this many lines before the end of each replica's output, unless an offset is given.
     tail: Option<u64>,
     /// Continue until the job has ended.
     #[serde(default)]
@@ -47,9 +47,10 @@ pub(super) struct LogQuery {
     unfinished: bool,
 }
 
-/// Sends kept output: with `replica` the bytes of one replica, otherwise the lines of all replicas as lines of JSON. To
-/// continue after a line, pass the line's `offset` in `from`. With `unfinished`, a line that is still being written is
-/// sent at most five times a second, marked by `unfinished`. With `follow`, the answer ends when the job ends.
+/// Sends the output that the master keeps. With `replica`, sends the bytes of one replica. Otherwise, sends the lines
+/// of all replicas, each as a line of JSON. To continue after a line, pass the line's `offset` in `from`. With
+/// `unfinished`, a line that is still being written is sent at most five times a second, marked by `unfinished`. With
+/// `follow`, the answer ends when the job ends.
 #[utoipa::path(
     get,
     path = routes::JOB_LOGS,
@@ -149,8 +150,8 @@ async fn merged(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// The bytes up to the next gap. If output is dropped before a slow reader has received it, there is a gap. The reader
-/// can then ask for the rest. A header of the second answer contains the number of dropped bytes.
+/// The bytes up to the next gap. A gap arises if output is dropped before a slow reader has received it. The reader can
+/// then send a new request for the rest. A header of the new answer contains the number of dropped bytes.
 fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
     reader(log, first, follow).scan(first, |next, chunk| {
         let follows_on = chunk.as_ref().map_or(true, |chunk| chunk.offset == *next);
@@ -159,7 +160,7 @@ fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Res
     })
 }
 
-/// Encodes batches of lines, each line as a line of JSON.
+/// Encodes batches of lines. Each line becomes a line of JSON.
 fn encoded(
     batches: impl Stream<Item = Result<Vec<LogLine>, std::io::Error>> + Send,
 ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {

@@ -1,5 +1,5 @@
-//! This master's metrics, in the text format of Prometheus. They name no job, so a collector needs no token. With a
-//! token, a collector could submit jobs and thereby run code.
+//! This master's metrics, in the text format of OpenMetrics. The metrics name no job, so a collector needs no token. A
+//! collector with a token could submit jobs and thereby run code.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -71,9 +71,9 @@ impl Metrics {
         registry.register("jobs", "Jobs on record, by state", jobs.clone());
         registry.register("tasks", "Running tasks of this master's runtime", tasks.clone());
         registry.register("http_requests", "Requests answered, by route and status", requests.clone());
-        registry.register("http_handler_panics", "Handlers that panicked, which are bugs", handler_panics.clone());
+        registry.register("http_handler_panics", "Panicked handlers; each panic is a bug", handler_panics.clone());
         registry.register("http_connections_open", "Connections that are open", connections_open.clone());
-        let help = "Connections refused because all others were being answered";
+        let help = "Connections refused because every open connection had a request that was being answered";
         registry.register("http_connections_refused", help, connections_refused.clone());
         let help = "Connections without a complete request that were closed to make room for new ones";
         registry.register("http_connections_evicted", help, connections_evicted.clone());
@@ -106,7 +106,7 @@ pub(super) async fn count(State(metrics): State<Arc<Metrics>>, request: Request,
     response
 }
 
-/// Returns metrics for Prometheus: jobs by state, requests, connections. They name no job, and no token is needed.
+/// Returns metrics for Prometheus: jobs by state, requests, connections. The metrics name no job. No token is needed.
 #[utoipa::path(
     get,
     path = routes::METRICS,
@@ -117,6 +117,6 @@ pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse 
     state.metrics.show_jobs(&state.jobs);
     state.metrics.show_tasks();
     let mut shown = String::new();
-    text::encode(&mut shown, &state.metrics.registry).expect("a string takes everything");
+    text::encode(&mut shown, &state.metrics.registry).expect("writing to a String cannot fail");
     ([(header::CONTENT_TYPE, OPENMETRICS)], shown)
 }

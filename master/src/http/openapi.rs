@@ -70,10 +70,10 @@ pub(super) struct NoSuchJob(Problem);
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) enum BadBody {
-    /// The body is cut off.
+    /// The body is cut off, or is sent with Transfer-Encoding.
     #[response(status = 400, content_type = "application/problem+json")]
     CutOff(Problem),
-    /// The body is too slow.
+    /// The body arrives too slowly.
     #[response(status = 408, content_type = "application/problem+json")]
     Slow(Problem),
     /// The body is too long.
@@ -81,13 +81,13 @@ pub(super) enum BadBody {
     Long(Problem),
 }
 
-/// A parameter is unknown or malformed.
+/// A parameter is unknown or malformed, or cannot be combined with another parameter.
 #[derive(IntoResponses)]
 #[response(status = 400, content_type = "application/problem+json")]
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) struct BadQuery(Problem);
 
-/// The store or the back end does not answer: try again later.
+/// The master cannot serve the request now, for example because the store does not answer. Try again later.
 #[derive(IntoResponses)]
 #[response(
     status = 503,

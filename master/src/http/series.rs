@@ -1,4 +1,4 @@
-//! `/v1/jobs/{name}/series`: what the scripts of a job have reported.
+//! `/v1/jobs/{name}/series`: the progress that the scripts of a job have reported.
 
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -24,9 +24,9 @@ pub(super) struct SeriesQuery {
     tail: Option<u64>,
 }
 
-/// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. The master
-/// asks each agent every 5 to 30 seconds. Of a long series, it keeps at most 256 evenly spaced points of each replica.
-/// All points are lost when the master ends.
+/// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. The master asks
+/// each agent every 5 to 30 seconds. The master keeps at most 256 evenly spaced points of each replica, and the newest
+/// point. All points are lost when the master ends.
 #[utoipa::path(
     get,
     path = routes::JOB_SERIES,

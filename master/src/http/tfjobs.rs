@@ -23,8 +23,8 @@ use crate::tfjob;
 /// Maximum refused fields that an answer names.
 const NAMED_MAX: usize = 20;
 
-/// Submits a TFJob as a job, or only checks the TFJob. If the TFJob was submitted before, it may suspend or resume its
-/// job and, with `enableDynamicWorker`, change the number of workers. Otherwise, it changes nothing.
+/// Submits a TFJob as a job, or only checks the TFJob. A TFJob that is submitted again can suspend or resume its job
+/// and, with `enableDynamicWorker`, change the number of workers. A job that has ended does not change.
 #[utoipa::path(
     post,
     path = routes::TFJOBS,
@@ -32,7 +32,8 @@ const NAMED_MAX: usize = 20;
     responses(
         (status = 201, description = "The job is on record", body = TfJobAnswer),
         (status = 200, description = "This job was already on record, or the TFJob was only checked", body = TfJobAnswer),
-        (status = 409, description = "Another job has this name, or the job has ended and can no longer be changed",
+        (status = 409, description = "Another job has this name, the TFJob on record differs in other fields or in its \
+            code, the code is missing, or the record cannot be read",
             body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The TFJob is refused", body = Problem, content_type = "application/problem+json"),
         BadBody,
@@ -82,7 +83,7 @@ pub(super) async fn show(
     let job = find(&state, name)?.view.borrow().clone();
     let object = tfjob::object(&job, state.about.place.namespace(), wall_clock());
     object.map(Json).ok_or_else(|| {
-        let detail = format!("job \"{}\" is no TFJob: it was submitted in another way", job.name);
+        let detail = format!("job \"{}\" did not come from a TFJob", job.name);
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, detail)
     })
 }

@@ -1,5 +1,5 @@
-//! The output of all jobs of this master, below one folder and within one disk budget. Over the budget, the output of
-//! the job that finished first is dropped first. The output of running jobs is never dropped.
+//! The output of all jobs of this master, below one folder and with one disk budget. If the output exceeds the budget,
+//! the output of the job that finished first is dropped first. For the budget, no output of a running job is dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,7 +42,7 @@ impl From<PathBuf> for Archive {
 }
 
 impl Archive {
-    /// Keeps output in folders below `dir`, at most `budget` bytes in all.
+    /// An archive with a folder below `dir` for each job. `budget` is in bytes.
     pub fn new(dir: PathBuf, budget: u64) -> Self {
         Self { dir, budget, jobs: Mutex::default(), completed: Arc::default() }
     }
@@ -55,7 +55,7 @@ impl Archive {
         logs
     }
 
-    /// Removes the folders of unknown jobs. The records of these jobs were deleted while no master was running.
+    /// Removes the folders of jobs without a record. Their records were deleted while no master was running.
     pub async fn sweep(&self) {
         let dir = self.dir.clone();
         // The folders are listed before the jobs, because a new job is known before it has a folder.
@@ -103,7 +103,7 @@ impl Archive {
             info!(uid, bytes = kept.bytes, "dropping a finished job's output, to stay within --log-budget");
             match logs.drop_output().await {
                 Ok(()) => kept.bytes = 0,
-                Err(error) => warn!(uid, %error, "a job's output cannot be dropped"),
+                Err(error) => warn!(uid, %error, "could not drop a job's output"),
             }
         }
     }
@@ -135,7 +135,7 @@ fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<
     dropped
 }
 
-/// The names of folders below `dir` that are uids of jobs. A user may keep other folders there.
+/// The names below `dir` that have the form of a job's uid. A user may keep other folders there.
 fn uids_below(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),

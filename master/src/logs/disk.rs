@@ -15,7 +15,7 @@ static TURNS: Semaphore = Semaphore::const_new(PIECES_AT_ONCE);
 /// short: it must read or write at most a few hundred KiB.
 ///
 /// # Errors
-/// Returns the error of `work`, or reports that the runtime is shutting down.
+/// Returns the error of `work`, or an error if the runtime is shutting down.
 pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let turn = TURNS.acquire().await.map_err(io::Error::other)?;
     let piece = spawn_blocking(move || {

@@ -1,4 +1,4 @@
-//! The file that keeps one replica's output. Every call blocks: see [`super::disk`].
+//! The file that keeps one replica's output. Its methods block the thread, so they run inside [`super::disk::run`].
 
 use std::fs;
 use std::io;
@@ -44,8 +44,8 @@ impl LogFile {
         self.if_kept(then, 0, |log| Ok(log.end()))
     }
 
-    /// Keeps bytes that begin at `offset` and returns the new end. Bytes that the file has already are skipped. A
-    /// gap before `offset` is kept as a gap, even if `bytes` is empty.
+    /// Keeps bytes that begin at `offset` and returns the new end. Bytes that the file has already are skipped. If
+    /// `offset` is after the end, the file keeps a gap there, even if `bytes` is empty.
     pub(super) fn append(&mut self, offset: u64, bytes: &[u8], then: Then) -> io::Result<u64> {
         self.create()?;
         self.with(then, |log| {
@@ -69,7 +69,8 @@ impl LogFile {
         self.if_kept(then, Tail::Begins(0), |log| log.tail_step(offset, lines))
     }
 
-    /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores it.
+    /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores the
+    /// offset.
     pub(super) fn base_of(&mut self, boot_id: &str) -> io::Result<u64> {
         if matches!(self.state, State::Removed) {
             return Err(removed());
@@ -127,7 +128,7 @@ impl LogFile {
         let open = || BoundedLog::open(&self.path, KEPT_BYTES);
         match open() {
             Err(error @ OpenError::Corrupt { .. }) => {
-                warn!(%error, "set aside an unreadable output file");
+                warn!(%error, "renaming an unreadable output file");
                 fs::rename(&self.path, self.path.with_extension("unreadable"))?;
                 open()
             }
@@ -167,7 +168,7 @@ impl LogFile {
     }
 }
 
-/// The disk space of the files in a folder.
+/// The disk space of the files in a folder, and when the newest file was written.
 pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     let mut kept = Kept { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     let entries = match fs::read_dir(dir) {

@@ -1,4 +1,4 @@
-//! The output of every replica, copied from its agent. Many readers can read it here, also after the pod was deleted.
+//! The output of every replica, copied from its agent. Readers can also read the output after the pod was deleted.
 //! An offset here is the agent's own offset plus the offset at which this agent's output begins. So an interrupted copy
 //! continues where it stopped.
 
@@ -62,7 +62,7 @@ struct Shared {
 /// The progress of the copy of a replica's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The offset after the last byte. It is 0 until [`JobLogs::load`] or the first write.
+    /// The offset after the last byte. It is 0 until [`JobLogs::load`], [`ReplicaLog::base_of`] or the first write.
     pub end: u64,
     /// Whether no further output follows.
     pub is_complete: bool,
@@ -127,13 +127,14 @@ impl JobLogs {
         self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the newest byte of a replica's output was kept; `None` if there is none.
+    /// When a replica's file was last written; `None` if it has no file.
     pub async fn last_output(&self, replica: ReplicaId) -> Option<SystemTime> {
         let path = self.dir.join(format!("{replica}.log"));
         disk::run(move || std::fs::metadata(path)?.modified()).await.ok()
     }
 
-    /// Marks all output as complete. Closes the files, because all jobs may have more files than a master can open.
+    /// Marks all output as complete. Closes the files, because the jobs together may have more files than a master can
+    /// open.
     pub async fn complete(&self) {
         self.all().iter().for_each(|(_, log)| log.complete());
         self.with_each(LogFile::close).await;
@@ -160,7 +161,7 @@ impl JobLogs {
         Ok(())
     }
 
-    /// Removes the kept output. Readers then reach the end of the output.
+    /// Removes the output. Streams that still read this output then end.
     ///
     /// # Errors
     /// Fails if the folder cannot be removed.
@@ -198,8 +199,8 @@ impl ReplicaLog {
         self.advance(|progress| Progress { is_complete: true, ..progress });
     }
 
-    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. A gap before `offset` is kept as a
-    /// gap, even if `bytes` is empty.
+    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. If `offset` is after the end, a gap
+    /// is kept there, even if `bytes` is empty.
     ///
     /// # Errors
     /// Fails if the file cannot be written.

@@ -7,7 +7,7 @@ use futures_util::{Stream, StreamExt, stream};
 use protocol::view::LogLine;
 use tokio::time::{Instant, sleep_until};
 
-/// Minimum time between two unfinished lines. People cannot follow more than five changes a second.
+/// Minimum time between two unfinished lines of a replica. People cannot follow more than five changes a second.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Passes finished lines on at once. Delays the unfinished line at the end of a batch, to keep the pause between
@@ -50,7 +50,7 @@ mod tests {
         LogLine { replica: "worker-0".parse().unwrap(), offset: 0, line: line.to_owned(), unfinished }
     }
 
-    /// A sender of batches, and the paced stream of them.
+    /// A sender of batches, and the stream of their lines with pauses.
     fn paced() -> (mpsc::UnboundedSender<Vec<LogLine>>, impl Stream<Item = Vec<LogLine>> + Unpin) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let batches = stream::unfold(receiver, async |mut receiver| Some((Ok(receiver.recv().await?), receiver)));

@@ -12,7 +12,7 @@ use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
 use super::{Chunk, JobLogs, ReplicaLog, pace};
 
-/// The logs of replicas that are added after the `known` replicas, until the job's output is complete.
+/// The logs of all replicas except the `known` ones, as they are added. Ends when the job's output is complete.
 pub fn added_after(
     logs: Arc<JobLogs>,
     known: BTreeSet<ReplicaId>,
@@ -129,7 +129,8 @@ impl Splitter {
         lines
     }
 
-    /// The lines for a gap before this chunk, if there is one: the unfinished line before the gap, and a remark on it.
+    /// The lines for a gap before this chunk: the unfinished line before the gap, and a remark on the gap. Empty if
+    /// there is no gap.
     fn gap_before(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let dropped = chunk.offset.saturating_sub(self.offset + self.pending.len() as u64);
         if dropped == 0 {
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unfinished_line_is_cut_to_its_newest_bytes() {
+    fn the_unfinished_line_is_shown_whole_or_cut_to_its_newest_bytes() {
         let mut splitter = splitter();
         assert_eq!(splitter.unfinished(), None);
         split(&mut splitter, b"one\n10%\r20%");
@@ -234,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn invalid_utf8_is_replaced_and_still_counted() {
+    fn invalid_utf8_is_replaced_and_offsets_count_its_bytes() {
         assert_eq!(texts(&split(&mut splitter(), b"a\xff\xfeb\n")), [(15, "a\u{fffd}\u{fffd}b")]);
     }
 
     #[test]
-    fn a_gap_ends_the_line_before_it_and_is_reported() {
+    fn a_gap_ends_the_line_before_the_gap_and_is_reported() {
         let mut splitter = splitter();
         assert_eq!(split(&mut splitter, b"half"), []);
         let lines = splitter.split(&Chunk { offset: 100, bytes: b"whole\n".to_vec() });

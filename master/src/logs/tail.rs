@@ -7,7 +7,7 @@ use protocol::text;
 /// the ConfigMap, and the result a quarter.
 pub(super) const LAST_LINES_BYTES: usize = 16 * 1024;
 
-/// The quotes of a line and the comma after it.
+/// The bytes of JSON around a line: two quotes, and a comma after the line.
 const FRAME_BYTES: usize = 3;
 
 /// Replaces the beginning of a single line that is too long.
@@ -62,7 +62,7 @@ mod tests {
         for character in ["x", "\u{8}", "\"", "\u{1b}", "ü", "\u{1f980}"] {
             let kept = that_fits(&format!("before\n{}end\n", character.repeat(LAST_LINES_BYTES)));
             assert_eq!(kept.len(), 1);
-            assert!(kept[0].starts_with('…') && kept[0].ends_with("end"), "{character:?}");
+            assert!(kept[0].starts_with('…') && kept[0].ends_with("end"), "{character:?} was cut at another place");
             let left = LAST_LINES_BYTES + 1 - written(&kept);
             assert!(left < 6, "{left} more bytes of {character:?} would fit");
         }
@@ -72,6 +72,7 @@ mod tests {
     fn the_computed_length_is_the_length_of_the_json() {
         let all: String = (0..0x300).filter_map(char::from_u32).filter(|one| *one != '\n').collect();
         let length = text::json_length(&all) + FRAME_BYTES;
-        assert_eq!(written(&[all]), length + 1, "an array of one line has two brackets and no comma");
+        // An array of one line has two brackets and no comma.
+        assert_eq!(written(&[all]), length + 1);
     }
 }

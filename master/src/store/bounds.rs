@@ -74,8 +74,9 @@ fn shorten_view(replica: &mut ReplicaView) {
     }
 }
 
-/// Shortens the failed starts in three steps, until they fit. Drops the consequences of older failures, then the older
-/// failures, oldest first, then all consequences. The counts and the newest failed start always stay.
+/// Shortens the failed starts in three steps, until they fit. The first step drops the consequences of all failed
+/// starts but the last. The second step drops the oldest failed starts until two are left. The third step drops all
+/// consequences.
 fn bound_restarts(restarts: &mut Restarts) {
     let is_too_long = |restarts: &Restarts| json_bytes_of(restarts) > RESTARTS_BYTES_MAX;
     if is_too_long(restarts)

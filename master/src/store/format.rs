@@ -1,18 +1,17 @@
-//! Formats of records. An earlier version of the master must not change a record with properties that it does not know.
+//! Formats of records. The format protects a record from a master of an earlier version, which would drop newer fields.
 
 use protocol::job::JobSpec;
 use protocol::run_policy::OnFailure;
 
 /// The newest format of records that this version of the master can change. It is the format of jobs that have groups of
-/// replicas, come from a file of another launcher, or wait for new code after a failure. A later format may contain
-/// fields that this version would drop.
+/// replicas, options of TF_CONFIG, or restart rules for roles. It is also the format of jobs that come from another
+/// launcher, or wait for new code after a failure.
 pub const FORMAT: u32 = 3;
 
-/// The format of jobs that are elastic, were suspended, bring code or name a script.
+/// The format of jobs that are elastic, bring code, name a script, were suspended, or received a push.
 pub const SECOND_FORMAT: u32 = 2;
 
-/// The first format. The record of a job with newer properties has a later format, so that an earlier version of the
-/// master does not change it.
+/// The format of all other jobs.
 const FIRST_FORMAT: u32 = 1;
 
 /// The format of a record without the field `format`.

@@ -11,7 +11,7 @@ use super::JobRecord;
 /// A failed start after which a job waits for new code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halted {
-    /// Since when the job waits.
+    /// When the wait began.
     pub since: UnixMillis,
     /// How often a user had pushed new code when the failed start began.
     pub pushes: u32,
@@ -27,8 +27,8 @@ impl Halted {
 }
 
 impl JobRecord {
-    /// The failed start after which the job waits for new code. `None` if the job does not wait: no start has failed,
-    /// a user has pushed new code since, or the job has ended.
+    /// The failed start after which the job waits for new code. `None` if the job has never waited, a user has pushed
+    /// new code since, or the job has ended.
     pub fn waits_after(&self) -> Option<&Halted> {
         self.halted.as_ref().filter(|halted| halted.pushes >= self.pushes && self.ended.is_none())
     }

@@ -38,7 +38,7 @@ pub struct KubeStore {
 }
 
 impl KubeStore {
-    /// The store of this namespace.
+    /// The store in the namespace of `cluster`.
     pub fn new(cluster: &Cluster) -> Self {
         Self { cluster: cluster.clone(), maps: cluster.config_maps() }
     }

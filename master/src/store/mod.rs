@@ -74,7 +74,7 @@ pub enum StoreError {
     /// No record has this name.
     #[error("no job is named \"{0}\"")]
     NotFound(JobName),
-    /// The record has changed since it was read.
+    /// The record has changed since the caller read it.
     #[error("the record of job \"{0}\" has changed since it was read")]
     Conflict(JobName),
     /// A record with this name exists and is unreadable.
@@ -91,8 +91,8 @@ pub enum StoreError {
     },
     /// A later version of the master wrote the record. This version does not change it.
     #[error(
-        "a later version of the master wrote the record of job \"{job}\", in format {format}; this version knows format \
-         {FORMAT}"
+        "a later version of the master wrote the record of job \"{job}\", in format {format}; this version supports \
+         formats up to {FORMAT}"
     )]
     LaterFormat {
         /// The job.
@@ -101,10 +101,10 @@ pub enum StoreError {
         format: u32,
     },
     /// The database or the API refuses the record. A retry fails too, until the rules of the database or API change.
-    #[error("the record was refused: {0}")]
+    #[error("the store refused the record: {0}")]
     Refused(String),
     /// The database or the API does not answer, or answers with an error.
-    #[error("the store of records")]
+    #[error("the store of records failed")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -122,8 +122,8 @@ fn delete_command(job: &JobName) -> String {
 /// The log message about a record that was not read.
 fn set_aside(error: &(dyn std::error::Error + 'static)) -> &'static str {
     match error.downcast_ref() {
-        Some(StoreError::LaterFormat { .. }) => "left a record to a later version of the master",
-        Some(_) | None => "set aside an unreadable record; its pods are left alone, and client delete NAME removes it",
+        Some(StoreError::LaterFormat { .. }) => "ignored a record that a later version of the master wrote",
+        Some(_) | None => "set aside an unreadable record and its pods; client delete NAME removes both",
     }
 }
 
@@ -133,13 +133,13 @@ pub trait JobStore: Send + Sync {
     /// Writes a new record. The store may replace the uid; the returned record has the final uid.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`].
+    /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`] and [`StoreError::Unavailable`].
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError>;
 
     /// Reads a record. `None` if no record has this name.
     ///
     /// # Errors
-    /// [`StoreError::Unreadable`] and [`StoreError::Unavailable`].
+    /// [`StoreError::Unreadable`], [`StoreError::LaterFormat`] and [`StoreError::Unavailable`].
     async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError>;
 
     /// Reads all readable records, in the order of their names.
@@ -151,17 +151,18 @@ pub trait JobStore: Send + Sync {
     /// Replaces a record if it still has this `version` (compare-and-swap).
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it has changed, [`StoreError::NotFound`] if it is absent, [`StoreError::Refused`].
+    /// [`StoreError::Conflict`] if the record has changed, [`StoreError::NotFound`] if no record has this name, and the
+    /// other errors of [`JobStore::create`] and [`JobStore::get`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
-    /// Removes the record of the job with this uid. It succeeds without a change if the record is absent, or belongs to
-    /// another job by now.
+    /// Removes the record of the job with this uid. Succeeds without a change if no record has this name, or if the
+    /// record belongs to another job by now.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError>;
 
-    /// Removes the unreadable record with this name. It succeeds if no record has this name.
+    /// Removes the unreadable record with this name. Succeeds if no record has this name.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] if the record is readable by now, [`StoreError::Unreadable`] if the store may not
@@ -183,7 +184,7 @@ pub trait JobStore: Send + Sync {
 }
 
 /// Changes a record with compare-and-swap, and tries again after each conflict. The written record is bounded.
-/// `change` returns whether there is anything to write.
+/// `change` returns whether the record must be written.
 ///
 /// # Errors
 /// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].

@@ -1,5 +1,5 @@
-//! Parses the text of a record, or returns why it is not a record. An unreadable record, whatever its content, does not
-//! affect other jobs.
+//! Parses the text of a record, or returns why the text is not a record. An unreadable record does not affect other
+//! jobs, whatever its content is.
 
 use protocol::ids::JobName;
 use serde::Deserialize;
@@ -27,7 +27,7 @@ struct FormatAlone {
 }
 
 impl JobRecord {
-    /// Reads the record of the job with this name. It ignores fields that a newer master has added.
+    /// Reads the record of the job with this name. Ignores unknown fields.
     ///
     /// # Errors
     /// [`NotRead`].

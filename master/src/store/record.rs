@@ -52,14 +52,15 @@ pub struct JobRecord {
     /// The code of the newest push. Absent: the code of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// How often a user has pushed new code. If a start began with fewer, the master stops it and begins the next.
+    /// How often a user has pushed new code. The master stops a start that began with fewer pushes, and begins the next
+    /// start.
     #[serde(default, skip_serializing_if = "protocol::is_default")]
     pub pushes: u32,
     /// When and how long users have suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
-    /// The newest failed start after which the job has waited for new code. It stays here after a push, to record that
-    /// this start is over. Whether the job still waits: see [`JobRecord::waits_after`].
+    /// The newest failed start after which the job has waited for new code. A push does not clear this field, so it
+    /// shows that the start is over. [`JobRecord::waits_after`] shows whether the job still waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
     /// How the job ended; written once.
@@ -140,7 +141,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The times of a job that ended before this master began. If `finished` is unknown, `ended` replaces it.
+    /// The times of a job that ended before this master began. If `finished` is unknown, it gets the value of `ended`.
     pub fn times_of_finished(&self) -> JobTimes {
         JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
     }

@@ -1,4 +1,4 @@
-//! Stores records in one SQLite file, for back ends without an API server: process and joined. A crash loses no record.
+//! Stores records in one SQLite file, for the back ends process and joined. A crash loses no record.
 
 use std::error::Error;
 use std::path::Path;

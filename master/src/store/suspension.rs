@@ -19,7 +19,7 @@ pub struct Suspension {
     /// The total time of all earlier suspensions, in milliseconds.
     #[serde(default)]
     pub earlier_millis: u64,
-    /// The number of starts up to the last suspension that are not included in `restarts`.
+    /// The number of starts up to the last suspension, without those that `restarts` counts.
     #[serde(default)]
     pub starts: u32,
     /// The start that the last suspension ended. This start and all earlier starts are over.
@@ -48,7 +48,7 @@ impl Suspension {
 }
 
 impl JobRecord {
-    /// How long the job has existed at `now` without being suspended.
+    /// The time from the job's acceptance to `now`, without the time for which the job was suspended.
     pub fn active_time(&self, now: UnixMillis) -> Duration {
         let now = self.suspension.since.map_or(now, |since| since.min(now));
         Duration::from_millis(now.0.saturating_sub(self.accepted_at.0).saturating_sub(self.suspension.earlier_millis))
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_times_of_suspensions_are_added_up_and_a_repeated_wish_changes_nothing() {
+    fn the_times_of_suspensions_are_added_up_and_a_repeated_suspend_or_resume_changes_nothing() {
         let mut suspension = Suspension::default();
         for (is_suspended, now) in
             [(false, 5), (true, 10), (true, 20), (false, 25), (false, 30), (true, 40), (false, 41)]

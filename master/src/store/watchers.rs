@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 
 use super::{StoreEvent, Stored};
 
-/// Maximum changes that wait for a slow watcher before writers wait for it.
+/// Maximum changes that wait for a slow watcher. If there are more, the store's writers wait.
 const BACKLOG: usize = 1024;
 
 /// The watchers of one store.

@@ -194,7 +194,7 @@ async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
     assert!(master.jobs.find(stored.name()).is_none(), "the master has begun a driver");
     for wish in [Wish::Cancel, Wish::Delete] {
         let refused = master.jobs.wish(stored.name(), wish).await.expect_err("a record of a later format was changed");
-        let formats = format!("in format {}; this version knows format {FORMAT}", FORMAT + 1);
+        let formats = format!("in format {}; this version supports formats up to {FORMAT}", FORMAT + 1);
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });

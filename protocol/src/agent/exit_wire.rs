@@ -49,9 +49,9 @@ pub(crate) struct OutOfMemoryWire {
 /// The signal with which the kernel kills a process when memory runs out.
 const SIGKILL: i32 = 9;
 
-/// An exit report with no outcome, or with several.
+/// An exit report with no outcome, or with outcomes that exclude each other.
 #[derive(Debug, thiserror::Error)]
-#[error("an exit needs exactly one of code, signal and not_started")]
+#[error("an exit report needs exactly one of code, signal and not_started")]
 pub(crate) struct AmbiguousExit;
 
 impl TryFrom<ExitReportWire> for ExitReport {

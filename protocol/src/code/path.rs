@@ -12,7 +12,7 @@ use crate::ids::serde_as_string;
 const PATH_BYTES_MAX: usize = 1024;
 /// Maximum bytes of a part, the limit of Linux's file systems.
 const PART_BYTES_MAX: usize = 255;
-/// The first part of paths that Muster keeps for its own files in a job's folder.
+/// The first part of the paths that are reserved for Muster's own files in a job's folder.
 const RESERVED: &str = ".muster";
 
 /// A relative path with `/` between its parts. No part is empty, `.` or `..`, and no character is a control character or

@@ -1,5 +1,5 @@
-//! Variables that scripts for other launchers read. The rendezvous writes each variable for each start, unless the job
-//! itself sets it.
+//! Variables that scripts for other launchers read. For each start, the rendezvous writes the variables that the job
+//! does not set itself. Replicas that do not train get only PS_HOSTS and WORKER_HOSTS.
 
 /// Defines a constant for each name, and the list of all names.
 macro_rules! names {
@@ -16,15 +16,15 @@ names! {
     MASTER_ADDR,
     /// Read by torch.distributed: a free port of rank 0.
     MASTER_PORT,
-    /// Read by scripts for torchrun: the position among the ranks of the same address.
+    /// Read by scripts for torchrun: the replica's index among the training replicas at its address.
     LOCAL_RANK,
-    /// Read by scripts for torchrun: the number of ranks of the same address.
+    /// Read by scripts for torchrun: the number of training replicas at the replica's address.
     LOCAL_WORLD_SIZE,
-    /// Read by scripts for torchrun: the number of this address, in the order of the ranks.
+    /// Read by scripts for torchrun: the index of the replica's address among all addresses, in the order of ranks.
     GROUP_RANK,
     /// Read by scripts for torchrun: the number of different addresses.
     GROUP_WORLD_SIZE,
-    /// Read by scripts for torchrun: always the name that torchrun gives to the only role.
+    /// Read by scripts for torchrun: always `default`, the name that torchrun gives to its only role.
     ROLE_NAME,
     /// Read by scripts for torchrun: the same as RANK.
     ROLE_RANK,

@@ -228,7 +228,7 @@ fn an_exit_with_no_outcome_or_several_is_refused() {
     ];
     for exit in ambiguous {
         let error = read::<ExitReport>(&exit).expect_err("not refused");
-        assert!(error.starts_with("an exit needs exactly one of code, signal and not_started"), "{error}");
+        assert!(error.starts_with("an exit report needs exactly one of code, signal and not_started"), "{error}");
     }
 }
 

@@ -66,7 +66,7 @@ fn a_role_has_as_many_replicas_as_all_its_groups_together() {
     assert_eq!(cpu("worker-7"), Some("32".to_owned()));
     assert_eq!(cpu("ps-0"), None);
     let other = JobRequest { worker_num: Some(4), ..request(groups) };
-    let sentence = "the groups of role worker have 3 replicas, but the job has 4: give both the same number";
+    let sentence = "the groups of role worker have 3 replicas, but the job has 4 of this role: make both equal";
     assert_eq!(refused(other), (ErrorCode::BadGroups, sentence.to_owned()));
 }
 

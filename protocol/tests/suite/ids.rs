@@ -147,7 +147,7 @@ fn a_value_is_refused_if_it_is_too_long_for_linux_or_has_a_nul_byte() {
     let error = name.check_value(&format!("{longest}x")).expect_err("a value that is one byte too long is not refused");
     assert_eq!(error.to_string(), "AB would be 131073 bytes long; Linux passes at most 131072 to a program");
     let error = name.check_value("a\0b").expect_err("a value with a NUL byte is not refused");
-    assert_eq!(error.to_string(), "the value of AB holds a NUL byte");
+    assert_eq!(error.to_string(), "the value of AB contains a NUL byte");
 }
 
 proptest! {

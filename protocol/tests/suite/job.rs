@@ -178,7 +178,7 @@ fn reading_a_spec_ignores_an_unknown_field() {
 fn a_spec_is_checked_when_it_is_read() {
     let error =
         read::<JobSpec>(&json!({"name": "a", "strategy": "AllReduce", "worker_num": 0})).expect_err("not refused");
-    assert!(error.starts_with("worker-num is 0: a job needs at least one worker"), "{error}");
+    assert!(error.starts_with("worker-num is 0: use at least 1"), "{error}");
 }
 
 #[test]
@@ -233,12 +233,12 @@ fn counts_that_the_strategy_does_not_allow_are_refused() {
     assert_refused(
         JobRequest { worker_num: Some(0), ..all_reduce.clone() },
         ErrorCode::BadWorkerNum,
-        "worker-num is 0: a job needs at least one worker",
+        "worker-num is 0: use at least 1",
     );
     assert_refused(
         JobRequest { ps_num: Some(1), ..all_reduce.clone() },
         ErrorCode::BadPsNum,
-        "ps-num 1 does not go with AllReduce: leave it out, or use --strategy ParameterServer",
+        "ps-num is 1, but AllReduce has no parameter servers: leave out ps-num, or use --strategy ParameterServer",
     );
     assert_refused(
         JobRequest { ps_num: Some(0), ..ps.clone() },
@@ -268,7 +268,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { env: variable("A", "x\0y"), ..all_reduce.clone() },
         ErrorCode::BadEnv,
-        "the value of A holds a NUL byte",
+        "the value of A contains a NUL byte",
     );
     assert_refused(
         JobRequest { env: variable("A", &"x".repeat(131_072)), ..all_reduce.clone() },
@@ -278,7 +278,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { args: vec!["fine".into(), "a\0b".into()], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "argument 2 for the script holds a NUL byte",
+        "argument 2 contains a NUL byte",
     );
     assert_refused(
         JobRequest { args: vec!["x".repeat(131_072)], ..all_reduce.clone() },
@@ -308,7 +308,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { work_dir: Some(PathBuf::from("/digits")), code: Some(code()), ..all_reduce },
         ErrorCode::BadCode,
-        "code and work_dir do not go together: both say where the script is",
+        "code and work_dir cannot be combined: the script comes from only one of them",
     );
 }
 

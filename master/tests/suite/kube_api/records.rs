@@ -150,7 +150,7 @@ async fn a_forbidden_watch_fails_at_once() {
         Reply::Instead((axum::http::StatusCode::FORBIDDEN, status_object(403, "Forbidden", sentence))),
     );
     let error = store(&server).watch().await.expect_err("a forbidden watch began");
-    assert_eq!(chain(&error), format!("the store of records: {sentence}"));
+    assert_eq!(chain(&error), format!("the store of records failed: {sentence}"));
 }
 
 #[tokio::test(start_paused = true)]
