@@ -19,7 +19,7 @@ pub(crate) enum Exit {
     NotSucceeded,
     /// The command line, or a file or job that it names, is wrong.
     BadInput,
-    /// The master could not be reached, or refused the request.
+    /// The master or the cluster failed, could not be reached, or refused the request.
     MasterFailed,
     /// The image could not be found, built, pushed or loaded.
     ImageFailed,

@@ -145,7 +145,7 @@ fn verbs_need_a_running_master() {
     }
     run(folder.path(), &["list"]).expect_stderr("hint: give --master URL or set MUSTER_MASTER");
     let asked = ["--master", "local", "list"];
-    refused(folder.path(), &asked, "no local master of yours runs: each one ends with its job");
+    refused(folder.path(), &asked, "you have no running local master: a local master ends with its job");
     run(folder.path(), &asked).expect_stderr("hint: run `master --backend process` in another terminal");
 }
 

@@ -169,7 +169,7 @@ fn an_engine_that_refuses_an_archive_without_the_bases_layers_builds_the_image()
     let agent = agent_file(folder.path(), "one");
     let ended = wrap(&image, &agent, Some(&engine)).expect_code(0);
     let ended = ended.expect_stderr(&format!(
-        "image {}_pod: Docker cannot load the agent's layer by itself (not me); building instead",
+        "image {}_pod: Docker cannot load an archive with only the agent's layer (not me); building instead",
         image.name
     ));
     let ended = ended.expect_stderr("wrapped in");
@@ -207,7 +207,7 @@ fn a_local_cluster_gets_the_image_from_its_tool_each_time() {
     let missing = build(note, &["--load", "k3d"]).expect_code(4);
     let call = format!("`k3d image import {} -c dev`", image.wrapped_by_content());
     let missing = missing.expect_stderr(&format!("{call} could not be started: No such file"));
-    missing.expect_stderr("hint: install it, or give --push REGISTRY");
+    missing.expect_stderr("hint: install this program, or give --push REGISTRY");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_missing_image_is_named_with_the_reason_before_the_submit() {
     assert_eq!(lines[0], format!("image {}: not on this machine, pulling it", image.name));
     let sentence = format!("error: the image {} is not on this machine and cannot be pulled: ", image.name);
     assert!(lines[1].starts_with(&sentence) && lines[1].len() > sentence.len(), "{}", ended.stderr);
-    assert_eq!(lines[2], format!("hint: build it here, docker build -t {} FOLDER, or check the name", image.name));
+    assert_eq!(lines[2], format!("hint: check the name, or build the image: docker build -t {} FOLDER", image.name));
     assert_eq!(master.asked(), ["GET /v1/master"]);
 }
 

@@ -123,5 +123,7 @@ fn docker_29_and_podman_build_the_image_without_trying_to_load_it() {
 fn if_docker_unexpectedly_refuses_the_archive_the_image_is_built_and_the_reason_shown() {
     let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
     let ended = wrap(&engine).expect_code(0);
-    ended.expect_stderr("image digits_pod: Docker cannot load the agent's layer by itself (not me); building instead");
+    ended.expect_stderr(
+        "image digits_pod: Docker cannot load an archive with only the agent's layer (not me); building instead",
+    );
 }
