@@ -18,7 +18,7 @@ use protocol::run_policy::RunPolicy;
 pub(crate) use self::files::{PodFile, environment, pod_file};
 use crate::args::SpawnArgs;
 
-/// The tag if the command line has none.
+/// The tag if the command line names none.
 const DEFAULT_TAG: &str = "tf-spawner";
 /// The image if neither the command line nor the pod file names one.
 const DEFAULT_IMAGE: &str = "tensorflow/tensorflow";
@@ -47,7 +47,7 @@ pub(crate) enum SpawnError {
     )]
     Tag(String),
     /// The tag is given twice.
-    #[error("-d {positional} and -t {tag} both name a tag: give one")]
+    #[error("-d {positional} and -t {tag} both name a tag: give only one of them")]
     TwoTags { positional: String, tag: String },
     /// There is no script.
     #[error("no script is given")]
@@ -74,11 +74,11 @@ impl SpawnError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Taken { tag, .. } => {
-                Some(format!("delete it with client spawn -d {tag}, or use another tag: -t TAG or -r"))
+                Some(format!("delete the training with client spawn -d {tag}, or use another tag: -t TAG or -r"))
             }
             Self::Another { name, .. } => Some(format!("to delete this job: client delete {name}")),
             Self::NoScript => Some(
-                "name it at the end, for example client spawn -w 3 train.py; client spawn --help lists the options"
+                "end with the script, for example client spawn -w 3 train.py; client spawn --help lists the options"
                     .to_owned(),
             ),
             Self::NamespaceAndAddress(_) => Some("leave out -n, or give --master kube".to_owned()),
@@ -98,7 +98,7 @@ impl SpawnError {
 pub(crate) struct Tag {
     /// The tag as the user typed it.
     pub(crate) text: String,
-    /// The tag in lower case, with `-` for every character that is not a letter or digit.
+    /// The tag in lower case and of limited length, with `-` for every character that is not a letter or digit.
     pub(crate) job: JobName,
 }
 
@@ -128,13 +128,13 @@ impl Tag {
 pub(crate) struct Inputs {
     /// The name of the script.
     pub(crate) script: String,
-    /// The script.
+    /// The content of the script.
     pub(crate) content: Vec<u8>,
     /// The commands of -c.
     pub(crate) commands: Option<String>,
     /// The pod file.
     pub(crate) pod: Option<PodFile>,
-    /// The variables.
+    /// The variables of the environment file.
     pub(crate) env: Vec<(EnvName, String)>,
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) ->
 }
 
 fn default_image() -> ImageRef {
-    DEFAULT_IMAGE.parse().expect("the default is an image's name")
+    DEFAULT_IMAGE.parse().expect("a valid image name")
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
 }
 
 #[test]
-fn bad_numbers_are_refused_with_their_flag() {
+fn bad_numbers_are_refused() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (&["--worker-num", "0"][..], "worker-num is 0: a job needs at least one worker"),
@@ -46,7 +46,7 @@ fn bad_numbers_are_refused_with_their_flag() {
 }
 
 #[test]
-fn bad_durations_are_refused_with_their_flag() {
+fn bad_durations_are_refused() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (["--deadline", "1ms"], "--deadline: invalid duration \"1ms\": use whole seconds, such as 1s"),
@@ -61,7 +61,7 @@ fn bad_durations_are_refused_with_their_flag() {
 }
 
 #[test]
-fn bad_names_variables_and_verbs_are_refused_with_their_flag() {
+fn bad_names_variables_flags_and_verbs_are_refused() {
     let folder = folder_with_script();
     let [too_long, longest] = [56, 55].map(|length| "a".repeat(length));
     for (arguments, sentence) in [
@@ -121,7 +121,7 @@ fn an_invalid_address_of_a_master_is_refused() {
 }
 
 #[test]
-fn submit_flags_before_a_verb_are_refused_and_global_flags_are_not() {
+fn submit_flags_with_a_verb_are_refused_and_global_flags_are_not() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (&["--worker-num", "4", "list"][..], "--worker-num before \"list\" is a flag for submitting a job"),
@@ -214,7 +214,7 @@ fn a_long_flag_with_one_dash_has_a_hint() {
 }
 
 #[test]
-fn a_token_that_cannot_be_read_is_refused() {
+fn a_token_file_that_cannot_be_read_is_an_error() {
     let folder = folder_with_script();
     let at = ["list", "--master", "http://127.0.0.1:9", "--token-file", "missing"];
     refused(folder.path(), &at, "read the token file missing");

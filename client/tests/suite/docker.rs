@@ -64,7 +64,7 @@ fn a_wrapped_image_runs_the_agent_and_keeps_user_folder_and_variables() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_entrypoint_script_stays_in_front_of_the_agents_command() {
+fn the_words_of_an_entrypoint_script_are_passed_to_the_agent() {
     let script =
         "RUN printf '#!/bin/sh\\nexport A=1\\nexec \"$@\"\\n' > /e.sh && chmod +x /e.sh\nENTRYPOINT [\"/e.sh\"]";
     let (image, engine) = (Image::built("prepares", &format!("{script}\n{SCRIPT_IN_WORK}")), Listener::start());
@@ -142,7 +142,7 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
     let asked = engine.asked();
     assert!(
         asked.len() == 4 && asked[3].starts_with("POST /images/sha256:"),
-        "not only the missing name was added: {asked:?}"
+        "the client did not just add the missing name: {asked:?}"
     );
     docker(&["rmi", &submitted]);
     let named = wrap(&image, &agent, Some(&engine)).expect_code(0).expect_stderr("wrapped in");
@@ -152,7 +152,7 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
     assert_eq!(
         docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]),
         first,
-        "the name of the submitted image has moved"
+        "the name of the submitted image names another image now"
     );
     let second = image.inspect_wrapped()["Id"].take();
     assert_ne!(first, second, "another agent did not change the image");
@@ -257,7 +257,7 @@ fn a_script_at_the_root_of_an_image_without_a_working_directory_is_found() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_agent_for_another_machine_is_refused() {
+fn an_agent_for_another_processor_is_refused() {
     let image = Image::built("foreign", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let riscv = program_file(folder.path(), "", 243);
@@ -324,7 +324,7 @@ fn an_image_that_may_run_as_root_is_refused_unless_root_is_allowed() {
         assert_eq!(master.asked(), ["GET /v1/master"]);
         submit(&["--allow-root"]).expect_code(0);
         assert_eq!(master.submitted()["pod"], json!({"allow_root": true}));
-        // The user is checked even if the image already exists.
+        // The user is checked even if the image of pods already exists.
         submit(&[]).expect_code(2).expect_stderr(sentence);
     }
 }
@@ -363,7 +363,7 @@ fn a_dockerfile_is_built_with_the_files_that_dockerignore_does_not_exclude() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_agent_comes_from_the_master_if_this_machine_has_none() {
+fn the_agent_comes_from_the_master_if_the_client_has_no_valid_agent_beside_it() {
     let image = Image::built("fetched", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = std::fs::read(agent_file(folder.path(), "of the master")).unwrap();

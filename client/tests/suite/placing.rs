@@ -1,5 +1,5 @@
-//! The master decides whether replicas run in Kubernetes or as processes. Flags that do not work there are refused
-//! before the submit.
+//! The master decides whether replicas run in Kubernetes or as processes. Flags that do not work with the chosen master
+//! are refused before the submit.
 
 use std::path::Path;
 

@@ -81,7 +81,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(folder: &Path, arguments: &[S]) -> Ended {
     finish(client(folder).args(arguments).spawn().unwrap())
 }
 
-/// Waits for a command and collects its output. Kills it after the deadline.
+/// Waits for a command and collects its output. Kills the command after the deadline.
 #[track_caller]
 pub(crate) fn finish(mut child: Child) -> Ended {
     let stdout = child.stdout.take().map(read_aside);
@@ -129,7 +129,7 @@ pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
 }
 
-/// A folder that contains this client and other programs, for tests of the local master.
+/// A folder with a copy of the client and these shell scripts as other programs, for tests of the local master.
 pub(crate) fn client_beside(programs: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
