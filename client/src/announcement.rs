@@ -57,7 +57,7 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Writes a file in the first usable folder.
+    /// Writes the master's file into the first usable folder.
     pub(crate) fn write(folders: &[PathBuf], master: &Announced) -> io::Result<Self> {
         let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
         for folder in folders {
@@ -96,7 +96,8 @@ fn prepare(folder: &Path) -> io::Result<()> {
     let refused = || io::Error::new(ErrorKind::PermissionDenied, format!("{} {NOT_PRIVATE}", folder.display()));
     let uid = own_uid().ok_or_else(refused)?;
     let nearest = folder.ancestors().skip(1).find_map(|ancestor| ancestor.metadata().ok());
-    // With `sudo -E`, the variables name the user's folders. Root must not create folders that the user cannot use.
+    // With `sudo -E`, root has the variables with the user's folders. Root must not create folders there, because the
+    // user could not use them.
     if nearest.is_some_and(|nearest| nearest.uid() != uid) {
         return Err(refused());
     }
@@ -138,13 +139,13 @@ fn find_in(folder: &Path, found: &mut Found) {
             Ok(State::Ignored(reason)) => found.ignored.push((path, reason)),
             // The error is ignored: another command may have removed the file already.
             Ok(State::Stale) => drop(fs::remove_file(path)),
-            // The file belongs to another machine or container, or cannot be read. Its client may have removed it.
+            // The file belongs to another machine or container, or cannot be read, for example because it was removed.
             Ok(State::Elsewhere) | Err(_) => {}
         }
     }
 }
 
-/// The state of the master that a file names.
+/// The state of the master that a file describes.
 enum State {
     /// The master runs.
     Living(Announced),
@@ -199,7 +200,7 @@ fn is_private(found: &Metadata, uid: u32) -> bool {
 /// The network in which an address such as `127.0.0.1` is valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Network {
-    /// The machine (machine-id(5)); empty if it has no id.
+    /// The machine's id (machine-id(5)). Empty if the machine has no id.
     machine: String,
     boot_id: String,
     /// The network namespace of the process.

@@ -109,7 +109,8 @@ pub(crate) struct Config {
     pub(crate) master: MasterChoice,
     /// The token, if one is set.
     pub(crate) token: Option<Token>,
-    /// Folders for the files that show local masters. The client writes to the first usable folder, and reads all.
+    /// Folders for the files that show local masters. The client writes to the first usable folder, and reads the files
+    /// in all folders.
     pub(crate) run_folders: Vec<PathBuf>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,

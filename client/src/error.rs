@@ -88,7 +88,9 @@ pub(crate) enum Error {
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
     /// A flag about making an image with the agent is given for a job that brings its code.
-    #[error("{flag} does not go with a script or --code: for them, nodes pull the image, and pods run it unmodified")]
+    #[error(
+        "{flag} does not go with a script or --code: pods of such a job run the image unmodified, and nodes pull it"
+    )]
     NotWithCode { flag: &'static str },
     /// The image for the pods could not be made.
     #[error(transparent)]

@@ -120,7 +120,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             Some(Event::View(view)) if has_ended && view.result.is_none() => {}
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
-                // After a takeover, the new master's views have no generation at first. So the last one is kept.
+                // After a takeover, the new master's views have no generation at first. The last generation is kept.
                 let generation = view.generation.or(last.and_then(|last| last.generation));
                 last = Some(JobView { generation, ..*view });
             }

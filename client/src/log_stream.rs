@@ -103,8 +103,8 @@ pub(crate) async fn raw(
     Ok((position, pieces.boxed()))
 }
 
-/// Returns the ended job after its stream has ended normally. If the job has no result, returns an error: the master is
-/// shutting down.
+/// Called after a log stream has ended normally. Returns the ended job. If the job has no result, returns an error: the
+/// master is shutting down.
 pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
     client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }

@@ -1,5 +1,5 @@
-//! One function for each request to the master. Every response has a deadline, but of a log stream only the headers.
-//! Callers retry with `patience.rs`.
+//! One function for each kind of request to the master. Every response has a deadline. In a log stream, the deadline
+//! applies only to the headers. Callers retry with `patience.rs`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -63,7 +63,7 @@ impl MasterUrl {
         url
     }
 
-    /// Whether the master is on this machine and must not be asked through a proxy.
+    /// Whether the master is on this machine. Requests to such a master must not use a proxy.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or_default();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

@@ -106,13 +106,13 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::RefusedEnv(_) => "if the script needs this variable, also give --allow-env NAME",
         SpecError::Env(_) => "change the variable in --env or --env-file",
         SpecError::NulInArgument(_) => "change the arguments after --",
-        SpecError::TooMuchInput { .. } => "put the data into a file in this folder, which the script reads",
+        SpecError::TooMuchInput { .. } => "put the data into a file that the script reads",
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
         SpecError::CodeAndWorkDir => "leave out work_dir",
     }
 }
 
-/// The inputs of a job besides its arguments.
+/// The inputs of a job besides the arguments of the submit.
 pub(crate) struct Surroundings<'a> {
     /// The folder that gives the job its default name.
     pub(crate) folder: &'a Path,
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_for_replicas_name_and_variables_and_arguments_for_the_script_reach_the_job() {
+    fn flags_for_replicas_the_name_and_variables_and_the_scripts_arguments_reach_the_job() {
         let flags = ["--strategy", "PS", "--worker-num", "3", "--ps-num", "2", "--chief-num", "0"];
         let more = ["--evaluator-num", "1", "--task", "t-1", "--env", "A=1", "--env", "A=2=3", "--env", "MINE"];
         let spec = spec(&[&flags[..], &more, &["--", "--epochs", "3"]].concat()).unwrap();

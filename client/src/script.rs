@@ -94,7 +94,7 @@ fn only_script(folder: PathBuf) -> Result<Named, ScriptError> {
 /// current folder if the current folder contains the script at any depth, else the folder that contains the script.
 fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Named, ScriptError> {
     path.metadata().map_err(|source| ScriptError::NotFound { path: path.to_owned(), source })?;
-    // If the script itself is a link, it keeps its name.
+    // If the script itself is a link, the job uses the name of the link.
     let parent = real(path.parent().unwrap_or(Path::new("/")))?;
     let place = parent.join(path.file_name().unwrap_or_default());
     let folder = match folder {

@@ -38,8 +38,8 @@ pub(crate) struct AgentSources {
 }
 
 impl AgentSources {
-    /// Returns a static agent for any processor. If the file beside this program is missing or not static, fetches the
-    /// master's agent.
+    /// Returns a static agent, whatever its processor. If the file beside this program is missing or not static,
+    /// fetches the master's agent.
     pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, ImageError> {
         if let Some(path) = &self.named {
             let bytes = std::fs::read(path).map_err(|source| ImageError::AgentFile { path: path.clone(), source })?;

@@ -10,7 +10,7 @@ use super::layer::Base;
 use super::look::Look;
 use protocol::agent::SCRIPT;
 
-/// The PATH of an image that does not set it (moby, `oci/defaults.go`).
+/// The PATH of an image that sets no PATH (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Names of the interpreter. The agent tries them in this order.
 const PYTHONS: [&str; 2] = ["python", "python3"];

@@ -16,7 +16,7 @@ const KNOWN: [(u16, &str); 6] =
     [(62, "amd64"), (183, "arm64"), (243, "riscv64"), (22, "s390x"), (21, "ppc64le"), (258, "loong64")];
 
 impl Machine {
-    /// The processor with this name in Docker. `None` if Muster does not know it.
+    /// The processor with this name in Docker. `None` if [`KNOWN`] does not contain the name.
     pub(super) fn of_architecture(name: &str) -> Option<Self> {
         KNOWN.into_iter().find(|(_, known)| *known == name).map(|(number, _)| Self(number))
     }

@@ -19,8 +19,8 @@ use crate::error::root_cause;
 
 /// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// A timeout that never passes, for builds, pulls and pushes. Their callers limit the time without progress instead
-/// (see [`super::stall`]).
+/// A timeout that never passes, for builds, pulls and pushes. The callers limit the time without progress instead (see
+/// [`super::stall`]).
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
 
 /// The component that only podman lists in `GET /version`.

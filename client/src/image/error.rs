@@ -22,7 +22,7 @@ pub(crate) enum ImageError {
     /// The value of `--push` and the image's name together are not a valid image name.
     #[error("--push {registry}: the result {registry}/{image} is not a valid image name")]
     NoName { image: ImageRef, registry: String },
-    /// `--agent-binary` cannot be read.
+    /// The file of `--agent-binary` cannot be read.
     #[error("--agent-binary: read {}", path.display())]
     AgentFile { path: PathBuf, source: io::Error },
     /// The agent would not start in an image.
@@ -131,7 +131,7 @@ impl ImageError {
             Self::NoScript { .. } => "add WORKDIR and COPY exec.py ./ to the image's Dockerfile",
             Self::NoPython { .. } => "in the image's Dockerfile, begin FROM an image that has Python, or set ENV PATH",
             Self::Root(_) | Self::UserByName { .. } => {
-                "end the image's Dockerfile with a numeric, non-zero USER, such as USER 1000, or give --allow-root"
+                "set a numeric, non-zero USER at the end of the image's Dockerfile, such as USER 1000, or give --allow-root"
             }
             Self::NothingToPull(_) => "give --push REGISTRY, or leave out --image-pull-policy",
             Self::DockerHost { .. } | Self::NoDockerContext { .. } => DOCKER_HINT,

@@ -96,7 +96,7 @@ impl ImageOrder {
         Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
     }
 
-    /// Adds the users that the pods allow. Checks the pull policy of the pods.
+    /// Sets which users the pods allow. Checks the pull policy of the pods.
     pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
         let is_in_registry = matches!(self.destination, Destination::Registry(_));
         if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {
@@ -146,7 +146,7 @@ fn destination(
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
 }
 
-/// Checks that the engine that the docker command would use answers.
+/// Checks that Docker's engine answers.
 pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), ImageError> {
     Engine::connect(variables).await.map(drop)
 }

@@ -35,7 +35,7 @@ pub(crate) enum PackError {
     /// A file of patterns has an invalid line.
     #[error("{}: {wrong}", file.display())]
     Pattern { file: PathBuf, wrong: String },
-    /// There are too many files to list.
+    /// There are too many files and folders to list.
     #[error("{} has more than {most} files and folders; a job brings at most {CODE_FILES_MAX} files", folder.display())]
     TooMany { folder: PathBuf, most: usize },
     /// There are too many files, or all files together are too large.

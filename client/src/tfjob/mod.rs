@@ -135,8 +135,8 @@ impl Document {
         Ok(())
     }
 
-    /// Prepares the object for a master that brings the code in this folder to its pods. Returns the first script of a
-    /// container that is in this folder.
+    /// Prepares the object for a master that brings the code in this folder to its pods. Returns the first script in
+    /// this folder that a container runs.
     pub(crate) fn with_code(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,

@@ -33,9 +33,9 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
     }
 }
 
-/// If the script is in this folder, which the job brings, replaces the script's path by its path in the folder. Returns
-/// the new path. An absolute path is a path in the image. For such a path, looks for a file with the same name directly
-/// in the folder.
+/// If the container's script is in this folder, which the job brings, replaces the script's path by the path in the
+/// folder. Returns the new path. An absolute path is a path in the image. For such a path, looks for a file with the
+/// same name directly in the folder.
 pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> {
     let word = script(container)?;
     let path = Path::new(word.as_str()?);

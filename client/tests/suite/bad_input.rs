@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::support::{folder_with_script, run};
 
-/// Runs the client and checks: exit code 2, nothing on stdout, one error line, and only hints after it.
+/// Runs the client and checks: exit code 2, nothing on stdout, one error line, and only hints after that line.
 #[track_caller]
 fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
     let ended = run(folder, arguments).expect_code(2);

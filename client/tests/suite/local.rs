@@ -1,4 +1,4 @@
-//! Local masters that fail, and interrupts of local jobs: there is one sentence, and no process or file is left.
+//! Local masters that fail, and interrupts of local jobs: the client prints one sentence, and leaves nothing behind.
 //! The end-to-end tests of the workspace test local masters that work.
 
 use std::io::{BufRead, BufReader, Read};

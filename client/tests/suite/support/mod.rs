@@ -134,7 +134,8 @@ pub(crate) fn client_beside(programs: &[(&str, &str)]) -> (tempfile::TempDir, Pa
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let client = folder.path().join("client");
-    // `cp` makes the copy, because a program cannot start while this process or its children have it open for writing.
+    // `cp` makes the copy. If this process wrote the file, a child of another test could keep it open for writing. The
+    // program could not start then.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_client")).arg(&client).status().unwrap();
     assert!(copied.success());
     for (name, script) in programs {
