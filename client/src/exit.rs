@@ -17,7 +17,7 @@ pub(crate) enum Exit {
     Done,
     /// The job failed, was cancelled, or is not known to have succeeded.
     NotSucceeded,
-    /// The command line, or a file or job that it names, is wrong.
+    /// The input is wrong: the command line, a variable, a file, or the job that the command line names.
     BadInput,
     /// The master or the cluster failed, could not be reached, or refused the request.
     MasterFailed,

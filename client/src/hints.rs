@@ -8,8 +8,8 @@ use protocol::view::{JobResult, JobState, JobView};
 const HINTS: [(&[&str], &str); 3] = [
     (
         &["PerReplica"],
-        "model.fit of Keras 3 does not work on several replicas: use tf_keras with TF_USE_LEGACY_KERAS=1, or write \
-         your own training loop, as in examples/allreduce",
+        "model.fit of Keras 3 works with neither AllReduce nor ParameterServer: use tf_keras with \
+         TF_USE_LEGACY_KERAS=1, or write your own training loop, as in examples/allreduce",
     ),
     (
         &["Could not start gRPC server"],

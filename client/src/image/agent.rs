@@ -110,7 +110,7 @@ mod tests {
     const NO_SOURCES: AgentSources = AgentSources { named: None, master: None };
 
     #[tokio::test]
-    async fn an_agent_from_the_flag_must_be_static_and_for_the_processor_of_the_image() {
+    async fn an_agent_from_the_flag_must_be_static_and_must_fit_the_image_if_its_processor_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
         let sources = AgentSources { named: Some(path.clone()), master: None };

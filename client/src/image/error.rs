@@ -131,7 +131,7 @@ impl ImageError {
             Self::NoScript { .. } => "add WORKDIR and COPY exec.py ./ to the image's Dockerfile",
             Self::NoPython { .. } => "in the image's Dockerfile, begin FROM an image that has Python, or set ENV PATH",
             Self::Root(_) | Self::UserByName { .. } => {
-                "set a numeric, non-zero USER at the end of the image's Dockerfile, such as USER 1000, or give --allow-root"
+                "set a numeric, non-zero USER at the end of the Dockerfile, such as USER 1000, or give --allow-root"
             }
             Self::NothingToPull(_) => "give --push REGISTRY, or leave out --image-pull-policy",
             Self::DockerHost { .. } | Self::NoDockerContext { .. } => DOCKER_HINT,

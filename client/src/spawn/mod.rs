@@ -78,7 +78,7 @@ impl SpawnError {
             }
             Self::Another { name, .. } => Some(format!("to delete this job: client delete {name}")),
             Self::NoScript => Some(
-                "end with the script, for example client spawn -w 3 train.py; client spawn --help lists the options"
+                "put the script last, for example client spawn -w 3 train.py; client spawn --help lists the options"
                     .to_owned(),
             ),
             Self::NamespaceAndAddress(_) => Some("leave out -n, or give --master kube".to_owned()),

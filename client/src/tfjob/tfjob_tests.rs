@@ -42,7 +42,7 @@ fn from_a_folder_only_yaml_and_json_files_are_read() {
     assert_eq!(found.iter().map(Document::name).collect::<Vec<_>>(), ["a", "b", "d"]);
     assert_eq!(found[0].folder, folder.path().canonicalize().unwrap());
     let missing = read(&[folder.path().join("c.py"), folder.path().join("none")], Path::new("/"));
-    assert!(missing.is_err(), "a missing file is no error");
+    assert!(missing.is_err(), "a missing file was accepted");
 }
 
 #[test]

@@ -83,5 +83,7 @@ fn code_that_cannot_be_sent_or_run_is_refused() {
     }
     symlink("/etc", folder.path().join("src/link")).unwrap();
     let ended = submit(folder.path(), &at(BackendKind::Process), &["src/train.py"]).expect_code(2);
-    ended.expect_stderr("src/link is a link to /etc, outside the folder").expect_stderr("hint: put a copy in");
+    ended
+        .expect_stderr("src/link is a link to /etc, outside the folder")
+        .expect_stderr("hint: put a copy in place of the link");
 }
