@@ -44,7 +44,7 @@ struct Contents {
     /// The client's process, for people who read the file.
     pid: u32,
     job: JobName,
-    /// The network in which the address is valid. Other machines and containers may share the home folder.
+    /// The network in which the address is valid. Machines and containers of other networks may share the folder.
     network: Network,
 }
 
@@ -165,7 +165,7 @@ fn state_of(path: &Path) -> io::Result<State> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     let state = parse(&text, &Network::own());
-    // For these states, the lock proves nothing: some file systems do not share locks between machines.
+    // The lock is not checked for a file of another machine: some file systems do not share locks between machines.
     if matches!(state, State::Elsewhere | State::Stale) {
         return Ok(state);
     }

@@ -83,7 +83,7 @@ impl LocalMasterError {
 /// The child process.
 pub(crate) struct LocalMaster {
     child: Child,
-    /// The child's stdin. Closing stdin ends the child. Kept outside `child`, because `Child::wait` would close it.
+    /// The child's stdin. Closing stdin ends the child. Kept outside `child`, because `Child::wait` would close stdin.
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,

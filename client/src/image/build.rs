@@ -117,7 +117,7 @@ struct Log {
 }
 
 impl Log {
-    /// Adds output. Returns the step that begins in it, such as `Step 2/4 : COPY . .`.
+    /// Adds output. Returns the step that begins in this output, such as `Step 2/4 : COPY . .`.
     fn add(&mut self, text: &str) -> Option<String> {
         let mut step = None;
         for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {

@@ -44,8 +44,8 @@ pub(crate) enum PackError {
         folder.display(), size(*bytes), size(CODE_BYTES_MAX), largest.join(", ")
     )]
     TooLarge { folder: PathBuf, files: usize, bytes: u64, largest: Vec<String> },
-    /// Because files grew, the bytes that were read exceed the limit. The path is that of the last file.
-    #[error("{} grew beyond {} while it was read", .0.display(), size(CODE_BYTES_MAX))]
+    /// Because files grew, the bytes that were read exceed the limit. The path is that of the file that was read last.
+    #[error("the job's files grew beyond {} while they were read (last file: {})", size(CODE_BYTES_MAX), .0.display())]
     Grew(PathBuf),
     /// The files do not make a valid manifest, for example because of two paths that differ only in case.
     #[error(transparent)]

@@ -61,7 +61,7 @@ pub(crate) enum SpawnError {
     /// A training with this tag exists.
     #[error("a training with tag {tag} exists, as job {name}")]
     Taken { tag: String, name: JobName },
-    /// A job has the name that belongs to the tag, but it is not the training with this tag.
+    /// A job has the name that belongs to the tag, but that job is not the training with this tag.
     #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
     Another { tag: String, name: JobName },
     /// `-d` must ask the user, but there is no terminal.
