@@ -64,8 +64,7 @@ enum Event {
     Failed(Error),
 }
 
-/// Prints the job's output and the changes of its state until the job has ended, and then how it ended. Returns the
-/// job's last view.
+/// Prints the job's output and state changes until the job has ended, then its result. Returns the job's last view.
 pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
     let Following { client, first, told, logs } = following;
     let (events, inbox) = channel(QUEUE);
@@ -216,8 +215,7 @@ async fn next_view(
     }
 }
 
-/// Sends every line until the job has ended. If the stream breaks, opens a stream that begins after the last complete
-/// lines.
+/// Sends every line until the job has ended. If the stream breaks, continues after the last complete lines.
 async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,

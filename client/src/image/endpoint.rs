@@ -78,8 +78,7 @@ impl Endpoint {
     }
 }
 
-/// The name of the chosen context, and the folder of the docker command's files. `None` if no context with files is
-/// chosen.
+/// The chosen context, and the folder of the docker command's files. `None` if no context with files is chosen.
 fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, ImageError> {
     let (None, Some(folder)) = (&variables.host, &variables.folder) else { return Ok(None) };
     let chosen = match &variables.context {

@@ -10,8 +10,7 @@ use super::engine::Engine;
 use super::error::ImageError;
 use crate::config::ImageConfig;
 
-/// Returns the ENTRYPOINT, CMD and USER of each image. Leaves out invalid names, and images that the engine does not
-/// have.
+/// Returns ENTRYPOINT, CMD and USER of each image. Leaves out invalid names and images that the engine does not have.
 pub(crate) async fn programs(
     images: &BTreeSet<String>,
     config: &ImageConfig,

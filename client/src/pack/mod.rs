@@ -102,8 +102,7 @@ fn check_limits(folder: &Path, found: &[Found]) -> Result<(), PackError> {
     Err(PackError::TooLarge { folder: folder.to_owned(), files: found.len(), bytes, largest })
 }
 
-/// The names of those files and folders directly in the packed folder that weigh most. A folder weighs as much as all
-/// its files.
+/// The heaviest files and folders directly in the packed folder. A folder weighs as much as all its files.
 fn largest(found: &[Found], weight: impl Fn(u64) -> u64) -> Vec<String> {
     let mut weights: BTreeMap<String, u64> = BTreeMap::new();
     for Found { path, size, .. } in found {

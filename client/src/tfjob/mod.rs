@@ -28,7 +28,7 @@ pub(crate) enum TfJobError {
     #[error("there is no TFJob in {0}")]
     Nothing(String),
     /// The script is a path in the image, and the folders on this machine have no file with the same name.
-    #[error("{origin}: {script} is a path in the image, and this machine has no {} in {}", file.display(), listed(folders))]
+    #[error("{origin}: {script} is a path in the image, and there is no {} in {}", file.display(), listed(folders))]
     NoScript { origin: String, script: String, file: PathBuf, folders: Vec<PathBuf> },
     /// No container runs a script that is in the folder of --code.
     #[error("{origin}: no container runs a script that is in {}", folder.display())]
@@ -58,9 +58,7 @@ impl TfJobError {
             Self::NoScript { .. } => {
                 "put the script beside the TFJob's file, or name the script's folder with --code DIR"
             }
-            Self::NotInCode { .. } => {
-                "give --code the folder of a script in the container's command or args, or leave out --code"
-            }
+            Self::NotInCode { .. } => "give --code the folder of a script that a container runs, or leave out --code",
             Self::Ended(name) => {
                 return Some(format!(
                     "to run it again: client delete {name}, then apply; client logs {name} shows its output"
