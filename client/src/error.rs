@@ -46,10 +46,10 @@ pub(crate) enum Error {
     #[error("{} local masters run: {}", .0.len(), listed(.0))]
     SeveralLocalMasters(Vec<Announced>),
     /// `--detach` is given for a local master.
-    #[error("--detach does not go with a local master: the master and its job end with this command")]
+    #[error("--detach cannot be used with a local master: the master and its job end with this command")]
     LocalDetached,
     /// A flag for Kubernetes is given for a local master.
-    #[error("{flag} does not go with a local master: a local master runs replicas as processes on this machine")]
+    #[error("{flag} cannot be used with a local master: a local master runs replicas as processes on this machine")]
     NotLocal { flag: String },
     /// A flag for Kubernetes is given for a master that runs processes.
     #[error("{flag} works only in Kubernetes: the master at {url} runs replicas as processes on its host")]
@@ -76,7 +76,7 @@ pub(crate) enum Error {
     #[error("watch {} for changes", folder.display())]
     Watch { folder: PathBuf, source: io::Error },
     /// The job of `--watch` has no folder to watch, for example because the job runs on machines that join.
-    #[error("--watch does not go with job {0}: the job names no folder that could be watched")]
+    #[error("--watch cannot be used with job {0}: the job names no folder that could be watched")]
     NoFolderToWatch(JobName),
     /// The files with TFJobs cannot be used.
     #[error(transparent)]
@@ -89,7 +89,7 @@ pub(crate) enum Error {
     CodeNeedsImage,
     /// A flag about making an image with the agent is given for a job that brings its code.
     #[error(
-        "{flag} does not go with a script or --code: pods of such a job run the image unmodified, and nodes pull it"
+        "{flag} cannot be used with a script or --code: pods of such a job run the image unmodified, and nodes pull it"
     )]
     NotWithCode { flag: &'static str },
     /// The image for the pods could not be made.

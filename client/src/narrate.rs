@@ -167,7 +167,7 @@ fn waits_for_code(view: &JobView) -> String {
 
 fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = now.state == JobState::Suspended && before.is_none_or(|view| view.state != JobState::Suspended);
-    is_new.then(|| format!("suspended; to start it again: client resume {}", now.name))
+    is_new.then(|| format!("suspended; to start the job again: client resume {}", now.name))
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {

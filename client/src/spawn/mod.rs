@@ -56,7 +56,7 @@ pub(crate) enum SpawnError {
     #[error("the script cannot be named like this: {0}")]
     Name(#[from] protocol::code::BadCodePath),
     /// Both a namespace and the address of a master are given.
-    #[error("-n {0} does not go with the address of a master: the master's own namespace is used")]
+    #[error("-n {0} cannot be used with the address of a master: the job runs in that master's namespace")]
     NamespaceAndAddress(String),
     /// A training with this tag exists.
     #[error("a training with tag {tag} exists, as job {name}")]

@@ -152,7 +152,7 @@ fn verbs_need_a_running_master() {
 #[test]
 fn a_job_at_a_local_master_cannot_be_detached() {
     let folder = folder_with_script();
-    refused(folder.path(), &["--detach", "--master", "local"], "--detach does not go with a local master");
+    refused(folder.path(), &["--detach", "--master", "local"], "--detach cannot be used with a local master");
 }
 
 #[test]

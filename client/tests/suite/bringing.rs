@@ -71,7 +71,7 @@ fn code_that_cannot_be_sent_or_run_is_refused() {
             "no image to run: a job that brings its code to Kubernetes needs --image",
             "give an image with Python",
         ),
-        (&["src/train.py", "--push", "r:1"], "--push does not go with a script or --code", "leave out --push"),
+        (&["src/train.py", "--push", "r:1"], "--push cannot be used with a script or --code", "leave out --push"),
         (&[".", "--image", "a"], "exec.py is left out of the files of ", "check .musterignore"),
         (&["none.py"], "find ", ""),
         (&["src/"], "no exec.py in ", "name the script too"),

@@ -45,7 +45,7 @@ fn flags_for_kubernetes_are_refused_with_a_local_master() {
     let folder = folder_with_script();
     for flags in POD_FLAGS {
         let ended = run(folder.path(), &[flags, &["--master", "local"]].concat()).expect_code(2);
-        let ended = ended.expect_stderr(&format!("error: {} does not go with a local master", flags[0]));
+        let ended = ended.expect_stderr(&format!("error: {} cannot be used with a local master", flags[0]));
         ended.expect_stderr(&format!("hint: leave out {}, or choose a master in Kubernetes", flags[0]));
     }
 }

@@ -121,7 +121,7 @@ fn a_job_without_a_folder_cannot_be_watched() {
     (on_machines.spec.code, on_machines.code, on_machines.spec.work_dir) = (None, None, None);
     let master = FakeMaster::start(Script { views: vec![on_machines], ..Script::default() });
     let refused = run(folder_with_script().path(), &["push", "digits", "--watch", "--master", &master.url]);
-    refused.expect_code(2).expect_stderr("error: --watch does not go with job digits: the job names no folder");
+    refused.expect_code(2).expect_stderr("error: --watch cannot be used with job digits: the job names no folder");
     assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was pushed");
 }
 
