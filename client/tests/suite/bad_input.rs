@@ -164,7 +164,7 @@ fn invalid_arguments_of_verbs_are_refused() {
         (&["status", "No_Name"], "task name \"No_Name\" is not a DNS label"),
         (&["logs", "x", "--replica", "boss-1"], "--replica: \"boss-1\" is not a replica"),
         (&["logs", "x", "--tail", "-3"], "--tail: invalid number of lines \"-3\": use a whole number"),
-        (&["logs", "x", "--replica", "worker-1", "-o", "json"], "-o json does not go with --replica"),
+        (&["logs", "x", "--replica", "worker-1", "-o", "json"], "-o json cannot be used with --replica"),
         (&["logs", "x", "--tail", "4294967296"], "the maximum is 4294967295"),
         (&["wait", "x", "--timeout", "soon"], "--timeout: invalid duration \"soon\": use a number and a unit"),
         (&["wait", "x", "--timeout", "-5"], "--timeout: invalid duration \"-5\""),
