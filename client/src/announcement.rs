@@ -1,8 +1,9 @@
-//! The file that shows a local master to the user's other commands: its address, its token and its job.
+//! The file that contains the address, the token and the job of a local master. The user's other commands find the
+//! master by this file.
 //!
 //! The client that started the master holds a lock on the file. The kernel releases the lock when that client dies,
-//! whatever the cause. So a file without a lock is stale. The client's process id would prove nothing, because the
-//! kernel reuses ids.
+//! whatever the cause. So a file without a lock is stale. A process id could not show this, because the kernel reuses
+//! process ids.
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -43,7 +44,7 @@ struct Contents {
     /// The client's process, for people who read the file.
     pid: u32,
     job: JobName,
-    /// Where the address is valid. Other machines and containers may share the home folder, but not the network.
+    /// The network in which the address is valid. Machines and containers of other networks may share the folder.
     network: Network,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Writes a file in the first usable folder.
+    /// Writes the master's file into the first usable folder.
     pub(crate) fn write(folders: &[PathBuf], master: &Announced) -> io::Result<Self> {
         let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
         for folder in folders {
@@ -95,7 +96,8 @@ fn prepare(folder: &Path) -> io::Result<()> {
     let refused = || io::Error::new(ErrorKind::PermissionDenied, format!("{} {NOT_PRIVATE}", folder.display()));
     let uid = own_uid().ok_or_else(refused)?;
     let nearest = folder.ancestors().skip(1).find_map(|ancestor| ancestor.metadata().ok());
-    // With `sudo -E`, the variables name the user's folders. Root must not create folders that the user cannot use.
+    // With `sudo -E`, root has the variables with the user's folders. Root must not create folders there, because the
+    // user could not use them.
     if nearest.is_some_and(|nearest| nearest.uid() != uid) {
         return Err(refused());
     }
@@ -122,7 +124,7 @@ pub(crate) fn find(folders: &[PathBuf]) -> Found {
         match folder.symlink_metadata() {
             Ok(metadata) if own_uid().is_some_and(|uid| is_private(&metadata, uid)) => find_in(folder, &mut found),
             Ok(_) => found.ignored.push((folder.clone(), NOT_PRIVATE)),
-            // No local master has used this folder.
+            // The folder does not exist, or cannot be read.
             Err(_) => {}
         }
     }
@@ -137,13 +139,13 @@ fn find_in(folder: &Path, found: &mut Found) {
             Ok(State::Ignored(reason)) => found.ignored.push((path, reason)),
             // The error is ignored: another command may have removed the file already.
             Ok(State::Stale) => drop(fs::remove_file(path)),
-            // The file belongs to another machine or container, or its client has just removed the file.
+            // The file belongs to another machine or container, or cannot be read, for example because it was removed.
             Ok(State::Elsewhere) | Err(_) => {}
         }
     }
 }
 
-/// The state of the master that a file names.
+/// The state of the master that a file describes.
 enum State {
     /// The master runs.
     Living(Announced),
@@ -151,7 +153,7 @@ enum State {
     Stale,
     /// The master belongs to another machine or container.
     Elsewhere,
-    /// The file cannot be trusted or read.
+    /// The file is not private, or its text is invalid.
     Ignored(&'static str),
 }
 
@@ -163,7 +165,7 @@ fn state_of(path: &Path) -> io::Result<State> {
     let mut text = String::new();
     file.read_to_string(&mut text)?;
     let state = parse(&text, &Network::own());
-    // Here the lock proves nothing, because some file systems do not share locks between machines.
+    // The lock is not checked for a file of another machine: some file systems do not share locks between machines.
     if matches!(state, State::Elsewhere | State::Stale) {
         return Ok(state);
     }
@@ -190,7 +192,7 @@ fn parse(text: &str, here: &Network) -> State {
     }
 }
 
-/// Whether only this user can use the file or folder. A symbolic link is never private.
+/// Whether only the user `uid` can use the file or folder. A symbolic link is never private.
 fn is_private(found: &Metadata, uid: u32) -> bool {
     found.uid() == uid && found.mode() & 0o077 == 0
 }
@@ -198,7 +200,7 @@ fn is_private(found: &Metadata, uid: u32) -> bool {
 /// The network in which an address such as `127.0.0.1` is valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Network {
-    /// The machine (machine-id(5)); empty if it has no id.
+    /// The machine's id (machine-id(5)). Empty if the machine has no id.
     machine: String,
     boot_id: String,
     /// The network namespace of the process.
@@ -212,13 +214,13 @@ impl Network {
         Self { machine: text(MACHINE_ID), boot_id: text(BOOT_ID), namespace }
     }
 
-    /// Whether this is a network of the same machine before its last start.
+    /// Whether this network is of the same machine as `here`, but from before that machine's last start.
     fn is_before_boot_of(&self, here: &Self) -> bool {
         !here.machine.is_empty() && self.machine == here.machine && self.boot_id != here.boot_id
     }
 }
 
-/// The user of this process: the owner of its folder in proc(5).
+/// The user id of this process, which owns the folder `/proc/self` (proc(5)).
 pub(crate) fn own_uid() -> Option<u32> {
     fs::metadata("/proc/self").ok().map(|folder| folder.uid())
 }

@@ -52,7 +52,7 @@ fn a_file_is_written_to_the_next_folder_if_a_folder_is_not_private() {
 }
 
 #[test]
-fn a_file_without_a_lock_is_stale_and_removed() {
+fn a_file_of_this_network_without_a_lock_is_removed() {
     let (_temporary, folders) = folder();
     let written = Announcement::write(&folders, &master(1)).unwrap();
     let stale = folders[0].join("stale.json");
@@ -90,7 +90,7 @@ fn another_users_file_is_not_private() {
 }
 
 #[test]
-fn only_a_file_of_this_network_names_a_master() {
+fn a_file_is_used_only_if_it_is_valid_and_of_this_network() {
     let network = |machine: &str, boot_id: &str, namespace: &str| Network {
         machine: machine.to_owned(),
         boot_id: boot_id.to_owned(),

@@ -1,4 +1,4 @@
-//! Notices that files in folders change (`inotify(7)`).
+//! Waits until files in folders change (`inotify(7)`).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// A change is complete when nothing has changed for this time. Editors and git write several files.
 const QUIET: Duration = Duration::from_millis(200);
-/// Maximum wait for [`QUIET`] to pass without a change.
+/// After this time since the first change, the change is complete in any case.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Maximum bytes of events that are read at a time.
 const EVENTS: usize = 4096;
@@ -21,7 +21,7 @@ const EVENTS: usize = 4096;
 pub(crate) struct Changes {
     /// The descriptor of inotify. It is not a pipe, but is read like one.
     inotify: Receiver,
-    /// The kernel's number for each folder. A folder that is deleted and created again gets another number.
+    /// The watch descriptor of each folder. A folder that is deleted and created again gets another descriptor.
     watched: BTreeSet<i32>,
 }
 
@@ -54,8 +54,8 @@ impl Changes {
         Ok(is_new)
     }
 
-    /// Waits for a change, and then until nothing has changed for [`QUIET`]. Returns the time of the last change. If no
-    /// change comes within `pause`, returns `None`.
+    /// Waits for a change, and then until nothing has changed for [`QUIET`], but at most [`LONGEST`]. Returns the time
+    /// of the last change. If nothing changes within `pause`, returns `None`.
     pub(crate) async fn settled(&mut self, pause: Option<Duration>) -> io::Result<Option<Instant>> {
         match pause {
             None => self.next().await?,

@@ -1,4 +1,5 @@
-//! The addresses of the master and of Docker, and the master's token. The only file that reads the environment.
+//! The configuration from flags and variables: the master, its token, Docker, and folders for the files that show
+//! local masters. No other file of the client reads the environment.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,11 +20,11 @@ const MASTER_VARIABLE: &str = "MUSTER_MASTER";
 const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 /// The tool that loads images into a local cluster, unless a flag names it.
 const LOAD_VARIABLE: &str = "MUSTER_LOAD";
-/// The local cluster's name, if it is not the tool's default.
+/// The local cluster into which that tool loads images, if it is not the tool's default.
 const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
 /// The address of Docker's API. The docker command reads this variable too.
 const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
-/// The Docker context, unless the address is set.
+/// The Docker context. Ignored if `DOCKER_HOST` is set.
 const DOCKER_CONTEXT_VARIABLE: &str = "DOCKER_CONTEXT";
 /// The folder of the docker command's files, such as contexts.
 const DOCKER_CONFIG_VARIABLE: &str = "DOCKER_CONFIG";
@@ -73,7 +74,7 @@ pub(crate) struct BadToken;
 impl FromStr for Token {
     type Err = BadToken;
 
-    /// Accepts any visible ASCII without spaces, as the master does. Removes the newline that editors add at the end.
+    /// Accepts any visible ASCII without spaces, as the master does. Removes spaces and newlines at both ends.
     fn from_str(text: &str) -> Result<Self, BadToken> {
         let text = text.trim();
         let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -87,15 +88,15 @@ impl Token {
         Self(format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()))
     }
 
-    /// The secret, for the file that the master reads.
+    /// The secret text.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
     /// The value of the `Authorization` header.
     pub(crate) fn header(&self) -> HeaderValue {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
-            .expect("a token is visible ASCII, which is checked when it is read");
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {}", self.0)).expect("every token consists of visible ASCII");
         value.set_sensitive(true);
         value
     }
@@ -108,7 +109,8 @@ pub(crate) struct Config {
     pub(crate) master: MasterChoice,
     /// The token, if one is set.
     pub(crate) token: Option<Token>,
-    /// Folders for the files of local masters. The client writes to the first usable folder, and reads all folders.
+    /// Folders for the files that show local masters. The client writes to the first usable folder, and reads the files
+    /// in all folders.
     pub(crate) run_folders: Vec<PathBuf>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
@@ -173,7 +175,8 @@ impl ConfigError {
 }
 
 impl Config {
-    /// The cluster and namespace for commands that need a cluster: the user's choice, or the kubeconfig's default.
+    /// The cluster and namespace for commands that need a cluster: those of the chosen master, or, if the master is not
+    /// in Kubernetes, the kubeconfig's defaults.
     pub(crate) fn place(&self) -> KubePlace {
         match &self.master {
             MasterChoice::Kube(place) => place.clone(),
@@ -181,7 +184,7 @@ impl Config {
         }
     }
 
-    /// Reads the flags, and the environment for omitted flags.
+    /// Reads the flags. Reads the environment for omitted flags, and for settings that have no flag.
     pub(crate) fn read(args: ConnectionArgs) -> Result<Self, ConfigError> {
         Self::from_parts(args, own_variable)
     }
@@ -208,7 +211,7 @@ impl Config {
     }
 }
 
-/// Leaves out folders whose path is relative or not UTF-8. This is not an error, because a job does not need them.
+/// Leaves out folders whose path is relative, or not UTF-8 in the variable. A job runs without these folders too.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
     let folder = |name| set(name).ok().flatten().map(PathBuf::from);
     let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
@@ -262,7 +265,7 @@ pub(crate) fn variable_to_pass_on(name: &EnvName) -> Result<Option<String>, Conf
     own_variable(name.as_str())
 }
 
-/// The names of the variables that configure Muster's programs. Child processes do not get these variables.
+/// The names of the variables that configure Muster's programs. A local master does not get these variables.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn muster_variables() -> Vec<OsString> {
     let names = std::env::vars_os().map(|(name, _)| name);
@@ -341,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_local_masters_are_in_the_runtime_folder_else_in_the_state_folder() {
+    fn the_folders_for_local_masters_are_in_the_runtime_folder_and_in_the_state_folder() {
         let folders = |of: &[(&str, &str)]| {
             run_folders(|name| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())))
         };
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_trimmed_and_never_shown() {
+    fn a_token_is_trimmed_and_hidden_in_debug_output() {
         let token = token("f".to_owned(), "  s3cret\n").unwrap();
         assert_eq!(token, Token("s3cret".to_owned()));
         assert!(!format!("{token:?} {:?}", token.header()).contains("s3cret"));

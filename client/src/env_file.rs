@@ -1,5 +1,6 @@
 //! Reads the file of `--env-file`, with the grammar of `docker run --env-file`. As for `--env`, a line is `NAME=VALUE`
-//! or `NAME`. Skips empty lines, comments (`#`), and blanks before a name. The value is everything after `=`.
+//! or `NAME`. Skips empty lines, comments (`#`), and blanks before a name. The value is everything after the first `=`.
+//! Refuses some values that Docker accepts (see [`BadLine`]).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub(crate) enum EnvFileError {
 /// parser refuses them until version 0.3, so that no old file silently changes its meaning.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadLine {
-    /// The line is not a variable.
+    /// The line has neither the form `NAME=VALUE` nor the form `NAME`.
     #[error("not of the form NAME=VALUE")]
     Form,
     /// The name is not valid.
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_after_the_equals_sign_is_the_value() {
+    fn comments_are_skipped_and_everything_after_the_first_equals_sign_is_the_value() {
         let text = "# a comment\n\n \t# another\n  A=1\nB=two words \nC=a=b # c\nD=\nE=it's $5 \\n {\"k\": 1}\nF=C:\\\nG=#ff0000\n";
         let all = [
             set("A", "1"),
@@ -151,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_on_one_line_is_read_unchanged(
+        fn a_value_without_a_leading_quote_or_a_dollar_sign_is_read_unchanged(
             pairs in vec(("[A-Za-z_][A-Za-z0-9_]{0,8}", "([^'\"\r\n\0$][^\r\n\0$]{0,20})?"), 0..4),
         ) {
             let text: String = pairs.iter().map(|(name, value)| format!("{name}={value}\n")).collect();

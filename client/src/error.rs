@@ -36,20 +36,20 @@ pub(crate) enum Error {
     /// The arguments do not describe a valid job.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The verb needs a master, but none is given.
+    /// The verb needs a master. No master is given, and no local master runs.
     #[error("no master is given, but \"{verb}\" needs one")]
     NeedsMaster { verb: &'static str },
-    /// The verb needs a master. `local` is given as its address, but no local master runs.
-    #[error("no local master of yours runs: each one ends with its job")]
+    /// The verb needs a master. `local` is given as the master's address, but no local master runs.
+    #[error("you have no running local master: a local master ends with its job")]
     NoLocalMaster,
     /// The verb needs a master. No master is given, and several local masters run.
     #[error("{} local masters run: {}", .0.len(), listed(.0))]
     SeveralLocalMasters(Vec<Announced>),
     /// `--detach` is given for a local master.
-    #[error("--detach does not go with a local master: the master and its job end with this command")]
+    #[error("--detach cannot be used with a local master: the master and its job end with this command")]
     LocalDetached,
     /// A flag for Kubernetes is given for a local master.
-    #[error("{flag} does not go with a local master: it runs the script as processes on this machine")]
+    #[error("{flag} cannot be used with a local master: a local master runs replicas as processes on this machine")]
     NotLocal { flag: String },
     /// A flag for Kubernetes is given for a master that runs processes.
     #[error("{flag} works only in Kubernetes: the master at {url} runs replicas as processes on its host")]
@@ -77,8 +77,8 @@ pub(crate) enum Error {
     /// A folder cannot be watched for changes.
     #[error("watch {} for changes", folder.display())]
     Watch { folder: PathBuf, source: io::Error },
-    /// The job for `--watch` names no folder, for example because it runs on machines that join.
-    #[error("--watch does not go with job {0}: it names no folder that could be watched")]
+    /// The job of `--watch` has no folder to watch, for example because the job runs on machines that join.
+    #[error("--watch cannot be used with job {0}: the job names no folder that could be watched")]
     NoFolderToWatch(JobName),
     /// The files with TFJobs cannot be used.
     #[error(transparent)]
@@ -89,8 +89,10 @@ pub(crate) enum Error {
     /// Pods need an image, and the command line names none.
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
-    /// A flag about an image with the agent is given for a job that brings its code.
-    #[error("{flag} does not go with a script or --code: pods then run the image unmodified, and nodes pull it")]
+    /// A flag about making an image with the agent is given for a job that brings its code.
+    #[error(
+        "{flag} cannot be used with a script or --code: pods of such a job run the image unmodified, and nodes pull it"
+    )]
     NotWithCode { flag: &'static str },
     /// The image for the pods could not be made.
     #[error(transparent)]
@@ -154,7 +156,7 @@ impl Error {
             Self::Config(error) => error.hint(),
             Self::Request(error) => error.hint(),
             Self::NeedsMaster { .. } => {
-                Some("give --master URL or set MUSTER_MASTER; no local master of yours runs now".to_owned())
+                Some("give --master URL or set MUSTER_MASTER; you have no running local master".to_owned())
             }
             Self::SeveralLocalMasters(masters) => {
                 masters.first().map(|one| format!("choose one, for example with --master {}", one.url))
@@ -162,8 +164,8 @@ impl Error {
             Self::NoLocalMaster | Self::LocalDetached => Some(
                 "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897".to_owned(),
             ),
-            Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
-                Some("leave it out, or give --master URL or --master kube, for a master in Kubernetes".to_owned())
+            Self::NotLocal { flag } | Self::NotAtProcesses { flag, .. } => {
+                Some(format!("leave out {flag}, or choose a master in Kubernetes with --master kube or --master URL"))
             }
             Self::AtMachines { join, .. } => Some(format!("leave it out; each machine has its own command: {join}")),
             Self::Script(error) => error.hint(),
@@ -175,9 +177,9 @@ impl Error {
             Self::TfJob(error) => error.hint(),
             Self::Spawn(error) => error.hint(),
             Self::CodeNeedsImage => {
-                Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
+                Some("give an image with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
             }
-            Self::NotWithCode { flag } => Some(format!("leave out {flag}, or bring no code")),
+            Self::NotWithCode { flag } => Some(format!("leave out {flag}, or the script and --code")),
             Self::AlreadyEnded { name, .. } => Some(format!(
                 "add --replace to run it again, or choose another --task; client logs {name} shows its output"
             )),
@@ -197,13 +199,13 @@ impl Error {
         }
     }
 
-    /// Whether the reader has closed stdout, as `head` does. This error is not reported.
+    /// Whether the error means that the reader has closed stdout, as `head` does. Such an error is not reported.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, Self::Output(OutputError::Closed))
     }
 }
 
-/// The innermost cause. The outer errors of libraries only repeat addresses and name the library's parts.
+/// The text of the innermost cause. The outer errors of libraries only repeat addresses and name parts of the library.
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {

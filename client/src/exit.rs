@@ -17,9 +17,9 @@ pub(crate) enum Exit {
     Done,
     /// The job failed, was cancelled, or is not known to have succeeded.
     NotSucceeded,
-    /// The command line, or a file or job that it names, is wrong.
+    /// The input is wrong: the command line, a variable, a file, or the job that the command line names.
     BadInput,
-    /// The master could not be reached, or refused the request.
+    /// The master or the cluster failed, could not be reached, or refused the request.
     MasterFailed,
     /// The image could not be found, built, pushed or loaded.
     ImageFailed,

@@ -29,7 +29,7 @@ const LAST_LINES: Duration = Duration::from_secs(15);
 pub(crate) struct Following {
     /// The job's master.
     pub(crate) client: MasterClient,
-    /// The job as it was last seen.
+    /// The newest view of the job.
     pub(crate) first: JobView,
     /// What the user already knows about the job.
     pub(crate) told: Told,
@@ -64,7 +64,7 @@ enum Event {
     Failed(Error),
 }
 
-/// Prints everything until the job has ended, then the closing line. Returns the job's last view.
+/// Prints the job's output and state changes until the job has ended, then its result. Returns the job's last view.
 pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
     let Following { client, first, told, logs } = following;
     let (events, inbox) = channel(QUEUE);
@@ -119,7 +119,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             Some(Event::View(view)) if has_ended && view.result.is_none() => {}
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
-                // After a takeover, the new master's views have no generation at first. Keeps the last generation.
+                // After a takeover, the new master's views have no generation at first. The last generation is kept.
                 let generation = view.generation.or(last.and_then(|last| last.generation));
                 last = Some(JobView { generation, ..*view });
             }
@@ -215,7 +215,7 @@ async fn next_view(
     }
 }
 
-/// Sends every line until the job has ended. If the stream breaks, reopens it after the last complete line.
+/// Sends every line until the job has ended. If the stream breaks, continues after the last complete lines.
 async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,
@@ -224,7 +224,7 @@ async fn feed_lines(mut reading: LineReading) {
     let _ = reading.events.send(last).await;
 }
 
-/// The position in the merged lines of a job.
+/// The merged lines of a job, and how far they are read.
 struct LineReading {
     client: MasterClient,
     name: JobName,

@@ -3,12 +3,13 @@
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState, JobView};
 
-/// Texts and a hint for each common failure. A failure gets the hint if it contains one of the texts.
+/// Texts and a hint for each common failure. A job gets the hint if its failure or its last output contains one of the
+/// texts.
 const HINTS: [(&[&str], &str); 3] = [
     (
         &["PerReplica"],
-        "model.fit of Keras 3 works with no strategy of Muster: use tf_keras with TF_USE_LEGACY_KERAS=1, or write \
-         your own training loop, as in examples/allreduce",
+        "model.fit of Keras 3 works with neither AllReduce nor ParameterServer: use tf_keras with \
+         TF_USE_LEGACY_KERAS=1, or write your own training loop, as in examples/allreduce",
     ),
     (
         &["Could not start gRPC server"],
@@ -20,7 +21,7 @@ const HINTS: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// The hint for a failed or halted job. `None` if its failure is not a common one.
+/// The hint for a failed or halted job. `None` if [`HINTS`] does not list the failure.
 pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     let failure = match (&view.result, view.restarts.failed_starts.last()) {
         (Some(JobResult::Failed { failure }), _) => failure,

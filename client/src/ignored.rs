@@ -43,7 +43,7 @@ impl Ignored {
 }
 
 impl Pattern {
-    /// `None` for a pattern that matches only the root. The root cannot be excluded.
+    /// Parses a line with a pattern. `None` for a pattern that matches only the root. The root cannot be excluded.
     fn parse(line: &str) -> Result<Option<Self>, String> {
         let (glob, leaves_out) = match line.strip_prefix('!') {
             Some(rest) => (rest.trim(), false),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_pattern_is_named() {
+    fn the_error_of_an_invalid_pattern_is_the_pattern() {
         assert_eq!(Ignored::parse("ok\n[a").err().as_deref(), Some("[a"));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The first interrupt that a caller handled. It is static because signals are sent to the process.
+/// The first interrupt that [`Interrupts::next`] received. It is static because signals are sent to the process.
 static FIRST: OnceLock<SignalKind> = OnceLock::new();
 
 /// Catches the signals, so that callers can clean up before the process ends.

@@ -1,4 +1,4 @@
-//! The command line that submits a job to the master and follows it.
+//! The program `client`: submits jobs to a master, follows them, and has a verb for every other request of a user.
 //!
 //! Wiring only: arguments → the command → one error line and an exit code.
 
@@ -81,7 +81,7 @@ fn obey(arguments: Vec<OsString>, notes: &Notes) -> Result<Exit, Error> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
     let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, cli.connection, data, notes));
-    // The reader of stdout may have stopped reading. A task that waits for this reader ends with the process.
+    // A task may wait for a reader of stdout that no longer reads. So no task is awaited: all end with the process.
     runtime.shutdown_background();
     outcome
 }

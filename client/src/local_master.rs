@@ -46,7 +46,7 @@ pub(crate) enum LocalMasterError {
     /// The master's folder, or a file in the folder, cannot be created.
     #[error("prepare a folder for the local master")]
     Folder(#[source] io::Error),
-    /// The program cannot be started.
+    /// The master's program cannot be started.
     #[error("start {}", program.display())]
     Start { program: PathBuf, source: io::Error },
     /// The master ended, or did not print its address.
@@ -83,7 +83,7 @@ impl LocalMasterError {
 /// The child process.
 pub(crate) struct LocalMaster {
     child: Child,
-    /// The child's stdin. Closing stdin ends the child. Kept outside `child`, because `Child::wait` would close it.
+    /// The child's stdin. Closing stdin ends the child. Kept outside `child`, because `Child::wait` would close stdin.
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
@@ -106,7 +106,7 @@ impl LocalMaster {
 
     /// Waits until the master listens, and returns its address.
     pub(crate) async fn listening(&mut self) -> Result<MasterUrl, LocalMasterError> {
-        let stdout = BufReader::new(self.child.stdout.take().expect("stdout is piped, and taken here alone"));
+        let stdout = BufReader::new(self.child.stdout.take().expect("stdout is piped, and only this call takes it"));
         match tokio::time::timeout(START_TIMEOUT, greeting(stdout)).await {
             Ok(Ok(line)) if !line.is_empty() => {
                 let url = line.strip_prefix(GREETING).and_then(|url| url.trim().parse().ok());
@@ -131,7 +131,7 @@ impl LocalMaster {
         self.failed(format!("ended ({status})"))
     }
 
-    /// Stops the master and everything that it has started. On an interrupt, kills the master at once.
+    /// Stops the master and everything that it has started. After [`END_TIMEOUT`] or an interrupt, kills the master.
     pub(crate) async fn shut_down(mut self, interrupts: &mut Interrupts) {
         drop(self.lifeline.take());
         tokio::select! {
@@ -189,7 +189,7 @@ fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     command
 }
 
-/// Reads the first line. Reads and drops later lines, so that the child never blocks.
+/// Returns the first line. A task reads and drops the later lines, so that the child never blocks.
 async fn greeting(mut stdout: BufReader<ChildStdout>) -> io::Result<String> {
     let mut line = String::new();
     stdout.read_line(&mut line).await?;

@@ -13,8 +13,8 @@ use tokio_util::io::StreamReader;
 
 use crate::master_client::{MasterClient, MasterError};
 
-/// Maximum bytes of a JSON line. A byte of output takes at most 6 bytes, as `\u00XX`. The other fields get the same
-/// space again.
+/// Maximum bytes of a JSON line. In JSON, a byte of output takes at most 6 bytes, as `\u00XX`. The other fields of the
+/// line may take as many bytes as the output.
 const JSON_LINE_MAX: usize = 12 * LOG_LINE_BYTES;
 
 /// Where a stream ends.
@@ -42,7 +42,7 @@ pub(crate) enum From {
     Start,
     /// At this number of lines before the end of each replica's output.
     Tail(u32),
-    /// After these offsets. For a replica without an offset, at its oldest line.
+    /// At these offsets. For a replica without an offset, at its oldest line.
     Offsets(BTreeMap<ReplicaId, u64>),
 }
 
@@ -103,8 +103,8 @@ pub(crate) async fn raw(
     Ok((position, pieces.boxed()))
 }
 
-/// Returns the ended job after its stream has ended normally. If the job has no result, returns an error: the master is
-/// shutting down.
+/// Called after a log stream has ended normally. Returns the ended job. If the job has no result, returns an error: the
+/// master is shutting down.
 pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
     client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }

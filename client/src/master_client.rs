@@ -1,4 +1,5 @@
-//! One function for each route of the master. Every request has a deadline. Callers retry with `patience.rs`.
+//! One function for each kind of request to the master. Every response has a deadline. In a log stream, the deadline
+//! applies only to the headers. Callers retry with `patience.rs`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ use crate::master_url::MasterUrl;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a whole response, and for the headers of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for sending code. The largest allowed code takes this long at 300 KiB/s.
+/// Time limit for sending code. At 300 KiB/s, the largest allowed code takes almost this long.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(4 * 60);
 /// Idle time of a connection before TCP keepalive checks whether the peer is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -120,7 +121,7 @@ impl MasterClient {
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_keepalive(KEEPALIVE)
-            // A master never redirects, and the token must not go to another host.
+            // A master never redirects, and the token must not be sent to another host.
             .redirect(reqwest::redirect::Policy::none());
         let builder = if url.is_loopback() { builder.no_proxy() } else { builder };
         // Without TLS, no certificates are needed.
@@ -267,7 +268,7 @@ impl MasterClient {
 
     /// The error for a log stream that ended before its job. This happens when the master shuts down.
     pub(crate) fn log_stream_ended_early(&self) -> MasterError {
-        let reason = "its log stream ended before the job".to_owned();
+        let reason = "the log stream ended before the job".to_owned();
         MasterError::Unreachable { url: self.url.clone(), reason }
     }
 
@@ -325,7 +326,7 @@ impl MasterClient {
 pub(crate) enum Submitted {
     /// This request created the job.
     New(JobView),
-    /// An earlier request with the same arguments created the job.
+    /// An earlier request with the same content created the job.
     Before(JobView),
     /// An earlier TFJob created the job, and this TFJob changes the job.
     Changed {

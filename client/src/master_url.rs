@@ -44,7 +44,7 @@ impl BadMasterUrl {
                 "write http://HOST:PORT, kube for the master in a cluster, or local for a master for this job only"
                     .to_owned()
             }
-            Self::Place(_, _) => "write it as kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE".to_owned(),
+            Self::Place(_, _) => "write kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE".to_owned(),
             Self::Extra => "give a token in MUSTER_TOKEN or with --token-file FILE".to_owned(),
         }
     }
@@ -53,7 +53,7 @@ impl BadMasterUrl {
 impl MasterUrl {
     /// The address of a master that is reached through the Kubernetes API. The host in the URL is not used.
     pub(crate) fn through(place: KubePlace) -> Self {
-        Self { url: Url::parse("http://muster").expect("it is a URL"), place: Some(Box::new(place)) }
+        Self { url: Url::parse("http://muster").expect("a valid URL"), place: Some(Box::new(place)) }
     }
 
     /// The address of `path`, which begins with a slash.
@@ -63,7 +63,7 @@ impl MasterUrl {
         url
     }
 
-    /// Whether the master is on this machine and must not be asked through a proxy.
+    /// Whether the master is on this machine. Requests to such a master must not use a proxy.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or_default();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

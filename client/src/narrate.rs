@@ -13,7 +13,7 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, Repli
 
 use crate::output::spelled;
 
-/// Maximum sentences of one kind for one change. One more sentence has the number of the rest.
+/// Maximum sentences of one kind for one change. If there are more, one further sentence has their number.
 const LINES_MAX: usize = 5;
 
 /// Maximum lines shown of a failed replica's last output.
@@ -118,12 +118,12 @@ fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     match failed {
         Some(failed) => failed.failure.to_string(),
         None if new.epoch > old.epoch => "the previous start was lost with its master".to_owned(),
-        // A push or a resume began this start. After a takeover, the new master does not have the cause.
+        // A push or a resume began this start. A master that took over the job later does not know which.
         None => "a user's request".to_owned(),
     }
 }
 
-/// Whether the gang has just begun to run after a restart.
+/// Whether the gang has just begun to run, and has run before.
 fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
     let runs_anew = before.is_some_and(|view| view.state != JobState::Running) && now.state == JobState::Running;
     let had_started = before.is_some_and(|view| view.times.started.is_some());
@@ -162,12 +162,12 @@ fn halted(before: Option<&JobView>, now: &JobView) -> Option<String> {
 /// The sentence about a halted job, which waits for new code.
 fn waits_for_code(view: &JobView) -> String {
     let minutes = HALT_SECONDS / 60;
-    format!("the job waits {minutes} min for new code; when it is ready: client push {}", view.name)
+    format!("the job waits {minutes} min for new code; to send the code: client push {}", view.name)
 }
 
 fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = now.state == JobState::Suspended && before.is_none_or(|view| view.state != JobState::Suspended);
-    is_new.then(|| format!("suspended; to start it again: client resume {}", now.name))
+    is_new.then(|| format!("suspended; to start the job again: client resume {}", now.name))
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {
@@ -278,7 +278,7 @@ fn parts(times: &JobTimes) -> String {
     ];
     let known = steps.into_iter().filter_map(|(step, took)| took.map(|took| format!("{step} {}", spelled(took))));
     let known: Vec<String> = known.collect();
-    // With fewer than two known steps the job never ran, so their times are left out.
+    // With fewer than two known steps, the job never ran. The time of a single step is left out.
     if known.len() < 2 { String::new() } else { known.join(", ") }
 }
 

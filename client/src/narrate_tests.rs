@@ -58,7 +58,7 @@ fn running(workers: u32) -> JobView {
 
 #[test]
 fn the_wait_of_a_halted_job_for_new_code_is_reported_once_in_each_start() {
-    let sentence = "halted: the job waits 10 min for new code; when it is ready: client push digits";
+    let sentence = "halted: the job waits 10 min for new code; to send the code: client push digits";
     let halted = JobView { state: JobState::Halted, ..running(2) };
     assert_eq!(changes(Some(&running(2)), &halted), [sentence]);
     assert_eq!(changes(Some(&halted), &halted), Vec::<String>::new());
@@ -103,7 +103,7 @@ fn each_step_is_reported_once() {
         ["gang complete: 4 of 4 in 1.8 s", "running: generation 1.1, all 4 started 0.02 s after the gang was complete"];
     assert_eq!(changes(None, &pending(4)), Vec::<String>::new());
     assert_eq!(changes(Some(&pending(4)), &running(4)), told);
-    assert_eq!(changes(None, &running(4)), told, "without an earlier view, everything is new");
+    assert_eq!(changes(None, &running(4)), told, "without an earlier view, the sentences differ");
     assert_eq!(changes(Some(&running(4)), &running(4)), Vec::<String>::new());
 }
 
@@ -212,7 +212,7 @@ fn a_clock_that_goes_back_gives_a_duration_of_zero() {
 }
 
 #[test]
-fn the_last_words_are_a_few_lines_of_the_first_failed_replica() {
+fn the_last_words_are_the_end_of_stderr_with_the_exception_in_front_if_it_is_missing() {
     let view = failed_by("worker-2", exited(3, false));
     let (replica, lines) = last_words(&view).unwrap();
     assert_eq!((replica.to_string().as_str(), lines), ("worker-2", vec!["Traceback", "ValueError: no"]));
@@ -223,7 +223,7 @@ fn the_last_words_are_a_few_lines_of_the_first_failed_replica() {
     let (_, lines) = last_words(&view).unwrap();
     assert_eq!((lines.len(), lines[0], lines[19]), (20, "line 31", "line 50"));
 
-    // The text of this exception is so long that its last lines do not name it.
+    // The text of this exception is so long that the last lines do not contain the exception's name.
     let mut exit = exited(1, false);
     exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
     exit.stderr_tail = "[1. 2. 3.]\n".repeat(50);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::master_client::MasterError;
 
-/// How long a command waits for an unreachable master, for example during a restart.
+/// How long a command waits for an unreachable master, for example while the master restarts.
 const LIMIT: Duration = Duration::from_secs(30);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(3);

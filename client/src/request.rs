@@ -1,5 +1,4 @@
-//! Turns the arguments into a valid job before anything starts. Reads only the files and variables that the
-//! arguments name.
+//! Turns the arguments of a submit into a valid job before anything starts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,8 +57,8 @@ impl RequestError {
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Spec(error) => return Some(spec_hint(error).to_owned()),
-            Self::NoVariable(name) => return Some(format!("set it, or give --env {name}=VALUE")),
-            Self::MountedTwice(_) => "give each volume a path of its own",
+            Self::NoVariable(name) => return Some(format!("set {name}, or give --env {name}=VALUE")),
+            Self::MountedTwice(_) => "give the volumes different paths",
             Self::NoScript(_) => "name the training script, for example client train.py",
             Self::EnvFile(_)
             | Self::Variable(_)
@@ -78,38 +77,42 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::LongName { .. } => "give a shorter --task",
         SpecError::NoWorkers => "give --worker-num 1 or more",
         SpecError::MinAboveMax { .. } => "give --worker-num MIN:MAX, with the smaller number first",
-        SpecError::NotElastic => "submit it with --worker-num MIN:MAX",
+        SpecError::NotElastic => "submit the job with --worker-num MIN:MAX",
         SpecError::TooManyWorkers { .. } => "give a smaller --worker-num",
         SpecError::TooManyPs { .. } => "give a smaller --ps-num",
         SpecError::PsWithAllReduce(_) => "leave out --ps-num, or give --strategy ParameterServer",
         SpecError::NoPs => "give --ps-num 1 or more",
         SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
         SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
-        SpecError::GroupsCount { .. } => "give --worker-num the sum of all --worker, or leave it out",
-        SpecError::TooManyGroups(_) => "give fewer --worker",
-        SpecError::EmptyGroup(_) => "leave it out",
+        SpecError::GroupsCount { .. } => {
+            "leave out --worker-num, or set it to the sum of the counts of all --worker flags"
+        }
+        SpecError::TooManyGroups(_) => "give --worker fewer times",
+        SpecError::EmptyGroup(_) => "leave out the --worker flag of this group",
         SpecError::GroupPort { .. } => "give another port",
-        SpecError::ComputedKey(_) => "leave it out",
+        SpecError::ComputedKey(_) => "leave out this key",
         SpecError::NoTemplate(_) => "give a pod with metadata and spec",
         SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
-        SpecError::NoTime(_) => "leave it out, or give a longer time, such as 10m",
+        SpecError::NoTime(_) => "leave out the flag, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
         SpecError::ReplaceInFixedJob => "give --worker-num MIN:MAX, or leave out --on-unreachable",
         SpecError::WaitWithoutCode => "name the script, as in client train.py --image IMAGE, or leave out --on-failure",
         SpecError::LongLease(_) => "give a shorter --lease",
-        SpecError::TooManyModules(_) => "give fewer modules to --preload; they import others by themselves",
-        SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
-        SpecError::RefusedEnv(_) => "if the script needs it, give --allow-env with its name too",
-        SpecError::Env(_) => "change it in --env or --env-file",
+        SpecError::TooManyModules(_) => {
+            "give fewer modules to --preload; modules that these modules import need no entry"
+        }
+        SpecError::ReservedEnv(_) => "leave the variable out of --env and --env-file",
+        SpecError::RefusedEnv(_) => "if the script needs this variable, also give --allow-env NAME",
+        SpecError::Env(_) => "change the variable in --env or --env-file",
         SpecError::NulInArgument(_) => "change the arguments after --",
-        SpecError::TooMuchInput { .. } => "write it to a file in this folder for the script to read",
+        SpecError::TooMuchInput { .. } => "put the data into a file that the script reads",
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
         SpecError::CodeAndWorkDir => "leave out work_dir",
     }
 }
 
-/// The inputs of a job besides its arguments.
+/// The inputs of a job besides the arguments of the submit.
 pub(crate) struct Surroundings<'a> {
     /// The folder that gives the job its default name.
     pub(crate) folder: &'a Path,
@@ -175,7 +178,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
     Ok(JobSpec::try_from(request)?)
 }
 
-/// Completes a job whose replicas are processes. They run the script in `folder`, which must be absolute.
+/// Completes a job whose replicas are processes. The replicas run the script in `folder`, which must be absolute.
 pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, RequestError> {
     if folder.to_str().is_none() {
         return Err(RequestError::FolderNotUnicode(folder.to_owned()));
@@ -188,7 +191,7 @@ pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, Request
     }
 }
 
-/// Checks a job whose script is in its image, before the image is built.
+/// Refuses a job whose script is in its image if the job would wait for new code after a failure.
 pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), RequestError> {
     match spec.run_policy.on_failure {
         OnFailure::Restart => Ok(()),
@@ -196,7 +199,7 @@ pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), RequestError> {
     }
 }
 
-/// Completes a job whose replicas are pods. They run the script in this image or in the job's code.
+/// Completes a job whose replicas are pods. The pods run the script that is in this image or in the job's code.
 pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
     JobSpec { image: Some(image), ..spec }
 }
@@ -252,7 +255,7 @@ mod tests {
     fn spec(flags: &[&str]) -> Result<JobSpec, String> {
         let line = ["client"].iter().chain(flags).map(Into::into);
         let crate::args::Parsed::Command(cli) = crate::args::parse(line).map_err(|error| error.to_string())? else {
-            panic!("no command in {flags:?}");
+            panic!("{flags:?} ask for help");
         };
         let variable = |name: &EnvName| Ok((name.as_str() == "MINE").then(|| "my own".to_owned()));
         let folder = Path::new("/home/me/digits");
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_reaches_the_job() {
+    fn flags_for_replicas_the_name_and_variables_and_the_scripts_arguments_reach_the_job() {
         let flags = ["--strategy", "PS", "--worker-num", "3", "--ps-num", "2", "--chief-num", "0"];
         let more = ["--evaluator-num", "1", "--task", "t-1", "--env", "A=1", "--env", "A=2=3", "--env", "MINE"];
         let spec = spec(&[&flags[..], &more, &["--", "--epochs", "3"]].concat()).unwrap();
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_flag_reaches_the_job() {
+    fn flags_for_pods_reach_the_job() {
         let line = "--cpu 2 --memory 1Gi:2Gi --gpus 1 --shm 2Gi --volume pvc:data:/data:ro --volume empty:/tmp/x --env-secret keys \
             --node-selector disk=ssd --node-selector disk=nvme --toleration spot=true:NoSchedule --priority-class high \
             --service-account trainer --image-pull-policy always --termination-grace 1m30s --allow-root";
@@ -309,15 +312,12 @@ mod tests {
             "termination_grace_seconds": 90, "allow_root": true,
         });
         assert_eq!(serde_json::to_value(&pod).unwrap(), expected);
-        assert_eq!(
-            pod.asked_for().len(),
-            line.matches("--").count() - 2,
-            "a pod flag is missing; two flags are given twice"
-        );
+        // --volume and --node-selector are given twice.
+        assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "asked_for does not list each given flag");
     }
 
     #[test]
-    fn every_flag_for_failures_and_times_reaches_the_job() {
+    fn flags_of_the_run_policy_reach_the_job() {
         let defaults = spec(&["--chief-num", "1"]).unwrap().run_policy;
         assert_eq!(defaults, RunPolicy::default());
         for (flags, change) in [
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_reaches_an_elastic_job_and_no_other() {
+    fn on_unreachable_and_lease_reach_an_elastic_job_and_wrong_combinations_are_refused() {
         let flags = ["--worker-num", "1:2", "--on-unreachable", "replace", "--lease", "2s"];
         let policy = serde_json::to_value(spec(&flags).unwrap().run_policy).unwrap();
         assert_eq!((&policy["on_unreachable"], &policy["lease_seconds"]), (&json!("replace"), &json!(2)));
@@ -354,7 +354,7 @@ mod tests {
         assert!(fixed.starts_with("on-unreachable replace needs an elastic job"), "{fixed}");
         assert!(
             spec(&flags[4..]).unwrap_err().contains("--on-unreachable"),
-            "the error does not name --on-unreachable"
+            "the error for --lease alone does not name --on-unreachable"
         );
         assert!(spec(&["--on-unreachable", "wait", "--lease", "0s"]).unwrap_err().starts_with("lease is 0"));
     }
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_to_pass_on_must_exist() {
+    fn a_variable_to_pass_on_must_be_set_in_the_clients_environment() {
         assert_eq!(spec(&["--env", "NOBODYS"]).unwrap_err(), "--env NOBODYS: NOBODYS is not set in your environment");
     }
 }

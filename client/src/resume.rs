@@ -1,4 +1,4 @@
-//! Reopens a broken log stream at the position that was reached. Each stream stores its position and handles its data.
+//! Reopens a broken log stream at the position that was reached. [`Resumable`] types store the position.
 
 use protocol::view::JobView;
 

@@ -1,4 +1,4 @@
-//! These tests use a paused clock, so waiting takes no time.
+//! Tests of `resume.rs`. They use a paused clock, so waiting takes no time.
 
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ impl Resumable for Flaky {
 
     async fn read(&mut self, (): ()) -> Result<JobView, Error> {
         if self.breaks_left == 0 {
+            // The tests recognise the end of the stream by this error.
             return Err(Error::Replaced("read-to-the-end".parse().unwrap()));
         }
         self.breaks_left -= 1;

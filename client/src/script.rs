@@ -25,7 +25,7 @@ pub(crate) enum ScriptError {
     #[error("--code {} is not a folder", .0.display())]
     NotAFolder(PathBuf),
     /// Instead of a script, a folder is given, and --code names a folder too.
-    #[error("{} is a folder, and so is --code: name the script in it", .0.display())]
+    #[error("{} is a folder, and --code names a folder too: name the script in the folder of --code", .0.display())]
     TwoFolders(PathBuf),
     /// The script is not in the folder of --code.
     #[error("{} is not in the folder {}", script.display(), folder.display())]
@@ -43,7 +43,7 @@ impl ScriptError {
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Missing(_) => "name the script too, for example client ./project/train.py",
-            Self::Elsewhere { .. } => "name the script by its path from the current folder, or another --code",
+            Self::Elsewhere { .. } => "name the script by its path from the current folder, or give another --code",
             Self::NotFound { .. } | Self::NotAFolder(_) | Self::TwoFolders(_) | Self::Name(_) => return None,
         };
         Some(hint.to_owned())
@@ -90,11 +90,11 @@ fn only_script(folder: PathBuf) -> Result<Named, ScriptError> {
     }
 }
 
-/// The script at this path. Its folder is that of `--code`. Without `--code`, it is the current folder if this folder
-/// contains the script at any depth, else the script's own folder.
+/// Finds the script at this path. The job's folder is that of `--code`. Without `--code`, the job's folder is the
+/// current folder if the current folder contains the script at any depth, else the folder that contains the script.
 fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Named, ScriptError> {
     path.metadata().map_err(|source| ScriptError::NotFound { path: path.to_owned(), source })?;
-    // If the script itself is a link, it keeps its name.
+    // If the script itself is a link, the job uses the name of the link.
     let parent = real(path.parent().unwrap_or(Path::new("/")))?;
     let place = parent.join(path.file_name().unwrap_or_default());
     let folder = match folder {
@@ -140,7 +140,7 @@ mod tests {
             (Some("src/"), None, "no exec.py in "),
             (Some("none.py"), None, "find "),
             (Some("exec.py"), Some("src"), "/exec.py is not in the folder "),
-            (Some("src/"), Some("."), " is a folder, and so is --code"),
+            (Some("src/"), Some("."), " is a folder, and --code names a folder too"),
             (None, Some("exec.py"), "--code "),
             (None, Some("none"), "find "),
         ] {

@@ -56,7 +56,7 @@ fn read(text: &str) -> Result<PodFile, String> {
 }
 
 #[test]
-fn a_tag_names_the_job() {
+fn a_tag_names_the_job_and_an_invalid_or_second_tag_is_refused() {
     let tag = |words: &[&str]| Tag::of(&args(words), uuid::Uuid::nil()).map(|tag| (tag.text, tag.job.to_string()));
     let is = |text: &str, job: &str| (text.to_owned(), job.to_owned());
     assert_eq!(tag(&["a.py"]).unwrap(), is("tf-spawner", "tf-spawner"));
@@ -67,7 +67,7 @@ fn a_tag_names_the_job() {
     let refused = |words: &[&str]| tag(words).unwrap_err().to_string();
     assert!(refused(&["-t", "a b", "a.py"]).starts_with("tag \"a b\" cannot be a label"));
     assert!(Line::try_parse_from(["tf-spawner", "-d", "run1", "-r"]).is_err(), "-r was accepted together with -d TAG");
-    assert_eq!(refused(&["-d", "run1", "-t", "run2"]), "-d run1 and -t run2 both name a tag: give one");
+    assert_eq!(refused(&["-d", "run1", "-t", "run2"]), "-d run1 and -t run2 both name a tag: give only one of them");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn without_a_pod_file_workers_have_the_resources_and_image_of_tf_spawner() {
 }
 
 #[test]
-fn a_pod_file_gives_the_pod_the_image_and_the_command() {
+fn a_pod_file_gives_the_pod_its_image_and_its_command_and_a_flag_replaces_the_image() {
     let pod = Some(read(POD).unwrap());
     let (spec, _) = spawned(&["-p", "2222", "mnist.py"], Inputs { pod: pod.clone(), ..inputs() }, false);
     let first: ReplicaId = "worker-0".parse().unwrap();
@@ -120,7 +120,7 @@ fn commands_run_in_bash_and_for_a_local_job_the_path_of_the_script_is_replaced()
 }
 
 #[test]
-fn values_of_variables_are_not_changed_and_variables_that_run_other_code_are_allowed() {
+fn an_environment_file_is_read_literally_may_set_variables_that_run_other_code_and_needs_valid_lines() {
     let text = "# keys\n  S3_KEY= a=\"b\" \n\nLD_PRELOAD=/lib/tcmalloc.so\n";
     let env = environment(text, Path::new("env")).unwrap();
     let pairs: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

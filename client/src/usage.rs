@@ -27,13 +27,14 @@ pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<S
 
 fn where_to_look(error: &clap::Error, verb: Option<&str>) -> String {
     match (verb, unknown(error)) {
-        (Some(verb), _) => format!("client {verb} --help lists what \"{verb}\" takes"),
+        (Some(verb), _) => format!("client {verb} --help lists the flags and arguments of \"{verb}\""),
         (None, Some(_)) => "client --help lists flags and verbs; pass arguments for the script after --".to_owned(),
         (None, None) => "client --help lists flags and verbs".to_owned(),
     }
 }
 
-/// clap's own hint. Ignores its hint about `--`, which is wrong for values.
+/// clap's own hint. Ignores clap's advice to write an unknown flag as a value after `--`: words after `--` are
+/// arguments for the script.
 fn tip(text: &str) -> Option<String> {
     let mut tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
     tips.find(|tip| !tip.starts_with("to pass ")).map(str::to_owned)

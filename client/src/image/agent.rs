@@ -11,13 +11,13 @@ use super::layer::digest;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// A static program. It starts in any image for its processor.
+/// An agent that is a static program, so it starts in any image for its processor.
 #[derive(Debug, Clone)]
 pub(super) struct AgentProgram {
     pub(super) bytes: Bytes,
     pub(super) sha256: String,
     machine: Machine,
-    /// Its path, or the master's address, for messages.
+    /// The agent's path, or the master's address, for messages.
     origin: String,
     exchangeable: Exchangeable,
 }
@@ -38,7 +38,8 @@ pub(crate) struct AgentSources {
 }
 
 impl AgentSources {
-    /// Returns the first static agent. It may be for any processor.
+    /// Returns a static agent, whatever its processor. If the file beside this program is missing or not static,
+    /// fetches the master's agent.
     pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, ImageError> {
         if let Some(path) = &self.named {
             let bytes = std::fs::read(path).map_err(|source| ImageError::AgentFile { path: path.clone(), source })?;
@@ -109,7 +110,7 @@ mod tests {
     const NO_SOURCES: AgentSources = AgentSources { named: None, master: None };
 
     #[tokio::test]
-    async fn an_agent_from_the_flag_is_checked_and_never_replaced() {
+    async fn an_agent_from_the_flag_must_be_static_and_must_fit_the_image_if_its_processor_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
         let sources = AgentSources { named: Some(path.clone()), master: None };
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_agent_is_an_error() {
+    async fn a_missing_agent_is_an_error_if_there_is_no_master() {
         let error = NO_SOURCES.fetch("there is none beside this program").await.unwrap_err();
         assert_eq!(error.to_string(), "no agent to put into the image: there is none beside this program");
     }

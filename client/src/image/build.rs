@@ -1,5 +1,5 @@
-//! Builds images with Docker's API: a training image from a folder, and the image of pods if the engine refuses an
-//! archive. Both builds use the engine's own builder. They work without the docker command and without BuildKit.
+//! Builds images with Docker's API: a training image from a folder, and the image of pods if the engine refuses to load
+//! an archive. Both builds use the engine's own builder. They work without the docker command and without BuildKit.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -50,7 +50,7 @@ pub(super) async fn from_folder(
     let built = async {
         let mut output = std::pin::pin!(output.peekable());
         // The engine prints nothing until it has read the folder. Until then, the number of pieces read shows the
-        // progress. Later, there is no limit, because a build step may print nothing for hours.
+        // progress. Later, there is no time limit, because a build step may print nothing for hours.
         let first = stall::while_changing(output.as_mut().peek(), || taken.load(Ordering::Relaxed)).await;
         if let Err(stalled) = first.map(|_| ()) {
             let reason = format!("Docker stopped reading the folder: {stalled}");
@@ -59,7 +59,7 @@ pub(super) async fn from_folder(
         follow(output, name, notes).await
     };
     let built = built.await;
-    match (reading.await.expect("reading a folder does not panic, and nobody aborts it"), built) {
+    match (reading.await.expect("the task that reads the folder neither panics nor is aborted"), built) {
         // If the folder cannot be read, Docker's error about the incomplete tar is less useful.
         (Err(cause @ ImageError::Context { .. }), Err(_)) if !reader_has_gone(&cause) => Err(cause),
         (_, built) => built,
@@ -71,7 +71,7 @@ fn reader_has_gone(error: &ImageError) -> bool {
     matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Builds the base with the agent on top. The resulting image is named `target.content`.
+/// Builds the image of pods: the base with the agent on top. The image gets the name `target.content`.
 pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), ImageError> {
     let Wrap { base, target, .. } = wrap;
     let unwritable =
@@ -117,7 +117,7 @@ struct Log {
 }
 
 impl Log {
-    /// Adds output. Returns the step that begins in it, such as `Step 2/4 : COPY . .`.
+    /// Adds output. Returns the step that begins in this output, such as `Step 2/4 : COPY . .`.
     fn add(&mut self, text: &str) -> Option<String> {
         let mut step = None;
         for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {

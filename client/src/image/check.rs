@@ -1,5 +1,5 @@
 //! Checks whether pods can train with an image. The image needs a user that pods may run as, exec.py in its working
-//! directory, and python on its PATH. Also decides which part of its ENTRYPOINT pods run.
+//! directory, and python on its PATH. Also decides which words of the image's ENTRYPOINT pods run.
 
 use serde_json::Value;
 
@@ -10,12 +10,12 @@ use super::layer::Base;
 use super::look::Look;
 use protocol::agent::SCRIPT;
 
-/// The PATH of an image that does not set it (moby, `oci/defaults.go`).
+/// The PATH of an image that sets no PATH (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Names of the interpreter. The agent tries them in this order.
 const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// Refuses an image that Kubernetes would not run. Kubernetes cannot look up the name of a user, so it refuses
+/// Refuses an image whose user Kubernetes would refuse. Kubernetes cannot look up the name of a user, so it refuses
 /// every named user (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
 pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageError> {
     let named = base.config.get("User").and_then(Value::as_str).unwrap_or_default();
@@ -46,13 +46,13 @@ pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) 
 /// The part of an image's ENTRYPOINT that pods run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// The agent puts these words in front of its command. The list may be empty.
+    /// The agent puts these words in front of the command that it starts. The list may be empty.
     Words(Vec<String>),
     /// Pods run without these words.
     Nothing { left_out: Vec<String> },
 }
 
-/// Decides which words of the ENTRYPOINT are kept. If the ENTRYPOINT runs a script, reads the script.
+/// Decides which words of the ENTRYPOINT are kept. If the ENTRYPOINT runs a shell script, reads that script.
 pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, ImageError> {
     let words = entrypoint_of(base);
     let kept = match Entrypoint::of(&words) {
@@ -119,13 +119,13 @@ mod tests {
     use super::*;
 
     fn base(config: Value) -> Base {
-        let Value::Object(config) = config else { panic!("no object") };
+        let Value::Object(config) = config else { panic!("not a JSON object") };
         let text = String::new;
         Base { id: text(), architecture: text(), variant: None, os: text(), created: None, config, layers: vec![] }
     }
 
     #[test]
-    fn an_image_without_settings_uses_the_root_folder_and_dockers_path() {
+    fn an_image_without_working_directory_and_path_uses_the_root_folder_and_dockers_default_path() {
         let silent = base(serde_json::json!({ "WorkingDir": "", "Env": ["LANG=C"] }));
         assert_eq!(working_directory(&silent), "/");
         assert_eq!(in_folder(&working_directory(&silent), SCRIPT), "/exec.py");

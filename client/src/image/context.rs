@@ -1,6 +1,6 @@
 //! Writes a folder as a tar, the context of a Docker build. Docker receives the tar while the folder is being read.
-//! The tar contains everything that .dockerignore does not exclude, sorted by name and owned by root. Modes and times
-//! stay the same.
+//! The tar contains all files, folders and links that .dockerignore does not exclude, sorted by name and owned by root.
+//! Modes and times stay the same.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::error::ImageError;
 use crate::ignored::Ignored;
 
-/// Bytes sent to Docker at a time.
+/// Size of the buffer for bytes on their way to Docker, in bytes.
 const PIECE: usize = 256 * 1024;
 /// The permission bits, including setuid, setgid and sticky.
 const MODE_MASK: u32 = 0o7777;
@@ -23,12 +23,12 @@ pub(super) fn ignored(folder: &Path) -> Result<Ignored, ImageError> {
     let path = folder.join(".dockerignore");
     match fs::read_to_string(&path) {
         Ok(text) => Ignored::parse(&text).map_err(ImageError::Ignore),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ignored::parse("").expect("no pattern is wrong")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ignored::parse("").expect("no invalid pattern")),
         Err(source) => Err(ImageError::Context { path, source }),
     }
 }
 
-/// Writes the tar of a folder. Blocks until the reader has taken all of it or has stopped reading.
+/// Writes the tar of a folder. Blocks until the reader has read the whole tar or has stopped reading.
 pub(super) fn write(folder: &Path, ignored: &Ignored, to: impl Write) -> Result<(), ImageError> {
     let mut tar = tar::Builder::new(io::BufWriter::with_capacity(PIECE, to));
     add_folder(&mut tar, folder, Path::new(""), ignored)?;
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_folder_gives_the_same_bytes_sorted_by_name() {
+    fn the_same_folder_gives_the_same_tar_with_its_files_sorted_by_name() {
         let folder = folder(&[("b.py", "b"), ("Dockerfile", "FROM x"), ("a/z", ""), ("a/c", "")]);
         assert_eq!(tar_of(folder.path()), tar_of(folder.path()));
         assert_eq!(paths(&tar_of(folder.path())), ["Dockerfile", "a", "a/c", "a/z", "b.py"]);
     }
 
     #[test]
-    fn excluded_files_are_not_sent_and_reincluded_files_are() {
+    fn excluded_files_are_not_sent_and_files_that_are_included_again_are_sent() {
         let folder = folder(&[
             (".dockerignore", "data\n!data/keep\n*.log\n"),
             ("Dockerfile", ""),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_links_and_long_names_are_kept_and_owners_are_not() {
+    fn modes_links_and_long_names_are_kept_and_owners_become_root() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let long = format!("{}/{}", "d".repeat(90), "f".repeat(90));
         let folder = folder(&[("run.sh", "#!/bin/sh\n"), (&long, "")]);

@@ -7,7 +7,7 @@ const PT_INTERP: u32 = 3;
 /// Size of the header of a 64-bit file, in bytes. Program headers come after it.
 const HEADER_64: usize = 64;
 
-/// The number of a processor in an ELF header.
+/// A kind of processor, as its number in an ELF header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine(u16);
 
@@ -16,7 +16,7 @@ const KNOWN: [(u16, &str); 6] =
     [(62, "amd64"), (183, "arm64"), (243, "riscv64"), (22, "s390x"), (21, "ppc64le"), (258, "loong64")];
 
 impl Machine {
-    /// The processor with this name in Docker. `None` if Muster does not know it.
+    /// The processor with this name in Docker. `None` if [`KNOWN`] does not contain the name.
     pub(super) fn of_architecture(name: &str) -> Option<Self> {
         KNOWN.into_iter().find(|(_, known)| *known == name).map(|(number, _)| Self(number))
     }
@@ -121,16 +121,13 @@ mod tests {
     fn a_program_that_needs_a_loader_is_not_static() {
         let (load, dynamic) = (1, 2);
         assert_eq!(machine_of_static(&program(62, &[load])).unwrap().to_string(), "amd64");
-        assert_eq!(
-            machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(),
-            "arm64",
-            "a static-pie program needs no loader"
-        );
+        // A static-pie program has a dynamic section, but needs no loader.
+        assert_eq!(machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(), "arm64");
         assert_eq!(machine_of_static(&program(62, &[load, PT_INTERP, dynamic])), Err(ElfFault::Dynamic));
     }
 
     #[test]
-    fn the_program_of_this_test_needs_a_loader() {
+    fn the_program_of_this_test_is_static_only_if_it_was_built_so() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let expected = if cfg!(target_feature = "crt-static") { None } else { Some(ElfFault::Dynamic) };
         assert_eq!(machine_of_static(&own).err(), expected);
@@ -151,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_have_dockers_names() {
+    fn known_processors_have_dockers_names_and_others_their_number() {
         assert_eq!(Machine::of_architecture("amd64"), Some(Machine(62)));
         assert_eq!(Machine::of_architecture("arm64"), Some(Machine(183)));
         assert_eq!(Machine::of_architecture("mips"), None);

@@ -14,7 +14,7 @@ use super::error::ImageError;
 use crate::config::DockerVariables;
 
 const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
-/// The docker command's name for its context without files.
+/// The docker command's name for the context that has no files.
 const DEFAULT_CONTEXT: &str = "default";
 
 /// The address of an engine, and how to connect to it.
@@ -44,7 +44,7 @@ impl Endpoint {
     /// Finds the engine that the variables choose.
     ///
     /// # Errors
-    /// The context does not exist, or a file of the docker command cannot be read.
+    /// The context does not exist, or a file of the docker command cannot be read or parsed.
     pub(super) fn of(variables: &DockerVariables) -> Result<Self, ImageError> {
         match context(variables)? {
             Some((context, folder)) => Self::of_context(context, &folder),
@@ -59,8 +59,8 @@ impl Endpoint {
         Self { address, certificates, context: None }
     }
 
-    /// Reads a context. The docker command names a context's folders after the SHA-256 of its name. Certificates have
-    /// a separate folder (docker/cli, `cli/context/store`).
+    /// Reads a context. The docker command names the folders of a context by the SHA-256 of the context's name.
+    /// Certificates have a separate folder (docker/cli, `cli/context/store`).
     fn of_context(context: String, folder: &Path) -> Result<Self, ImageError> {
         let store = folder.join("contexts");
         let id = hex::encode(Sha256::digest(&context));
@@ -78,7 +78,7 @@ impl Endpoint {
     }
 }
 
-/// The name of the chosen context, and the folder of the docker command's files.
+/// The chosen context, and the folder of the docker command's files. `None` if no context with files is chosen.
 fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, ImageError> {
     let (None, Some(folder)) = (&variables.host, &variables.folder) else { return Ok(None) };
     let chosen = match &variables.context {

@@ -1,4 +1,4 @@
-//! The calls to Docker's API. This file decides nothing and prints nothing.
+//! The connection to Docker's API, and the short calls. This file prints nothing.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::error::root_cause;
 
 /// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// For builds, pulls and pushes. Their progress is watched instead (see [`super::stall`]).
+/// A timeout that never passes, for builds, pulls and pushes. The callers limit the time without progress instead (see
+/// [`super::stall`]).
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
 
 /// The component that only podman lists in `GET /version`.
@@ -31,7 +32,7 @@ const CONTAINERD_SNAPSHOTTER: &str = "io.containerd.snapshotter";
 pub(super) struct Engine {
     /// For short calls.
     pub(super) docker: Docker,
-    /// For calls without a time limit. Their callers watch the progress.
+    /// For calls without a time limit.
     pub(super) patient: Docker,
 }
 
@@ -40,9 +41,9 @@ pub(super) struct Engine {
 pub(super) struct Inspected {
     /// The image as a base for the agent's layer.
     pub(super) base: Base,
-    /// Its names with tags, as listed by the engine.
+    /// The names of the image with their tags, as listed by the engine.
     pub(super) tags: Vec<String>,
-    /// Its digests in registries, each with the name of its repository.
+    /// The digests of the image in registries, in the form `REPOSITORY@DIGEST`.
     pub(super) digests: Vec<String>,
 }
 
@@ -108,7 +109,7 @@ impl Engine {
     }
 }
 
-/// The engine's own text. The library's errors repeat their causes.
+/// The engine's own error text, or the text of the innermost cause. The library's errors repeat their causes.
 pub(super) fn reason(error: &EngineError) -> String {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the library has a variant for each of its own layers")]
     match error {

@@ -1,5 +1,6 @@
-//! Decides what happens to a training image's ENTRYPOINT, which the agent replaces. If the ENTRYPOINT is a script that
-//! prepares the environment and ends with `exec "$@"`, the agent runs the script with `python exec.py` as arguments.
+//! Decides what happens to a training image's ENTRYPOINT, which the agent replaces. If the ENTRYPOINT is a shell script
+//! that prepares the environment and ends with `exec "$@"`, the agent runs that script with `python exec.py` as
+//! arguments.
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ const PYTHONS: [&str; 2] = ["python", "python3"];
 pub(super) enum Entrypoint<'a> {
     /// Pods do not need the ENTRYPOINT: it is empty, or the agent does the same work.
     Unneeded,
-    /// These words run the file `script`. The agent keeps the words if the script ends with `exec "$@"`.
+    /// These words run the file `script`. The agent keeps the words if the file [`passes_on`] its arguments.
     Script { words: &'a [String], script: &'a str },
     /// Any other ENTRYPOINT. Pods do not run it.
     Other,
@@ -41,7 +42,7 @@ impl<'a> Entrypoint<'a> {
     }
 }
 
-/// Whether a line of a script runs the script's arguments as a command, with `exec`.
+/// Whether a line of a shell script runs the arguments of that script as a command, with `exec`.
 pub(super) fn passes_on(script: &str) -> bool {
     let code = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     code.flat_map(|line| line.split(';')).any(|part| {

@@ -13,16 +13,16 @@ use protocol::agent::SCRIPT;
 const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, \
     then docker context use NAME; docker context ls lists the names";
 
-/// Why no image for pods could be made. A `reason` is Docker's or the system's error text.
+/// Why no image for pods could be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     /// Neither a flag nor a Dockerfile names the image.
     #[error("no image to run: --image is not given, and there is no Dockerfile in {}", .0.display())]
     NoImage(PathBuf),
     /// The value of `--push` and the image's name together are not a valid image name.
-    #[error("--push {registry}: followed by /{image}, this is not a valid image name")]
+    #[error("--push {registry}: the result {registry}/{image} is not a valid image name")]
     NoName { image: ImageRef, registry: String },
-    /// `--agent-binary` cannot be read.
+    /// The file of `--agent-binary` cannot be read.
     #[error("--agent-binary: read {}", path.display())]
     AgentFile { path: PathBuf, source: io::Error },
     /// The agent would not start in an image.
@@ -50,7 +50,7 @@ pub(crate) enum ImageError {
     #[error("the image {image} runs as the user \"{user}\": Kubernetes cannot verify that a named user is not root")]
     UserByName { image: String, user: String },
     /// `--image-pull-policy Always` is given without `--push`.
-    #[error("--image-pull-policy Always: nodes cannot pull {0} with the agent, which is not in a registry")]
+    #[error("--image-pull-policy Always: nodes cannot pull the image {0} with the agent, because no registry has it")]
     NothingToPull(String),
     /// A file or folder of a build cannot be read.
     #[error("read {} for the build", path.display())]
@@ -67,7 +67,7 @@ pub(crate) enum ImageError {
     /// The chosen Docker context does not exist. `store` is the folder of all contexts.
     #[error("there is no Docker context \"{context}\" in {}", store.display())]
     NoDockerContext { context: String, store: PathBuf },
-    /// A file of the docker command cannot be read.
+    /// A file of the docker command cannot be read, or is invalid JSON.
     #[error("read {}", path.display())]
     DockerFile { path: PathBuf, source: io::Error },
     /// Docker does not answer.
@@ -79,7 +79,7 @@ pub(crate) enum ImageError {
     /// A build failed. `log` is the end of its output, with a line break before each line.
     #[error("build {image}: {reason}{log}")]
     Build { image: String, reason: String, log: String },
-    /// Docker refused a call for which there is no other variant.
+    /// A step that has no variant of its own failed. `doing` names the step.
     #[error("{doing}: {reason}")]
     Engine { doing: String, reason: String },
     /// A push failed.
@@ -112,26 +112,26 @@ impl ImageError {
             // A build cannot give its image a name with a digest.
             Self::NotFound { image, .. } if image.contains('@') => "check the name",
             Self::NotFound { image, .. } => {
-                return Some(format!("build it here, docker build -t {image} FOLDER, or check the name"));
+                return Some(format!("check the name, or build the image: docker build -t {image} FOLDER"));
             }
             Self::Build { image, reason, .. } if reason.to_lowercase().contains("buildkit") => {
                 return Some(format!("build it yourself: docker build -t {image} . ; then give --image {image}"));
             }
             Self::Loader(_) => "unset MUSTER_LOAD, or set it to minikube, kind or k3d",
-            Self::NoLoader { .. } => "install it, or give --push REGISTRY",
+            Self::NoLoader { .. } => "install this program, or give --push REGISTRY",
             Self::Master(_) | Self::NoAgent(_) => {
                 "make build puts an agent beside the client; or give --agent-binary PATH"
             }
             Self::NoImage(_) => "give --image REF, or put a Dockerfile beside exec.py",
             Self::NoName { .. } => "give a shorter --push, or another --image",
-            Self::AgentUnfit { .. } => "make build makes a static agent; --agent-binary PATH names it",
+            Self::AgentUnfit { .. } => "build a static agent with make build, or name one with --agent-binary PATH",
             Self::AgentForeign { .. } => {
                 "give an agent for that processor with --agent-binary PATH, or another --image"
             }
-            Self::NoScript { .. } => "add WORKDIR and COPY exec.py ./ to its Dockerfile",
-            Self::NoPython { .. } => "begin its Dockerfile with FROM an image that has Python, or set ENV PATH in it",
+            Self::NoScript { .. } => "add WORKDIR and COPY exec.py ./ to the image's Dockerfile",
+            Self::NoPython { .. } => "in the image's Dockerfile, begin FROM an image that has Python, or set ENV PATH",
             Self::Root(_) | Self::UserByName { .. } => {
-                "set a numeric, non-zero USER at the end of its Dockerfile, such as USER 1000, or give --allow-root"
+                "set a numeric, non-zero USER at the end of the Dockerfile, such as USER 1000, or give --allow-root"
             }
             Self::NothingToPull(_) => "give --push REGISTRY, or leave out --image-pull-policy",
             Self::DockerHost { .. } | Self::NoDockerContext { .. } => DOCKER_HINT,
@@ -176,12 +176,12 @@ mod tests {
     #[test]
     fn the_hint_suggests_a_build_only_for_a_name_without_a_digest() {
         let nowhere = |image: &str| ImageError::NotFound { image: image.to_owned(), reason: String::new() };
-        assert_eq!(hint(&nowhere("digits")), "build it here, docker build -t digits FOLDER, or check the name");
+        assert_eq!(hint(&nowhere("digits")), "check the name, or build the image: docker build -t digits FOLDER");
         assert_eq!(hint(&nowhere("digits@sha256:0")), "check the name");
     }
 
     #[test]
-    fn a_missing_engine_has_a_hint_about_contexts() {
+    fn a_missing_engine_or_context_has_a_hint_about_contexts() {
         let unreachable = ImageError::Unreachable { address: String::new(), reason: String::new() };
         let absent = ImageError::NoDockerContext { context: String::new(), store: PathBuf::new() };
         for error in [unreachable, absent] {

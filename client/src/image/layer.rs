@@ -1,6 +1,6 @@
-//! Makes the bytes of the image of pods: the layer with the agent, and an archive for `docker load`. The engine must
-//! already have the layers of the base, which is the training image. The same base and agent always give the same
-//! bytes.
+//! Makes the image of pods as bytes: an archive for `docker load`, or the context of a build. Both add a layer with the
+//! agent. The engine must already have the layers of the base, which is the training image. The same base and agent
+//! always give the same image.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 pub(super) const AGENT_FOLDER: &str = "muster";
 /// The program that pods run.
 pub(super) const AGENT_PATH: &str = "/muster/agent";
-/// The agent's flag for one word that it puts in front of its command.
+/// The flag that gives the agent one word of the base's ENTRYPOINT.
 const ENTRYPOINT_FLAG: &str = "--entrypoint";
 
 /// Label: the id of the image below the agent's layer.
@@ -31,9 +31,10 @@ const CONTENT_TAG_CHARACTERS: usize = 12;
 /// Names and labels of an image of pods. They are known before the image is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The name for people. The next image of pods takes this name over.
+    /// The name for people. A later image of pods may take this name over.
     pub(super) alias: ImageRef,
-    /// The name by content. It always names the same image, so pods that start later still run the submitted image.
+    /// The name whose tag is a digest of the content. This name always names the same image, so pods that start later
+    /// still run the submitted image.
     pub(super) content: ImageRef,
     /// The base, the agent, and the version of the layout.
     pub(super) labels: BTreeMap<&'static str, String>,
@@ -43,7 +44,7 @@ impl Target {
     /// Computes the names and labels from the training image's name and id and the agent's digest.
     pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str) -> Self {
         let content = format!("{}:{}", image.repository(), content_tag(base_id, agent_sha256));
-        let content: ImageRef = content.parse().expect("a valid repository and hexadecimal digits");
+        let content: ImageRef = content.parse().expect("a valid repository and a hexadecimal tag");
         Self { alias: image.of_pods(), content: content.of_pods(), labels: labels(base_id, agent_sha256) }
     }
 }
@@ -69,11 +70,11 @@ pub(super) struct Base {
     /// The processor's variant, such as `v8`.
     pub(super) variant: Option<String>,
     pub(super) os: String,
-    /// Its date. The image of pods gets the same date, so its bytes do not depend on the clock.
+    /// The date of the training image. The image of pods gets the same date instead of the current time.
     pub(super) created: Option<String>,
-    /// Its configuration, with the field names of the image specification.
+    /// The configuration of the training image, with the field names of the image specification.
     pub(super) config: Map<String, Value>,
-    /// The digests of its layers, from the lowest.
+    /// The digests of the training image's layers, from the lowest.
     pub(super) layers: Vec<String>,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Base {
 pub(super) struct Wrap<'a> {
     pub(super) base: &'a Base,
     pub(super) agent: &'a [u8],
-    /// The words that the agent puts in front of its command, from the base's ENTRYPOINT.
+    /// The words of the base's ENTRYPOINT that the agent puts in front of the command that it starts.
     pub(super) entrypoint: &'a [String],
     pub(super) target: &'a Target,
 }
@@ -95,13 +96,13 @@ impl Wrap<'_> {
     }
 }
 
-/// The image as an archive for `docker load`. User, folder and variables are those of the base. The archive names the
-/// base's layers but does not contain them.
+/// The image as an archive for `docker load`. Its user, working directory and variables are those of the base. The
+/// archive names the base's layers but does not contain them.
 pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base, agent, entrypoint: _, target: Target { alias, content, labels: _ } } = wrap;
     let layer = layer(agent)?;
     let config = config(wrap, &digest(&layer)).to_string();
-    // An engine opens a layer's file only if it has no layer with the same digest.
+    // An engine opens the file of a layer only if the engine has no layer with the same digest.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
     let manifest = json!([{ "Config": "config.json", "RepoTags": [content, alias], "Layers": layers }]).to_string();
@@ -124,10 +125,10 @@ fn layer(agent: &[u8]) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// The context of a build that makes the same image as [`archive`], for an engine that refuses that archive.
+/// The context of a build that makes an equal image, for an engine that refuses the [`archive`].
 pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base: _, agent, entrypoint: _, target } = wrap;
-    // The values are digests, which need no escaping. The base is a build argument.
+    // The labels' values are digests and a number, which need no escaping. The base is a build argument.
     let labels: String = target.labels.iter().map(|(name, value)| format!("LABEL {name}=\"{value}\"\n")).collect();
     let command = json!(wrap.command());
     let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\nCOPY agent {AGENT_PATH}\nENTRYPOINT {command}\n{labels}");
@@ -137,7 +138,7 @@ pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// A header without dates and users, because they would differ between runs.
+/// A header without date and user, so that the same files always give the same tar.
 fn file_header(mode: u32, bytes: usize) -> tar::Header {
     let mut header = tar::Header::new_ustar();
     header.set_mode(mode);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_base_and_agent_give_the_same_image() {
+    fn the_same_base_and_agent_give_the_same_image_and_another_agent_another_image() {
         assert_eq!(wrapped(b"the agent"), wrapped(b"the agent"));
         let config = |agent| files(&wrapped(agent))["config.json"].1.clone();
         assert_ne!(
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_runs_the_agent_and_keeps_the_settings_of_the_base() {
+    fn the_image_runs_the_agent_without_cmd_and_keeps_the_other_settings_of_the_base() {
         let files = files(&wrapped(b"the agent"));
         let config: Value = serde_json::from_slice(&files["config.json"].1).unwrap();
         let expected = json!({
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!((&config["architecture"], &config["variant"]), (&json!("arm64"), &json!("v8")));
         let layers = json!(["sha256:one", "sha256:two", digest(&files["layer.tar"].1)]);
         assert_eq!(config["rootfs"]["diff_ids"], layers);
-        assert_eq!(config["history"].as_array().unwrap().len(), 3, "there is not one history entry for each layer");
+        assert_eq!(config["history"].as_array().unwrap().len(), 3, "the number of history entries is wrong");
     }
 
     #[test]
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_and_a_build_keep_a_script_in_front_of_the_command() {
+    fn an_archive_and_a_build_pass_the_words_of_the_entrypoint_to_the_agent() {
         let entrypoint = ["/bin/bash", "/my script.sh"].map(str::to_owned);
         let (base, target) = (base(), target("digits:1", "sha256:base", "abc"));
         let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &entrypoint, target: &target };

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_copied_by_a_tool_or_its_children_are_progress() {
+    fn bytes_that_a_running_child_of_the_tool_reads_and_writes_are_counted() {
         use std::io::{BufRead, BufReader, Read, Write};
         let mut tool = std::process::Command::new("sh")
             .args(["-c", "echo ready; (cat; true); true"])

@@ -20,14 +20,14 @@ const GO_MODE_DIR: u32 = 1 << 31;
 /// Maximum size of a text file that is read, in bytes.
 const TEXT_MAX: i64 = 64 * 1024;
 
-/// A container of an image. The caller removes it.
+/// A container of an image. The caller must call [`Look::remove`].
 pub(super) struct Look<'a> {
     engine: &'a Engine,
     container: String,
 }
 
 impl<'a> Look<'a> {
-    /// Creates the container from the image with this id. `image` is its name for error messages.
+    /// Creates the container from the image with this id. `image` is the image's name for error messages.
     pub(super) async fn into_image(engine: &'a Engine, id: &str, image: &str) -> Result<Self, ImageError> {
         let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
         let options = CreateContainerOptionsBuilder::default().name(&container).build();
@@ -50,12 +50,12 @@ impl<'a> Look<'a> {
         removed.map_err(refused(&format!("remove the container {container}")))
     }
 
-    /// Whether the path is a file or a link.
+    /// Whether the path exists and is not a folder.
     pub(super) async fn is_file(&self, path: &str) -> Result<bool, ImageError> {
         Ok(self.stat(path).await?.is_some_and(|found| !found.is_folder))
     }
 
-    /// The text of a small file. `None` if the file does not exist, is too large or is binary.
+    /// The text of a small file. `None` if the file does not exist, is larger than [`TEXT_MAX`] or is not UTF-8.
     pub(super) async fn text(&self, path: &str) -> Result<Option<String>, ImageError> {
         let Some(found) = self.stat(path).await? else { return Ok(None) };
         if found.link_target.is_empty() {

@@ -96,7 +96,7 @@ impl ImageOrder {
         Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
     }
 
-    /// Adds the users that the pods allow. Checks the pull policy of the pods.
+    /// Sets which users the pods allow. Checks the pull policy of the pods.
     pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
         let is_in_registry = matches!(self.destination, Destination::Registry(_));
         if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {
@@ -146,7 +146,7 @@ fn destination(
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
 }
 
-/// Checks that the engine answers. This is the engine that the docker command would use.
+/// Checks that Docker's engine answers.
 pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), ImageError> {
     Engine::connect(variables).await.map(drop)
 }
@@ -181,7 +181,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Does `step` unless the user presses Ctrl-C first.
+    /// Does `step`, but stops it when the user presses Ctrl-C.
     async fn unless_stopped<T>(self, step: impl Future<Output = Result<T, ImageError>>) -> Result<T, ImageError> {
         unless_stopped(self.stop, step).await
     }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pull_policy_always_needs_a_registry() {
+    fn the_pull_policy_always_is_refused_without_push() {
         let order = |push: Option<&str>| {
             let push = push.map(|text| text.parse().unwrap());
             let args = ImageArgs { image: Some(image("digits")), push, ..ImageArgs::default() };
@@ -286,7 +286,7 @@ mod tests {
         assert!(order(Some("r:5000")).is_ok());
         let refused = order(None).err().unwrap().to_string();
         assert!(
-            refused.starts_with("--image-pull-policy Always: nodes cannot pull digits with the agent"),
+            refused.starts_with("--image-pull-policy Always: nodes cannot pull the image digits with"),
             "{refused}"
         );
     }
@@ -297,7 +297,7 @@ mod tests {
         let refused = destination(&image("digits"), Some(long.parse().unwrap()), None, &ImageConfig::default());
         assert_eq!(
             refused.unwrap_err().to_string(),
-            format!("--push {long}: followed by /digits_pod:latest, this is not a valid image name")
+            format!("--push {long}: the result {long}/digits_pod:latest is not a valid image name")
         );
     }
 }

@@ -11,7 +11,8 @@ const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
 const DEFAULT_PATH: &str = "library/";
 /// The key under which `docker login` stores the login of Docker Hub.
 const HUB_LOGIN: &str = "https://index.docker.io/v1/";
-/// Prefix of an image named after a folder. Without it, the folder `python` would take the name of the public image.
+/// Prefix of an image named after a folder. Without the prefix, an image built from a folder `python` would replace the
+/// public image `python` on this machine.
 const FOLDER_PREFIX: &str = "muster-";
 
 /// The name for requests to an engine: with a tag or a digest, never both. No host is added or removed, because engines
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_looked_up_by_its_registry() {
+    fn the_login_for_an_image_is_looked_up_by_the_registry_in_its_name() {
         assert_eq!(login_server(&image("localhost:5000/a/b")), "localhost:5000");
         assert_eq!(login_server(&image("registry.example.com/b")), "registry.example.com");
         for on_hub in ["me/b", "b", "docker.io/me/b", "index.docker.io/me/b"] {

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::error::ImageError;
 use crate::config::ImageConfig;
 
-/// Returns the program of each image. Leaves out images that the engine does not have.
+/// Returns ENTRYPOINT, CMD and USER of each image. Leaves out invalid names and images that the engine does not have.
 pub(crate) async fn programs(
     images: &BTreeSet<String>,
     config: &ImageConfig,
@@ -29,7 +29,7 @@ pub(crate) async fn programs(
     Ok(known)
 }
 
-/// The program in an image's configuration.
+/// Reads the fields from an image's configuration.
 fn program(config: &Map<String, Value>) -> Entrypoint {
     let words = |name: &str| {
         let list = config.get(name).and_then(Value::as_array).into_iter().flatten();

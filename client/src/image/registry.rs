@@ -30,8 +30,9 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     Ok(())
 }
 
-/// Pushes an image whose name begins with its registry. Returns its name by digest, because the next push may move the
-/// tag. A node that already has the tag would not pull the new image.
+/// Pushes an image. The registry is the first part of the image's name. Returns the image's name with the digest in
+/// place of the tag. A tag is not enough: the next push may move it, and a node that already has an image with the tag
+/// would not pull the new image.
 pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
     let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
@@ -48,7 +49,7 @@ pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     pushed(image, &digests).ok_or_else(|| refused("Docker does not report the digest in the registry".to_owned()))
 }
 
-/// The image's name by digest. Ignores digests in other repositories.
+/// The image's name with its digest in place of the tag. Ignores digests in other repositories.
 fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
     let repository = familiar(image.repository());
     let digest = digests.iter().find_map(|known| familiar(known).strip_prefix(repository)?.strip_prefix('@'))?;
@@ -61,7 +62,7 @@ async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentia
     let server = login_server(image).to_owned();
     let asked = server.clone();
     let found = tokio::task::spawn_blocking(move || docker_credential::get_credential(&asked)).await;
-    let found = found.expect("reading a login does not panic, and nobody aborts it");
+    let found = found.expect("the task that reads the login neither panics nor is aborted");
     if let Some(helper) = found.as_ref().err().and_then(failed_helper) {
         notes.say(&format!("image {}: {helper}; continuing without a login", short(image)));
     }
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_without_a_login_is_not_an_error_and_a_broken_helper_is_reported() {
+    fn a_broken_helper_is_reported_and_only_an_undecodable_login_is_an_error() {
         let failure = |stdout: &str| CredentialRetrievalError::HelperFailure {
             helper: "docker-credential-x".to_owned(),
             stdout: stdout.to_owned(),

@@ -1,5 +1,5 @@
-//! Limits the time without progress. The total time is not limited: a large image over a slow network takes hours, and
-//! the user can press Ctrl-C.
+//! Limits the time in which work on an image makes no progress. The total time is not limited: a large image over a
+//! slow network takes hours, and the user can press Ctrl-C.
 
 use std::fmt;
 use std::time::Duration;

@@ -66,7 +66,8 @@ async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, ImageError> {
     work.unless_stopped(registry::pull(engine, image, notes)).await?;
     notes.say(&format!("image {}: pulled in {}", short(image), spelled(begun.elapsed())));
     let found = work.unless_stopped(engine.inspect(image)).await?;
-    let gone = || ImageError::NotFound { image: short(image), reason: "Docker lacks it after the pull".to_owned() };
+    let gone =
+        || ImageError::NotFound { image: short(image), reason: "Docker has no such image after the pull".to_owned() };
     Ok(found.ok_or_else(gone)?.base)
 }
 
@@ -85,7 +86,7 @@ async fn put_together(
     let (kept, way) = match seen {
         Ok(seen) => seen,
         Err(refusal) => {
-            // The refusal is more useful than the error of a failed removal.
+            // The error of the check is more useful than the error of a failed removal.
             let _ = look.remove().await;
             return Err(refusal);
         }
@@ -120,7 +121,7 @@ async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Resu
         let archive = layer::archive(wrap).map_err(unwritable)?;
         let Err(reason) = load(engine, archive).await else { return Ok(()) };
         notes.say(&format!(
-            "image {}: Docker cannot load the agent's layer by itself ({reason}); building instead",
+            "image {}: Docker cannot load an archive with only the agent's layer ({reason}); building instead",
             short(alias)
         ));
     }

@@ -76,11 +76,11 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     format!("{}\n\n{}", head.join("\n"), shown(&table))
 }
 
-/// A text such as `3.2 s of at most 10 min for new code; when it is ready: client push digits`.
+/// A text such as `3.2 s of at most 10 min for new code; to send the code: client push digits`.
 fn waits_for_code(view: &JobView, since: UnixMillis, now: UnixMillis) -> String {
     let waited = between(Some(since), Some(now)).map(spelled).unwrap_or_default();
     let (minutes, name) = (HALT_SECONDS / 60, &view.name);
-    format!("{waited} of at most {minutes} min for new code; when it is ready: client push {name}")
+    format!("{waited} of at most {minutes} min for new code; to send the code: client push {name}")
 }
 
 fn exit_or_reason(replica: &ReplicaView) -> String {

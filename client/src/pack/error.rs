@@ -35,17 +35,17 @@ pub(crate) enum PackError {
     /// A file of patterns has an invalid line.
     #[error("{}: {wrong}", file.display())]
     Pattern { file: PathBuf, wrong: String },
-    /// There are too many files to list.
+    /// There are too many files and folders to list.
     #[error("{} has more than {most} files and folders; a job brings at most {CODE_FILES_MAX} files", folder.display())]
     TooMany { folder: PathBuf, most: usize },
-    /// The files are too many or too large.
+    /// There are too many files, or all files together are too large.
     #[error(
         "{} has {files} files with {}; a job brings at most {CODE_FILES_MAX} files with {} (largest: {})",
         folder.display(), size(*bytes), size(CODE_BYTES_MAX), largest.join(", ")
     )]
     TooLarge { folder: PathBuf, files: usize, bytes: u64, largest: Vec<String> },
-    /// Files grew beyond the limit while they were read.
-    #[error("{} grew beyond {} while it was read", .0.display(), size(CODE_BYTES_MAX))]
+    /// Because files grew, the bytes that were read exceed the limit. The path is that of the file that was read last.
+    #[error("the job's files grew beyond {} while they were read (last file: {})", size(CODE_BYTES_MAX), .0.display())]
     Grew(PathBuf),
     /// The files do not make a valid manifest, for example because of two paths that differ only in case.
     #[error(transparent)]
@@ -66,14 +66,14 @@ impl PackError {
 
     /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
-        let leave_out = "list it in .musterignore, as in .gitignore";
+        let leave_out = "exclude it with a pattern in .musterignore";
         let hint = match self {
-            Self::Name { .. } | Self::NotUnicode { .. } => format!("rename it, or {leave_out}"),
-            Self::LinkOutside { .. } | Self::LinkLoop(_) => format!("put a copy there, or {leave_out}"),
+            Self::Name { .. } | Self::NotUnicode { .. } => format!("rename the file, or {leave_out}"),
+            Self::LinkOutside { .. } | Self::LinkLoop(_) => format!("put a copy in place of the link, or {leave_out}"),
             Self::TooMany { .. } | Self::TooLarge { .. } | Self::Grew(_) => {
                 "list in .musterignore what the job does not need, and mount data with --volume".to_owned()
             }
-            Self::Manifest(_) => format!("rename one of them, or {leave_out}"),
+            Self::Manifest(_) => format!("rename one of the files, or {leave_out}"),
             Self::NoScript(_) | Self::NotAFolder(_) => "give the folder that contains the job's script".to_owned(),
             Self::LeftOut { .. } => {
                 "check .musterignore; without this file, .dockerignore; without both, .gitignore".to_owned()

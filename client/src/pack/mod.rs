@@ -1,5 +1,5 @@
-//! Packs the files that a job brings: finds and reads them, and makes their manifest. The client sends the contents
-//! that were read here, even if a file changes later.
+//! Packs the files that a job brings: finds and reads them, and makes their manifest. If a file changes later, the
+//! client still sends the content that was read here.
 
 mod error;
 mod read;
@@ -17,7 +17,7 @@ use self::walk::Found;
 pub(crate) use self::walk::{Listing, Scope};
 use crate::script::NoScript;
 
-/// Number of files or folders that an error about the limits names.
+/// Maximum number of files and folders that an error about the limits names.
 const LARGEST_NAMED: usize = 3;
 
 /// The files of a job.
@@ -78,7 +78,8 @@ impl Packed {
         sources.map(|file| (file.path.as_str(), self.contents[&file.sha256].as_slice()))
     }
 
-    /// Makes the stream of these blobs, without blobs that are not ours. Returns the number of blobs in the stream too.
+    /// Makes the stream of these blobs. Leaves out blobs that this code does not have. Also returns the number of blobs
+    /// in the stream.
     pub(crate) fn stream(&self, blobs: &[Sha256]) -> (usize, Vec<u8>) {
         let ours: Vec<_> = blobs.iter().filter_map(|blob| self.contents.get_key_value(blob)).collect();
         let bytes = ours.iter().map(|(_, content)| Sha256::BYTES + content.len()).sum();
@@ -101,7 +102,7 @@ fn check_limits(folder: &Path, found: &[Found]) -> Result<(), PackError> {
     Err(PackError::TooLarge { folder: folder.to_owned(), files: found.len(), bytes, largest })
 }
 
-/// The names of the heaviest files and folders directly in the packed folder.
+/// The heaviest files and folders directly in the packed folder. A folder weighs as much as all its files.
 fn largest(found: &[Found], weight: impl Fn(u64) -> u64) -> Vec<String> {
     let mut weights: BTreeMap<String, u64> = BTreeMap::new();
     for Found { path, size, .. } in found {

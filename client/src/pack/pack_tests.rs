@@ -37,7 +37,7 @@ fn refused(folder: &Path) -> (String, String) {
 }
 
 #[test]
-fn a_folder_is_packed_with_modes_and_each_content_once() {
+fn a_folder_is_packed_with_its_executable_bits_and_each_content_once() {
     let folder = folder(&[("a/same.txt", "same"), ("b.txt", "same"), ("run.sh", "#!/bin/sh")]);
     fs::set_permissions(folder.path().join("run.sh"), fs::Permissions::from_mode(0o750)).unwrap();
     let packed = packed(folder.path()).unwrap();
@@ -76,7 +76,7 @@ fn only_the_first_of_musterignore_dockerignore_and_gitignore_is_used() {
 }
 
 #[test]
-fn the_deepest_gitignore_decides_and_those_above_in_the_repository_apply_too() {
+fn the_deepest_gitignore_decides_and_gitignores_above_the_folder_apply_only_in_a_repository() {
     let root = folder(&[
         (".git/config", ""),
         (".gitignore", "*.ckpt\n.gitignore\n"),
@@ -97,7 +97,7 @@ fn the_deepest_gitignore_decides_and_those_above_in_the_repository_apply_too() {
 }
 
 #[test]
-fn a_link_within_the_folder_is_sent_as_its_target() {
+fn a_link_within_the_folder_is_sent_as_its_target_and_a_link_without_target_is_not_sent() {
     let folder = folder(&[("lib/a.py", "A"), ("lib/deep/b.py", "B")]);
     symlink("lib/a.py", folder.path().join("a.py")).unwrap();
     symlink(folder.path().canonicalize().unwrap().join("lib/deep"), folder.path().join("linked")).unwrap();
@@ -112,7 +112,7 @@ fn a_link_out_of_the_folder_or_in_a_circle_is_refused_unless_a_pattern_excludes_
         symlink(target, folder.path().join("lib/link")).unwrap();
         let (sentence, hint) = refused(folder.path());
         assert!(sentence.contains(&format!("lib/link {wrong}")), "{sentence}");
-        assert_eq!(hint, "put a copy there, or list it in .musterignore, as in .gitignore");
+        assert_eq!(hint, "put a copy in place of the link, or exclude it with a pattern in .musterignore");
         fs::write(folder.path().join(".musterignore"), "link/\n.*\n").unwrap();
         assert_eq!(sent(folder.path()), ["exec.py", "lib/a.py"]);
     }
@@ -175,13 +175,13 @@ fn a_folder_whose_script_is_left_out_or_missing_is_refused() {
 }
 
 #[test]
-fn an_invalid_pattern_is_named() {
+fn the_error_for_an_invalid_pattern_names_the_pattern_and_its_file() {
     let folder = folder(&[(".dockerignore", "[a\n")]);
     assert!(refused(folder.path()).0.ends_with("/.dockerignore: invalid pattern \"[a\""));
 }
 
 #[test]
-fn a_file_that_changes_after_it_was_listed_is_sent_as_it_was_read() {
+fn a_file_that_grew_after_it_was_listed_is_sent_as_read_but_refused_if_it_vanished_or_is_too_large() {
     let folder = folder(&[("grows.txt", "now longer than it was")]);
     let listed = |name: &str| Found { path: name.into(), real: folder.path().join(name), size: 1, executable: false };
     let (files, contents) = read::all(&[listed("grows.txt")]).unwrap();

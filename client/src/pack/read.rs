@@ -30,7 +30,7 @@ pub(super) fn all(found: &[Found]) -> Result<(Vec<CodeFile>, Contents), PackErro
     };
     let shares = thread::scope(|scope| {
         let readers: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
-        let joined = readers.into_iter().map(|reader| reader.join().expect("a reader does not panic"));
+        let joined = readers.into_iter().map(|reader| reader.join().expect("reading files does not panic"));
         joined.collect::<Result<Vec<_>, PackError>>()
     })?;
     let (mut files, mut contents) = (Vec::with_capacity(found.len()), Contents::new());
@@ -41,7 +41,7 @@ pub(super) fn all(found: &[Found]) -> Result<(Vec<CodeFile>, Contents), PackErro
     Ok((files, contents))
 }
 
-/// Reads a file. `total` is the number of bytes that were read from all files.
+/// Reads a file. `total` is the number of bytes that were read from all files so far.
 fn one(found: &Found, total: &AtomicU64) -> Result<Content, PackError> {
     let Found { path, real, size: _, executable } = found;
     let path = code_path(path, real)?;

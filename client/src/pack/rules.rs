@@ -1,6 +1,7 @@
-//! The rules that leave files out: .musterignore if the folder has it, else .dockerignore, else .gitignore. For
-//! .musterignore and .gitignore, git's rules apply: a pattern is used in the folder of its file and in all folders
-//! below, and the deepest file with a matching pattern decides.
+//! The rules that leave files out: names that are never sent, and the patterns of .musterignore if the folder has such
+//! a file, else of .dockerignore, else of .gitignore. For .musterignore and .gitignore, git's rules apply: the patterns
+//! of a file are used in the folder of that file and in all folders below. The deepest file with a matching pattern
+//! decides.
 
 use std::fs;
 use std::io;
@@ -48,7 +49,7 @@ impl Rules {
         Ok(Self { folder: folder.to_owned(), kind })
     }
 
-    /// Enters a folder. `real` is its path on this machine, and `path` is its path in the job.
+    /// Enters a folder. `real` is the folder's path on this machine, and `path` is the folder's path in the job.
     pub(super) fn enter(&mut self, real: &Path, path: &Path) -> Result<(), PackError> {
         match &mut self.kind {
             Kind::Docker(_) => {}

@@ -1,5 +1,5 @@
-//! Lists the files of a folder. Follows links to files and folders within the folder. Leaves out sockets, devices and
-//! links whose target does not exist.
+//! Lists the files of a folder that no rule of `rules.rs` leaves out. Follows links to files and folders within the
+//! folder. Leaves out sockets, devices and links whose target does not exist.
 
 use std::fs;
 use std::io;
@@ -20,11 +20,11 @@ const EXECUTABLE: u32 = 0o100;
 /// A file to pack.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Its path in the job.
+    /// The file's path in the job.
     pub(super) path: PathBuf,
-    /// Its path on this machine, without links.
+    /// The file's path on this machine, without links.
     pub(super) real: PathBuf,
-    /// Its length in bytes when it was listed.
+    /// The file's length in bytes when the folder was listed.
     pub(super) size: u64,
     pub(super) executable: bool,
 }
@@ -47,6 +47,7 @@ pub(crate) enum Scope<'a> {
     /// All files that a job brings. A link out of the folder is refused.
     Job,
     /// This script and all Python source files. The job runs in this folder, so other files may be the job's output.
+    /// A link out of the folder is left out.
     Sources(&'a ScriptPath),
 }
 
@@ -130,7 +131,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The target of a link, which must be in the folder. `None` if the link is left out.
+    /// The target of a link. If it is outside the folder: an error for [`Scope::Job`], `None` for [`Scope::Sources`].
     fn target(&self, link: &Path) -> Result<Option<PathBuf>, PackError> {
         let target = link.canonicalize().map_err(failed(link))?;
         if target.starts_with(&self.listing.root) {

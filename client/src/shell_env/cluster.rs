@@ -1,4 +1,4 @@
-//! Asks kubectl and minikube for the master's address, its token, and the way in which images reach the nodes.
+//! Asks kubectl and minikube for the master's address, the master's token, and how images reach the nodes.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -64,12 +64,12 @@ impl EnvError {
     }
 }
 
-/// Sets the variables for the cluster of kubectl's context, and prints what it set.
+/// Sets the variables for the cluster of kubectl's current context. Tells the user which variables it sets.
 pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), EnvError> {
     let minikube = is_installed("minikube", env);
     let no_context = |reason| EnvError::NoContext { reason, minikube };
     let context = match kubectl(&["config", "current-context"]).await? {
-        Ok(context) if context.trim().is_empty() => return Err(no_context("it is empty".to_owned())),
+        Ok(context) if context.trim().is_empty() => return Err(no_context("its name is empty".to_owned())),
         Ok(context) => context.trim().to_owned(),
         Err(reason) => return Err(no_context(reason)),
     };
@@ -81,7 +81,7 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
         // A user with rights in a single namespace cannot list nodes, but can perhaps read the token.
         Err(reason) if reason.contains("(Forbidden)") => {
             let master = env.get("MUSTER_MASTER").map_or("not set", String::as_str);
-            notes.say(&format!("you may not list the nodes of context {context}: {reason}"));
+            notes.say(&format!("you are not allowed to list the nodes of context {context}: {reason}"));
             notes.say(&format!("set MUSTER_MASTER (now {master}) by hand, to kube or http://NODE:{NODE_PORT}"));
         }
         Err(reason) if reason.contains("(Unauthorized)") => return Err(EnvError::Unauthorized { context, reason }),
@@ -139,9 +139,9 @@ async fn choose_images(env: &mut Environment, context: &str, runtime: &str, note
         return load_by(env, "minikube", context);
     }
     let how = if is_docker {
-        "its nodes are assumed to share this machine's Docker engine"
+        "the nodes are assumed to share this machine's Docker engine"
     } else {
-        "its nodes do not use Docker, so give a registry with --push"
+        "the nodes do not use Docker, so give a registry with --push"
     };
     how.to_owned()
 }
@@ -168,7 +168,7 @@ fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     let lower = value("no_proxy").or_else(|| value("NO_PROXY"));
     let upper = value("NO_PROXY").or_else(|| value("no_proxy"));
     for (name, old) in [("no_proxy", lower), ("NO_PROXY", upper)] {
-        // `*` alone means every address. With a host after it, it would lose this meaning.
+        // `*` alone means every address. In a list with other hosts, `*` would lose this meaning.
         if old.as_deref() != Some("*") {
             let new = old.map_or_else(|| address.to_owned(), |old| format!("{old},{address}"));
             set(env, name, &new);

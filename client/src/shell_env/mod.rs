@@ -1,5 +1,5 @@
-//! Makes the shell statements that `client env` prints for `eval`. They change the shell's environment, or undo an
-//! earlier change. This file is pure; `cluster.rs` asks kubectl and minikube.
+//! Makes the shell statements that `client env` prints for `eval`. The statements change the shell's environment, or
+//! undo an earlier change. This file is pure; `cluster.rs` asks kubectl and minikube.
 
 mod cluster;
 

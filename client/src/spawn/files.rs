@@ -14,12 +14,12 @@ const SCRIPT_VOLUME: &str = "script";
 /// The name of the container if there is no pod file.
 const CONTAINER: &str = "tensorflow";
 
-/// A pod file.
+/// The contents of a pod file.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PodFile {
     /// The name of the first container, which runs the script.
     pub(crate) container: String,
-    /// The image of that container, if it names one.
+    /// The image of that container, if the pod file names one.
     pub(crate) image: Option<String>,
     /// The command and arguments of that container. If empty, the container runs the script.
     pub(crate) command: Vec<String>,

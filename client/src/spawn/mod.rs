@@ -18,7 +18,7 @@ use protocol::run_policy::RunPolicy;
 pub(crate) use self::files::{PodFile, environment, pod_file};
 use crate::args::SpawnArgs;
 
-/// The tag if the command line has none.
+/// The tag if the command line names none.
 const DEFAULT_TAG: &str = "tf-spawner";
 /// The image if neither the command line nor the pod file names one.
 const DEFAULT_IMAGE: &str = "tensorflow/tensorflow";
@@ -47,7 +47,7 @@ pub(crate) enum SpawnError {
     )]
     Tag(String),
     /// The tag is given twice.
-    #[error("-d {positional} and -t {tag} both name a tag: give one")]
+    #[error("-d {positional} and -t {tag} both name a tag: give only one of them")]
     TwoTags { positional: String, tag: String },
     /// There is no script.
     #[error("no script is given")]
@@ -56,12 +56,12 @@ pub(crate) enum SpawnError {
     #[error("the script cannot be named like this: {0}")]
     Name(#[from] protocol::code::BadCodePath),
     /// Both a namespace and the address of a master are given.
-    #[error("-n {0} does not go with the address of a master: the master's own namespace is used")]
+    #[error("-n {0} cannot be used with the address of a master: the job runs in that master's namespace")]
     NamespaceAndAddress(String),
     /// A training with this tag exists.
     #[error("a training with tag {tag} exists, as job {name}")]
     Taken { tag: String, name: JobName },
-    /// A job has the name that belongs to the tag, but it is not the training with this tag.
+    /// A job has the name that belongs to the tag, but that job is not the training with this tag.
     #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
     Another { tag: String, name: JobName },
     /// `-d` must ask the user, but there is no terminal.
@@ -74,11 +74,11 @@ impl SpawnError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Taken { tag, .. } => {
-                Some(format!("delete it with client spawn -d {tag}, or use another tag: -t TAG or -r"))
+                Some(format!("delete the training with client spawn -d {tag}, or use another tag: -t TAG or -r"))
             }
             Self::Another { name, .. } => Some(format!("to delete this job: client delete {name}")),
             Self::NoScript => Some(
-                "name it at the end, for example client spawn -w 3 train.py; client spawn --help lists the options"
+                "put the script last, for example client spawn -w 3 train.py; client spawn --help lists the options"
                     .to_owned(),
             ),
             Self::NamespaceAndAddress(_) => Some("leave out -n, or give --master kube".to_owned()),
@@ -98,7 +98,7 @@ impl SpawnError {
 pub(crate) struct Tag {
     /// The tag as the user typed it.
     pub(crate) text: String,
-    /// The tag in lower case, with `-` for every character that is not a letter or digit.
+    /// The tag in lower case and of limited length, with `-` for every character that is not a letter or digit.
     pub(crate) job: JobName,
 }
 
@@ -128,13 +128,13 @@ impl Tag {
 pub(crate) struct Inputs {
     /// The name of the script.
     pub(crate) script: String,
-    /// The script.
+    /// The content of the script.
     pub(crate) content: Vec<u8>,
     /// The commands of -c.
     pub(crate) commands: Option<String>,
     /// The pod file.
     pub(crate) pod: Option<PodFile>,
-    /// The variables.
+    /// The variables of the environment file.
     pub(crate) env: Vec<(EnvName, String)>,
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) ->
 }
 
 fn default_image() -> ImageRef {
-    DEFAULT_IMAGE.parse().expect("the default is an image's name")
+    DEFAULT_IMAGE.parse().expect("a valid image name")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Document, TfJobError};
 
-/// The name of stdin.
+/// The path that means stdin.
 const STDIN: &str = "-";
 /// The extensions of the files that are read from a folder. kubectl reads the same files.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
@@ -54,7 +54,7 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, TfJobError> {
     Ok(paths)
 }
 
-/// The objects of a text. The library refuses duplicate keys, and limits the size of expanded aliases.
+/// The objects of a YAML text. The library refuses duplicate keys, and limits the size of expanded aliases.
 pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, TfJobError> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };

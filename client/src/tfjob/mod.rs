@@ -1,5 +1,5 @@
 //! Finds and splits the files with TFJobs. Adapts the TFJobs if there is no cluster, or if the job brings its code. The
-//! master interprets them.
+//! master interprets the TFJobs.
 
 mod files;
 mod scripts;
@@ -27,8 +27,8 @@ pub(crate) enum TfJobError {
     /// No file contains an object.
     #[error("there is no TFJob in {0}")]
     Nothing(String),
-    /// The script is a path of the image, and this machine has no file with the same name.
-    #[error("{origin}: {script} is a path of the image, and this machine has no {} in {}", file.display(), listed(folders))]
+    /// The script is a path in the image, and the folders on this machine have no file with the same name.
+    #[error("{origin}: {script} is a path in the image, and there is no {} in {}", file.display(), listed(folders))]
     NoScript { origin: String, script: String, file: PathBuf, folders: Vec<PathBuf> },
     /// No container runs a script that is in the folder of --code.
     #[error("{origin}: no container runs a script that is in {}", folder.display())]
@@ -55,10 +55,14 @@ impl TfJobError {
     /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::NoScript { .. } => "put the script beside the file, or name its folder with --code DIR",
-            Self::NotInCode { .. } => "name the folder of the script in command: or args:, or leave --code out",
+            Self::NoScript { .. } => {
+                "put the script beside the TFJob's file, or name the script's folder with --code DIR"
+            }
+            Self::NotInCode { .. } => "give --code the folder of a script that a container runs, or leave out --code",
             Self::Ended(name) => {
-                return Some(format!("client delete {name}, then apply it again; client logs {name} shows its output"));
+                return Some(format!(
+                    "to run it again: client delete {name}, then apply; client logs {name} shows its output"
+                ));
             }
             Self::Several(_) => "give one TFJob; to start several, give --master URL and no --follow",
             Self::Read { .. } | Self::NotYaml { .. } | Self::Nothing(_) | Self::NoFolder(_) | Self::Refused { .. } => {
@@ -114,8 +118,8 @@ impl Document {
             .collect()
     }
 
-    /// Prepares the object for a master whose replicas are processes. Adds the programs of images. Replaces the path of
-    /// a script in an image by the file with the same name in these folders.
+    /// Prepares the object for a master whose replicas are processes. Gives containers without a command the program of
+    /// their image. Replaces the path of a script in an image by a file with the same name in these folders.
     pub(crate) fn without_images(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
@@ -129,8 +133,8 @@ impl Document {
         Ok(())
     }
 
-    /// Prepares the object for a master that brings the code in this folder to its pods. Returns one of the scripts
-    /// in this folder.
+    /// Prepares the object for a master that brings the code in this folder to its pods. Returns the first script in
+    /// this folder that a container runs.
     pub(crate) fn with_code(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,

@@ -1,5 +1,5 @@
-//! Finds the script that a container runs, and replaces its path in the image by a file of this machine or of the
-//! job's code.
+//! Finds the script that a container runs. Replaces the script's path in the image by the path of a file on this
+//! machine or in the job's code.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
 /// Flags of Python whose value is the next word.
 const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
 
-/// If the script is an absolute path that does not exist on this machine, replaces it by a file with the same name from
-/// the first of these folders that contains one.
+/// If the script is an absolute path that does not exist on this machine, replaces the path by that of a file with the
+/// same name, from the first of these folders that contains such a file.
 pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), TfJobError> {
     let Some(word) = script(container) else { return Ok(()) };
     let script = word.as_str().unwrap_or_default().to_owned();
@@ -33,8 +33,9 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
     }
 }
 
-/// If the script is in this folder, which the job brings, replaces it by its path in the folder, and returns that path.
-/// For an absolute path, which is a path of the image, looks for a file with the same name directly in the folder.
+/// If the container's script is in this folder, which the job brings, replaces the script's path by the path in the
+/// folder. Returns the new path. An absolute path is a path in the image. For such a path, looks for a file with the
+/// same name directly in the folder.
 pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> {
     let word = script(container)?;
     let path = Path::new(word.as_str()?);

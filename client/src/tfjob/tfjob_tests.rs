@@ -13,7 +13,7 @@ fn origins(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_file_has_one_object_or_several_or_a_list() {
+fn a_file_has_one_object_or_several_or_a_list_and_invalid_yaml_is_refused() {
     assert_eq!(origins("{kind: TFJob, metadata: {name: a}}"), ["job.yaml: a"]);
     assert_eq!(
         origins("---\nmetadata: {name: a}\n---\n---\nmetadata: {name: b}\n"),
@@ -32,14 +32,17 @@ fn a_file_has_one_object_or_several_or_a_list() {
 #[test]
 fn from_a_folder_only_yaml_and_json_files_are_read() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, text) in [("b.yml", "metadata: {name: b}"), ("a.yaml", "metadata: {name: a}"), ("c.py", "x = 1")] {
+    let json = r#"{"metadata": {"name": "d"}}"#;
+    let files =
+        [("b.yml", "metadata: {name: b}"), ("a.yaml", "metadata: {name: a}"), ("c.py", "x = 1"), ("d.json", json)];
+    for (name, text) in files {
         fs::write(folder.path().join(name), text).unwrap();
     }
     let found = read(&[folder.path().to_owned()], Path::new("/")).unwrap();
-    assert_eq!(found.iter().map(Document::name).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(found.iter().map(Document::name).collect::<Vec<_>>(), ["a", "b", "d"]);
     assert_eq!(found[0].folder, folder.path().canonicalize().unwrap());
-    let nothing = read(&[folder.path().join("c.py"), folder.path().join("none")], Path::new("/"));
-    assert!(nothing.is_err());
+    let missing = read(&[folder.path().join("c.py"), folder.path().join("none")], Path::new("/"));
+    assert!(missing.is_err(), "a missing file was accepted");
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() 
         match expected {
             Some(expected) => assert_eq!(found, Ok(expected)),
             None => {
-                assert!(found.as_ref().unwrap_err().contains("/var/none/other.py is a path of the image"), "{found:?}")
+                assert!(found.as_ref().unwrap_err().contains("/var/none/other.py is a path in the image"), "{found:?}")
             }
         }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::support::{folder_with_script, run};
 
-/// Runs the client and checks: exit code 2, nothing on stdout, one error line, and only hints after it.
+/// Runs the client and checks: exit code 2, nothing on stdout, one error line, and only hints after that line.
 #[track_caller]
 fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
     let ended = run(folder, arguments).expect_code(2);
@@ -16,7 +16,7 @@ fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
 }
 
 #[test]
-fn bad_numbers_are_refused_with_their_flag() {
+fn bad_numbers_are_refused() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (&["--worker-num", "0"][..], "worker-num is 0: use at least 1"),
@@ -46,7 +46,7 @@ fn bad_numbers_are_refused_with_their_flag() {
 }
 
 #[test]
-fn bad_durations_are_refused_with_their_flag() {
+fn bad_durations_are_refused() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (["--deadline", "1ms"], "--deadline: invalid duration \"1ms\": use whole seconds, such as 1s"),
@@ -61,7 +61,7 @@ fn bad_durations_are_refused_with_their_flag() {
 }
 
 #[test]
-fn bad_names_variables_and_verbs_are_refused_with_their_flag() {
+fn bad_names_variables_flags_and_verbs_are_refused() {
     let folder = folder_with_script();
     let [too_long, longest] = [56, 55].map(|length| "a".repeat(length));
     for (arguments, sentence) in [
@@ -121,7 +121,7 @@ fn an_invalid_address_of_a_master_is_refused() {
 }
 
 #[test]
-fn submit_flags_before_a_verb_are_refused_and_global_flags_are_not() {
+fn submit_flags_with_a_verb_are_refused_and_global_flags_are_not() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (&["--worker-num", "4", "list"][..], "--worker-num before \"list\" is an argument for submitting a job"),
@@ -145,14 +145,14 @@ fn verbs_need_a_running_master() {
     }
     run(folder.path(), &["list"]).expect_stderr("hint: give --master URL or set MUSTER_MASTER");
     let asked = ["--master", "local", "list"];
-    refused(folder.path(), &asked, "no local master of yours runs: each one ends with its job");
+    refused(folder.path(), &asked, "you have no running local master: a local master ends with its job");
     run(folder.path(), &asked).expect_stderr("hint: run `master --backend process` in another terminal");
 }
 
 #[test]
 fn a_job_at_a_local_master_cannot_be_detached() {
     let folder = folder_with_script();
-    refused(folder.path(), &["--detach", "--master", "local"], "--detach does not go with a local master");
+    refused(folder.path(), &["--detach", "--master", "local"], "--detach cannot be used with a local master");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn invalid_arguments_of_verbs_are_refused() {
         (&["status", "No_Name"], "task name \"No_Name\" is not a DNS label"),
         (&["logs", "x", "--replica", "boss-1"], "--replica: \"boss-1\" is not a replica"),
         (&["logs", "x", "--tail", "-3"], "--tail: invalid number of lines \"-3\": use a whole number"),
-        (&["logs", "x", "--replica", "worker-1", "-o", "json"], "-o json does not go with --replica"),
+        (&["logs", "x", "--replica", "worker-1", "-o", "json"], "-o json cannot be used with --replica"),
         (&["logs", "x", "--tail", "4294967296"], "the maximum is 4294967295"),
         (&["wait", "x", "--timeout", "soon"], "--timeout: invalid duration \"soon\": use a number and a unit"),
         (&["wait", "x", "--timeout", "-5"], "--timeout: invalid duration \"-5\""),
@@ -214,7 +214,7 @@ fn a_long_flag_with_one_dash_has_a_hint() {
 }
 
 #[test]
-fn a_token_that_cannot_be_read_is_refused() {
+fn a_token_file_that_cannot_be_read_is_an_error() {
     let folder = folder_with_script();
     let at = ["list", "--master", "http://127.0.0.1:9", "--token-file", "missing"];
     refused(folder.path(), &at, "read the token file missing");

@@ -38,7 +38,7 @@ fn asked(master: &FakeMaster) -> Vec<String> {
 }
 
 #[test]
-fn the_code_of_a_script_is_sent_once_and_its_image_is_not_modified() {
+fn the_code_of_a_job_is_sent_once_and_the_named_image_is_not_modified() {
     let (folder, master) = (project(), at(BackendKind::Kubernetes));
     let ended = submit(folder.path(), &master, &[&["src/train.py"], &IMAGE[..]].concat()).expect_code(0);
     ended.expect_stderr("code of 2 files: sent 2 of them, 78 bytes, in ");
@@ -54,7 +54,7 @@ fn the_code_of_a_script_is_sent_once_and_its_image_is_not_modified() {
 }
 
 #[test]
-fn a_script_is_sent_to_a_master_with_processes_on_another_machine() {
+fn a_script_is_sent_with_the_folder_of_the_flag_code_to_a_master_with_processes() {
     let (folder, master) = (project(), at(BackendKind::Process));
     submit(folder.path(), &master, &["src/train.py", "--code", "src"]).expect_code(0);
     let submitted = master.submitted();
@@ -69,9 +69,9 @@ fn code_that_cannot_be_sent_or_run_is_refused() {
         (
             &["src/train.py"][..],
             "no image to run: a job that brings its code to Kubernetes needs --image",
-            "give one with Python",
+            "give an image with Python",
         ),
-        (&["src/train.py", "--push", "r:1"], "--push does not go with a script or --code", "leave out --push"),
+        (&["src/train.py", "--push", "r:1"], "--push cannot be used with a script or --code", "leave out --push"),
         (&[".", "--image", "a"], "exec.py is left out of the files of ", "check .musterignore"),
         (&["none.py"], "find ", ""),
         (&["src/"], "no exec.py in ", "name the script too"),
@@ -83,5 +83,7 @@ fn code_that_cannot_be_sent_or_run_is_refused() {
     }
     symlink("/etc", folder.path().join("src/link")).unwrap();
     let ended = submit(folder.path(), &at(BackendKind::Process), &["src/train.py"]).expect_code(2);
-    ended.expect_stderr("src/link is a link to /etc, outside the folder").expect_stderr("hint: put a copy there");
+    ended
+        .expect_stderr("src/link is a link to /etc, outside the folder")
+        .expect_stderr("hint: put a copy in place of the link");
 }

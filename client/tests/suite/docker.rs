@@ -64,7 +64,7 @@ fn a_wrapped_image_runs_the_agent_and_keeps_user_folder_and_variables() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_entrypoint_script_stays_in_front_of_the_agents_command() {
+fn the_words_of_an_entrypoint_script_are_passed_to_the_agent() {
     let script =
         "RUN printf '#!/bin/sh\\nexport A=1\\nexec \"$@\"\\n' > /e.sh && chmod +x /e.sh\nENTRYPOINT [\"/e.sh\"]";
     let (image, engine) = (Image::built("prepares", &format!("{script}\n{SCRIPT_IN_WORK}")), Listener::start());
@@ -142,7 +142,7 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
     let asked = engine.asked();
     assert!(
         asked.len() == 4 && asked[3].starts_with("POST /images/sha256:"),
-        "not only the missing name was added: {asked:?}"
+        "the client did not just add the missing name: {asked:?}"
     );
     docker(&["rmi", &submitted]);
     let named = wrap(&image, &agent, Some(&engine)).expect_code(0).expect_stderr("wrapped in");
@@ -152,7 +152,7 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
     assert_eq!(
         docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]),
         first,
-        "the name of the submitted image has moved"
+        "the name of the submitted image names another image now"
     );
     let second = image.inspect_wrapped()["Id"].take();
     assert_ne!(first, second, "another agent did not change the image");
@@ -169,7 +169,7 @@ fn an_engine_that_refuses_an_archive_without_the_bases_layers_builds_the_image()
     let agent = agent_file(folder.path(), "one");
     let ended = wrap(&image, &agent, Some(&engine)).expect_code(0);
     let ended = ended.expect_stderr(&format!(
-        "image {}_pod: Docker cannot load the agent's layer by itself (not me); building instead",
+        "image {}_pod: Docker cannot load an archive with only the agent's layer (not me); building instead",
         image.name
     ));
     let ended = ended.expect_stderr("wrapped in");
@@ -207,7 +207,7 @@ fn a_local_cluster_gets_the_image_from_its_tool_each_time() {
     let missing = build(note, &["--load", "k3d"]).expect_code(4);
     let call = format!("`k3d image import {} -c dev`", image.wrapped_by_content());
     let missing = missing.expect_stderr(&format!("{call} could not be started: No such file"));
-    missing.expect_stderr("hint: install it, or give --push REGISTRY");
+    missing.expect_stderr("hint: install this program, or give --push REGISTRY");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_script_at_the_root_of_an_image_without_a_working_directory_is_found() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_agent_for_another_machine_is_refused() {
+fn an_agent_for_another_processor_is_refused() {
     let image = Image::built("foreign", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let riscv = program_file(folder.path(), "", 243);
@@ -278,7 +278,7 @@ fn a_missing_image_is_named_with_the_reason_before_the_submit() {
     assert_eq!(lines[0], format!("image {}: not on this machine, pulling it", image.name));
     let sentence = format!("error: the image {} is not on this machine and cannot be pulled: ", image.name);
     assert!(lines[1].starts_with(&sentence) && lines[1].len() > sentence.len(), "{}", ended.stderr);
-    assert_eq!(lines[2], format!("hint: build it here, docker build -t {} FOLDER, or check the name", image.name));
+    assert_eq!(lines[2], format!("hint: check the name, or build the image: docker build -t {} FOLDER", image.name));
     assert_eq!(master.asked(), ["GET /v1/master"]);
 }
 
@@ -324,7 +324,7 @@ fn an_image_that_may_run_as_root_is_refused_unless_root_is_allowed() {
         assert_eq!(master.asked(), ["GET /v1/master"]);
         submit(&["--allow-root"]).expect_code(0);
         assert_eq!(master.submitted()["pod"], json!({"allow_root": true}));
-        // The user is checked even if the image already exists.
+        // The user is checked even if the image of pods already exists.
         submit(&[]).expect_code(2).expect_stderr(sentence);
     }
 }
@@ -363,7 +363,7 @@ fn a_dockerfile_is_built_with_the_files_that_dockerignore_does_not_exclude() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_agent_comes_from_the_master_if_this_machine_has_none() {
+fn the_agent_comes_from_the_master_if_the_client_has_no_valid_agent_beside_it() {
     let image = Image::built("fetched", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = std::fs::read(agent_file(folder.path(), "of the master")).unwrap();

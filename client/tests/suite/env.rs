@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Ended, finish};
 
-/// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. If NODES_FAIL or
-/// TOKEN_FAIL is set, kubectl prints this error instead. A space is written as `_` in errors, and once in NODES.
+/// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. If NODES_FAIL or TOKEN_FAIL
+/// is set, kubectl prints the text of that variable as an error instead. In errors, and at the first place in NODES,
+/// `_` means a space.
 const KUBECTL: &str = r#"#!/bin/bash
 echo "Warning: this is no reason" >&2
 fail() {
@@ -63,7 +64,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        // The folder is below the target folder, so that programs can be hard-linked instead of copied.
+        // The folder is in cargo's target folder, so that programs can be hard-linked instead of copied.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let at = |path: &str| folder.path().join(path);
         for name in ["dist", "bin", "few"] {
@@ -114,19 +115,19 @@ fn it(variables: &[&str], script: &str, says: &[&str]) {
 }
 
 #[test]
-fn programs_of_the_shell_get_the_masters_address_and_token() {
+fn programs_that_the_shell_starts_get_the_masters_address_and_token() {
     it(
         &["CONTEXT=testbed", DOCKER_NODE, "TOKEN=s3cret"],
         r#"source "$E"
         [ "$(sh -c 'echo $MUSTER_MASTER $MUSTER_TOKEN')" = "http://192.0.2.7:31898 s3cret" ] || exit 1
         is MUSTER_LOAD "<unset>"; is DOCKER_HOST "<unset>"
         case $PATH in "${E%/env.sh}/dist:"*) ;; *) echo "$PATH"; exit 1 ;; esac"#,
-        &["MUSTER_MASTER=http://192.0.2.7:31898 for context testbed; its nodes are assumed to share this machine's"],
+        &["MUSTER_MASTER=http://192.0.2.7:31898 for context testbed; the nodes are assumed to share this machine's"],
     );
 }
 
 #[test]
-fn any_shell_can_evaluate_the_statements_without_env_sh() {
+fn sh_can_evaluate_the_statements_of_client_env_without_env_sh() {
     let script = r#"set -eu
         eval "$("$C" env)"; is MUSTER_MASTER http://192.0.2.7:31898; is MUSTER_TOKEN "it's"
         eval "$("$C" env --unset)"; is MUSTER_MASTER "<unset>"; is MUSTER_TOKEN old"#;
@@ -257,14 +258,14 @@ fn without_a_cluster_an_error_is_printed_and_only_the_path_changes() {
 }
 
 #[test]
-fn without_the_right_to_list_nodes_only_the_token_is_set() {
+fn without_the_right_to_list_nodes_the_masters_address_stays_and_a_readable_token_is_set() {
     let no_nodes = format!("NODES_FAIL={NO_RIGHT}");
     it(
         &["CONTEXT=testbed", &no_nodes, "MUSTER_MASTER=http://forward:7897", "TOKEN=s3cret"],
         r#"source "$E"
         is MUSTER_MASTER http://forward:7897; is MUSTER_TOKEN s3cret"#,
         &[
-            "you may not list the nodes of context testbed: Error from server (Forbidden): no right",
+            "you are not allowed to list the nodes of context testbed: Error from server (Forbidden): no right",
             "set MUSTER_MASTER (now http://forward:7897) by hand",
         ],
     );

@@ -26,7 +26,7 @@ fn every_step_of_a_job_that_succeeds_is_printed() {
     let ended = submit_at(&master.url, &[]).expect_code(0);
     assert_eq!(
         ended.stdout, "worker-0 │ hello\nworker-1 │ \u{1b}[1mwelt\u{1b}[0m\n",
-        "the text was changed for a pipe"
+        "the escape sequences of the script were changed"
     );
     let told: Vec<&str> = ended.stderr.lines().collect();
     assert_eq!(
@@ -66,7 +66,7 @@ fn a_cancelled_job_ends_with_exit_code_1() {
 }
 
 #[test]
-fn every_argument_is_submitted() {
+fn flags_variables_and_arguments_for_the_script_are_submitted() {
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
     let folder = folder_with_script();
     let arguments =
@@ -192,7 +192,9 @@ fn an_interrupt_during_replace_says_that_no_job_was_submitted() {
     let folder = folder_with_script();
     let mut command = client(folder.path());
     let child = command.args(["--task", "digits", "--replace", "--master", &master.url]).spawn().unwrap();
-    until("the job is deleted", || master.asked().iter().any(|request| request.contains("wait=")));
+    until("the client waits for the end of the delete", || {
+        master.asked().iter().any(|request| request.contains("wait="))
+    });
     signal(&child, Signal::INT);
     let ended = finish(child).expect_signal(Signal::INT);
     assert_eq!(ended.stderr, "job digits is being deleted; no new job was submitted\n");

@@ -1,4 +1,4 @@
-//! Local masters that fail: the error is one sentence, and no process or file is left.
+//! Local masters that fail, and interrupts of local jobs: the client prints one sentence, and leaves nothing behind.
 //! The end-to-end tests of the workspace test local masters that work.
 
 use std::io::{BufRead, BufReader, Read};
@@ -13,7 +13,8 @@ use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{line, running};
 use crate::support::{client_beside, command, finish, folder_with_script, signal, until};
 
-/// Lets one test run at a time. A program cannot start while a child of another test has its file open for writing.
+/// Lets one test run at a time. A program cannot start while a child of another test has the program's file open for
+/// writing.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,7 +60,7 @@ fn a_master_that_dies_or_prints_no_address_is_an_error_and_leaves_nothing_behind
 }
 
 #[test]
-fn an_unusable_folder_for_temporary_files_is_named() {
+fn a_missing_or_full_folder_for_temporary_files_is_an_error_with_a_hint() {
     let _alone = alone();
     let script = folder_with_script();
     // Every write to /dev/full fails as on a full disk.
@@ -88,8 +89,8 @@ fn a_local_master_does_not_get_the_variables_of_another_master() {
     assert!(!ended.stderr.contains("MUSTER_"), "{}", ended.stderr);
 }
 
-/// Starts a client whose local master is a script that runs `says` and then waits. The first folder contains the
-/// pid file of the script.
+/// Starts a client whose local master is a shell script that runs `says` and then waits. The first folder contains the
+/// pid file of that shell script.
 fn started(says: &str) -> (TempDir, TempDir, Child) {
     let master = format!("echo $$ > \"$TMPDIR/pid\"\n{says}\nexec cat >/dev/null");
     let (folder, client) = client_beside(&[("master", &master), ("agent", "")]);
@@ -121,7 +122,7 @@ fn interrupted(then: impl FnOnce(&TempDir, &Child)) -> String {
     let mut line = String::new();
     while !line.starts_with("stopping job digits") {
         line.clear();
-        assert!(told.read_line(&mut line).unwrap() > 0, "the client ended before it stopped the job");
+        assert!(told.read_line(&mut line).unwrap() > 0, "the client ended before it began to stop the job");
     }
     then(&folder, &child);
     let mut rest = String::new();
@@ -142,7 +143,7 @@ fn an_interrupt_before_the_master_listens_says_that_the_job_was_not_submitted() 
 }
 
 #[test]
-fn an_interrupt_before_the_job_is_accepted_says_that_it_was_not_submitted() {
+fn an_interrupt_before_the_job_is_accepted_says_that_the_job_was_not_submitted() {
     let _alone = alone();
     let master = FakeMaster::start(Script { mute: true, ..Script::default() });
     let (folder, _script, child) = started(&format!("echo 'listening on {}'", master.url));

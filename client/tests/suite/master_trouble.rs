@@ -44,7 +44,7 @@ fn a_master_on_this_machine_that_runs_as_another_user_is_reported() {
 }
 
 #[test]
-fn the_token_comes_from_the_variable_or_the_file() {
+fn the_token_comes_from_the_file_else_from_the_variable() {
     let folder = folder_with_script();
     std::fs::write(folder.path().join("token"), "s3cret\n").unwrap();
     let token = Some("s3cret".to_owned());
@@ -58,7 +58,7 @@ fn the_token_comes_from_the_variable_or_the_file() {
 }
 
 #[test]
-fn the_flag_wins_over_the_variable() {
+fn the_flag_for_the_master_wins_over_the_variable() {
     let folder = folder_with_script();
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
     let listed = |variable: &str, flags: &[&str]| {

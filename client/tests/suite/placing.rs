@@ -1,5 +1,5 @@
-//! The master decides whether replicas run in Kubernetes or as processes. Flags that do not work there are refused
-//! before the submit.
+//! The master decides whether replicas run in Kubernetes or as processes. Flags that do not work with the chosen master
+//! are refused before the submit.
 
 use std::path::Path;
 
@@ -45,8 +45,8 @@ fn flags_for_kubernetes_are_refused_with_a_local_master() {
     let folder = folder_with_script();
     for flags in POD_FLAGS {
         let ended = run(folder.path(), &[flags, &["--master", "local"]].concat()).expect_code(2);
-        let ended = ended.expect_stderr(&format!("error: {} does not go with a local master", flags[0]));
-        ended.expect_stderr("hint: leave it out, or give --master URL");
+        let ended = ended.expect_stderr(&format!("error: {} cannot be used with a local master", flags[0]));
+        ended.expect_stderr(&format!("hint: leave out {}, or choose a master in Kubernetes", flags[0]));
     }
 }
 
@@ -57,7 +57,7 @@ fn flags_for_kubernetes_are_refused_by_a_master_with_processes() {
         let master = at(BackendKind::Process);
         let ended = submit(folder.path(), &master, flags).expect_code(2);
         ended.expect_stderr(&format!("error: {} works only in Kubernetes: the master at {}", flags[0], master.url));
-        assert_eq!(master.asked(), ["GET /v1/master"], "something was submitted");
+        assert_eq!(master.asked(), ["GET /v1/master"], "the client sent other requests");
     }
 }
 
@@ -101,7 +101,7 @@ fn kubernetes_needs_an_image_but_no_script_in_the_folder() {
     let ended = submit(empty.path(), &master, &[]).expect_code(4);
     let ended = ended.expect_stderr("error: cannot reach Docker at unix:///nowhere: there is no socket /nowhere");
     ended.expect_stderr("hint: is Docker running");
-    assert_eq!(master.asked(), ["GET /v1/master", "GET /v1/master", "GET /v1/master"], "something was submitted");
+    assert_eq!(master.asked(), ["GET /v1/master"; 3], "the client sent other requests");
 }
 
 #[test]

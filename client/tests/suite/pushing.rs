@@ -38,7 +38,7 @@ fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) 
 }
 
 #[test]
-fn a_push_that_another_push_has_replaced_names_this_cause_and_exits_with_1() {
+fn a_push_that_was_replaced_by_another_push_says_so_and_exits_with_1() {
     let other = JobView { code: code("2"), ..job(3, 2, 2, 2) };
     let (ended, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![other])], &[]);
     ended.expect_code(1).expect_stderr("a later push to job digits has replaced the code of this push");
@@ -52,7 +52,7 @@ fn a_push_during_a_start_waits_for_the_start_with_its_own_code() {
 }
 
 #[test]
-fn a_push_fails_if_the_job_ends_before_its_new_code_has_run() {
+fn a_push_to_a_job_that_ends_succeeds_only_if_the_new_code_has_run() {
     let ended = JobView { seq: 3, pushes: 1, ..succeeded("digits") };
     let (pushed, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![ended.clone()])], &[]);
     pushed.expect_code(1).expect_stderr("job digits has ended without the new code (succeeded)");
@@ -121,7 +121,7 @@ fn a_job_without_a_folder_cannot_be_watched() {
     (on_machines.spec.code, on_machines.code, on_machines.spec.work_dir) = (None, None, None);
     let master = FakeMaster::start(Script { views: vec![on_machines], ..Script::default() });
     let refused = run(folder_with_script().path(), &["push", "digits", "--watch", "--master", &master.url]);
-    refused.expect_code(2).expect_stderr("error: --watch does not go with job digits: it names no folder");
+    refused.expect_code(2).expect_stderr("error: --watch cannot be used with job digits: the job names no folder");
     assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was pushed");
 }
 

@@ -20,7 +20,7 @@ fn docker_with(entrypoint: &Value, files: &[(&'static str, &'static str)]) -> Re
 const PREPARES: &str = "#!/bin/sh\n. /opt/intel/setvars.sh\nexec \"$@\"\n";
 
 #[test]
-fn an_entrypoint_script_is_kept_in_front_of_the_agents_command() {
+fn the_words_of_an_entrypoint_script_are_passed_to_the_agent_and_an_unneeded_entrypoint_is_not() {
     for (entrypoint, files, kept) in [
         (json!(["/entrypoint.sh"]), ("/entrypoint.sh", PREPARES), json!(["--entrypoint=/entrypoint.sh"])),
         (json!(["start.sh"]), ("/bin/start.sh", PREPARES), json!(["--entrypoint=start.sh"])),
@@ -95,7 +95,7 @@ fn podman() -> Recording {
 }
 
 #[test]
-fn docker_29_and_podman_build_the_image_without_trying_to_load_it() {
+fn docker_29_and_podman_build_the_image_once_without_trying_to_load_it() {
     for (recording, host) in [(docker_29(), ""), (podman(), "localhost/")] {
         let engine = RecordedEngine::start(recording);
         let ended = wrap(&engine).expect_code(0);
@@ -123,5 +123,7 @@ fn docker_29_and_podman_build_the_image_without_trying_to_load_it() {
 fn if_docker_unexpectedly_refuses_the_archive_the_image_is_built_and_the_reason_shown() {
     let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
     let ended = wrap(&engine).expect_code(0);
-    ended.expect_stderr("image digits_pod: Docker cannot load the agent's layer by itself (not me); building instead");
+    ended.expect_stderr(
+        "image digits_pod: Docker cannot load an archive with only the agent's layer (not me); building instead",
+    );
 }

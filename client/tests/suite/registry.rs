@@ -30,7 +30,7 @@ impl Registry {
         std::fs::write(folder.path().join("config.yml"), config).unwrap();
         let mut command = Command::new("docker-registry");
         command.args(["serve", "config.yml"]).current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = command.spawn().expect("docker-registry is installed");
+        let process = command.spawn().expect("cannot start docker-registry");
         until("the registry listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
         Self { process, address: format!("localhost:{port}"), _folder: folder }
     }
@@ -45,7 +45,7 @@ impl Drop for Registry {
 
 #[test]
 #[ignore = "needs a Docker engine and docker-registry"]
-fn a_pushed_image_is_submitted_by_its_digest_in_the_registry() {
+fn a_pushed_image_is_submitted_by_its_digest_and_a_failed_push_is_an_error() {
     let (image, registry) = (Image::built("pushed", "WORKDIR /work\nCOPY exec.py .\nUSER 1000"), Registry::start());
     let backend = Some(BackendKind::Kubernetes);
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], backend, ..Script::default() });

@@ -36,7 +36,7 @@ fn master() -> FakeMaster {
 }
 
 #[test]
-fn without_an_address_the_master_in_the_namespace_of_the_context_is_asked() {
+fn without_an_address_the_master_is_in_the_namespace_of_the_flag_else_of_the_context_else_in_default() {
     let folder = folder(&[("train.py", "")]);
     let refused_in = |context: &serde_json::Value, more: &[&str], namespace: &str| {
         let kubeconfig = json!({
@@ -79,14 +79,14 @@ fn the_pod_file_of_the_folder_is_used_and_variables_that_look_secret_get_a_hint(
 }
 
 #[test]
-fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_it() {
+fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_the_training() {
     let folder = folder(&[("train.py", "")]);
     let script =
         Script { views: vec![run_1()], before: true, backend: Some(BackendKind::Kubernetes), ..Script::default() };
     let master = FakeMaster::start(script);
     let ended = run(folder.path(), &["spawn", "-t", "Run_1", "train.py", "--master", &master.url]).expect_code(2);
     let ended = ended.expect_stderr("error: a training with tag Run_1 exists, as job run-1");
-    ended.expect_stderr("hint: delete it with client spawn -d Run_1, or use another tag");
+    ended.expect_stderr("hint: delete the training with client spawn -d Run_1, or use another tag");
 }
 
 #[test]

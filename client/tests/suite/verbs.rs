@@ -23,7 +23,7 @@ fn list_shows_a_line_for_each_job() {
     let ended = at(&master, &["list"]).expect_code(0);
     let rows: Vec<Vec<&str>> = ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
-    // TIME ends with the result, because a restarted master may record the end of the pods again.
+    // TIME ends at the job's result. The end of the pods is not used, because a restarted master may record it again.
     assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.8", "s", "succeeded"]);
     assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
 
@@ -72,7 +72,7 @@ fn an_unknown_job_is_named() {
 }
 
 #[test]
-fn logs_prints_the_merged_output_or_one_replica() {
+fn logs_prints_the_merged_output_or_the_output_of_one_replica() {
     let logs = [Logs::Lines(vec![line("worker-1", 4, "one"), line("worker-0", 4, "two")])];
     let master = FakeMaster::start(Script { views: vec![running("digits")], logs: logs.into(), ..Script::default() });
     let ended = at(&master, &["logs", "digits", "--tail", "5"]).expect_code(0);
@@ -91,7 +91,7 @@ fn logs_prints_the_merged_output_or_one_replica() {
 }
 
 #[test]
-fn followed_logs_exit_with_the_jobs_result() {
+fn logs_that_follow_a_job_exit_with_the_jobs_result() {
     for (view, code) in [(succeeded("digits"), 0), (failed("digits"), 1)] {
         let lines = [Logs::Lines(vec![line("worker-0", 4, "one")])];
         let views = vec![running("digits"), view.clone()];

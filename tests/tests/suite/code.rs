@@ -119,9 +119,9 @@ fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "mended", "--on-failure", "wait", "-d"];
     stage.scene().run(&[&line[..], &["--master", stage.url()]].concat()).code(0);
     let output = stage.follow("mended");
-    output.until_said("the job waits 10 min for new code; when it is ready: client push mended");
+    output.until_said("the job waits 10 min for new code; to send the code: client push mended");
     let status = stage.verb(&["status", "mended"]).code(0).stdout;
-    assert!(status.contains("halted") && status.contains("when it is ready: client push mended"), "{status}");
+    assert!(status.contains("halted") && status.contains("to send the code: client push mended"), "{status}");
     let why = stage.verb(&["why", "mended"]).code(0).stdout;
     assert!(why.starts_with("job mended is halted") && why.contains("ValueError: first"), "{why}");
     let before = pods(&stage.status("mended"));

@@ -58,9 +58,9 @@ fn a_second_client_lists_shows_and_cancels_a_local_job() {
     let none = scene.run(&["list"]).code(2);
     none.says(&[
         "no master is given",
-        "hint: give --master URL or set MUSTER_MASTER; no local master of yours runs now",
+        "hint: give --master URL or set MUSTER_MASTER; you have no running local master",
     ]);
-    scene.run(&["list", "--master", "local"]).code(2).says(&["no local master of yours runs"]);
+    scene.run(&["list", "--master", "local"]).code(2).says(&["you have no running local master"]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn a_bad_command_line_of_tf_spawner_is_refused_and_the_error_names_the_fault() {
         (vec!["none.py", at], "read none.py"),
         (vec!["-c", "none.sh", "a.py", at], "read none.sh"),
         (vec!["--pod-file", "none.yaml", "a.py", at], "read none.yaml"),
-        (vec!["-n", "team", "a.py", at], "-n team does not go with the address of a master"),
+        (vec!["-n", "team", "a.py", at], "-n team cannot be used with the address of a master"),
         (vec!["-t", "a b", "a.py", at], "tag \"a b\" cannot be a label"),
         (vec!["-d", "run1", at], "there is no terminal: give -y"),
         (vec!["-w", "3", at], "no script is given"),

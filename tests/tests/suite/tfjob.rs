@@ -65,7 +65,7 @@ fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_re
     let two = [tfjob("a", &[("Worker", 1)], COMMAND), tfjob("b", &[("Worker", 1)], COMMAND)].join("---\n");
     for (document, sentence) in [
         (tfjob("mnist", &[("Worker", 1)], "command: [/opt/train]"), "\"/opt/train\" is a program of the image"),
-        (elsewhere, "put the script beside the file, or name its folder with --code DIR"),
+        (elsewhere, "put the script beside the TFJob's file, or name the script's folder with --code DIR"),
         (of_cluster, "its value comes from the cluster: set the value with --env KEY=VALUE"),
         (tfjob("mnist", &[("Worker", 1)], "args: []"), "add command: to containers[tensorflow] of Worker"),
         (two, "only one TFJob can be followed, and there are 2"),

@@ -48,7 +48,7 @@ impl Image {
         docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
     }
 
-    /// The instruction that labels this test's images. Drop finds them by the label, even without a name.
+    /// The instruction that labels this test's images. `drop` finds the images by the label, even without a name.
     pub(crate) fn label(&self) -> String {
         format!("LABEL muster.test={}", self.name)
     }
@@ -98,7 +98,7 @@ pub(crate) fn agent_file(folder: &Path, text: &str) -> PathBuf {
     program_file(folder, text, if cfg!(target_arch = "aarch64") { 183 } else { 62 })
 }
 
-/// Like [`agent_file`], for the machine with this ELF number.
+/// Like [`agent_file`], for the processor with this ELF number.
 pub(crate) fn program_file(folder: &Path, text: &str, machine: u8) -> PathBuf {
     let mut file = vec![0; 64];
     file[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -23,8 +23,8 @@ const CHANGE_INTERVAL: Duration = Duration::from_millis(5);
 /// The answers of a fake master.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// The views of the job. Long polls return them in turn. A submit returns the first view. A plain request returns
-    /// the newest view that was returned so far.
+    /// The views of the job. Long polls return these views in turn. A submit returns the first view. A request that is
+    /// not a long poll returns the newest view that was returned so far.
     pub(crate) views: Vec<JobView>,
     /// One answer for each log request. The last answer is repeated.
     pub(crate) logs: VecDeque<Logs>,
@@ -56,7 +56,7 @@ pub(crate) struct Script {
 pub(crate) enum Changed {
     /// The change is refused.
     Refused(Problem),
-    /// The change is accepted. The answer is the first view. The other views are the next views of the job.
+    /// The change is accepted. The first field is the answer. The second field has the job's next views.
     Accepted(Box<JobView>, Vec<JobView>),
 }
 
@@ -113,14 +113,14 @@ impl FakeMaster {
     /// The files of the last manifest, by path.
     pub(crate) fn files(&self) -> Vec<(String, String)> {
         let code = self.shared.code.lock().unwrap();
-        let files = code.manifest.as_ref().expect("a manifest was sent").files().iter();
+        let files = code.manifest.as_ref().expect("no manifest was sent").files().iter();
         let text = |blob: &Sha256| String::from_utf8(code.blobs[blob].clone()).unwrap();
         files.map(|file| (file.path.to_string(), text(&file.sha256))).collect()
     }
 
     /// The body of the submit.
     pub(crate) fn submitted(&self) -> serde_json::Value {
-        self.shared.submitted.lock().unwrap().clone().expect("something was submitted")
+        self.shared.submitted.lock().unwrap().clone().expect("nothing was submitted")
     }
 }
 
@@ -197,7 +197,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
 impl Code {
     fn take(&mut self, body: &[u8], are_blobs: bool) -> MissingBlobs {
         if are_blobs {
-            let mut reader = BlobReader::new(self.manifest.as_ref().expect("the manifest comes first"));
+            let mut reader = BlobReader::new(self.manifest.as_ref().expect("blobs came before the manifest"));
             let (mut input, mut content) = (body, Vec::new());
             while let Some(part) = reader.next(&mut input).unwrap() {
                 match part {
@@ -241,7 +241,7 @@ impl Shared {
 
     fn change(&self) -> Response {
         let mut script = self.script.lock().unwrap();
-        match script.changes.pop_front().expect("the test prepared an answer for each change") {
+        match script.changes.pop_front().expect("the test has no answer for this change") {
             Changed::Refused(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
             Changed::Accepted(answer, next) => {
                 script.views.extend(next);

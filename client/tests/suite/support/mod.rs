@@ -81,7 +81,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(folder: &Path, arguments: &[S]) -> Ended {
     finish(client(folder).args(arguments).spawn().unwrap())
 }
 
-/// Waits for a command and collects its output. Kills it after the deadline.
+/// Waits for a command and collects its output. Kills the command after the deadline.
 #[track_caller]
 pub(crate) fn finish(mut child: Child) -> Ended {
     let stdout = child.stdout.take().map(read_aside);
@@ -129,12 +129,13 @@ pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
 }
 
-/// A folder that contains this client and other programs, for tests of the local master.
+/// A folder with a copy of the client and these shell scripts as other programs, for tests of the local master.
 pub(crate) fn client_beside(programs: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let client = folder.path().join("client");
-    // `cp` makes the copy, because a program cannot start while this process or its children have it open for writing.
+    // `cp` makes the copy. If this process wrote the file, a child of another test could keep it open for writing. The
+    // program could not start then.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_client")).arg(&client).status().unwrap();
     assert!(copied.success());
     for (name, script) in programs {

@@ -26,7 +26,7 @@ pub(crate) struct Recording {
     pub(crate) files: HashMap<&'static str, &'static str>,
     /// The prefix that the engine adds to names in lists.
     pub(crate) lists_below: &'static str,
-    /// The error that answers a load, if any.
+    /// The error with which the engine refuses to load an archive. `None` if the engine loads archives.
     pub(crate) refuses_load: Option<&'static str>,
 }
 
@@ -101,7 +101,7 @@ impl RecordedEngine {
     /// The ENTRYPOINT of the image of pods.
     #[track_caller]
     pub(crate) fn entrypoint(&self) -> Value {
-        self.shared.made.lock().unwrap().clone().expect("an image was made")
+        self.shared.made.lock().unwrap().clone().expect("no image of pods was made")
     }
 }
 
@@ -176,13 +176,14 @@ impl Recording {
     fn tag(&mut self, path: &str, name: &str) {
         let id = path.trim_start_matches("/images/").trim_end_matches("/tag");
         let listed = json!(format!("{}{name}", self.lists_below));
-        let tagged = self.images.values_mut().find(|image| image["Id"] == id).expect("the image to tag exists");
+        let tagged = self.images.values_mut().find(|image| image["Id"] == id).expect("the image to tag does not exist");
         tagged["RepoTags"].as_array_mut().unwrap().push(listed);
         let tagged = tagged.clone();
         self.images.insert(name.to_owned(), tagged);
     }
 
-    /// The answer to HEAD and GET of an archive: a tar with the file. A header has its size and kind.
+    /// The answer to HEAD and GET of an archive: a tar with the file. A response header contains the file's size, mode
+    /// and link target.
     fn file(&self, path: &str) -> Response {
         let Some(text) = self.files.get(path) else {
             return (StatusCode::NOT_FOUND, answer(&json!({"message": "no such file"}))).into_response();

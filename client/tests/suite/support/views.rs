@@ -85,7 +85,7 @@ pub(crate) fn succeeded(name: &str) -> JobView {
     finished(name, JobResult::Succeeded)
 }
 
-/// The job after worker 1 exited with code 3.
+/// The job after worker-1 exited with code 3.
 pub(crate) fn failed(name: &str) -> JobView {
     let failure = Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: exit(3) };
     let mut view = finished(name, JobResult::Failed { failure });
