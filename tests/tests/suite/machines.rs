@@ -112,7 +112,7 @@ fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() 
         Finished::of(&mut agent(&scene, &master, number, args)).code(2).says(&[says]);
     };
     refused(2, &[], "no job is named \"digits\": give --worker-num to create the job");
-    refused(2, &["--worker-num", "0:1"], "at least one worker");
+    refused(2, &["--worker-num", "0:1"], "worker-num is 0: use at least 1");
     let rules = ["--worker-num", "1", "--max-restarts", "0"];
     let one = Running::of(&mut agent(&scene, &master, 2, &rules));
     one.until_printed(1, "world 1");

@@ -167,7 +167,7 @@ async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
     server.put("configmaps", copy);
     let master = Master::over(&server).await;
     let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("not refused").to_string();
-    let removal = "remove it by kubectl delete configmap muster-copy --namespace training";
+    let removal = "remove the record with kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
     assert!(refused.ends_with(removal), "the message does not end with the command: {refused}");
     assert!(server.object("configmaps", "muster-copy").is_some());

@@ -80,7 +80,7 @@ async fn an_invalid_job_is_refused_with_its_code() {
     let cases = [
         (json!({"name": "a", "strategy": "AllReduce", "worker_num": 0}), "bad_worker_num", "worker-num is 0"),
         (json!({"name": "a", "strategy": "AllReduce", "worker_num": 100_000}), "bad_worker_num", "worker-num 100000"),
-        (json!({"name": "a", "strategy": "AllReduce", "ps_num": 1}), "bad_ps_num", "ps-num 1"),
+        (json!({"name": "a", "strategy": "AllReduce", "ps_num": 1}), "bad_ps_num", "ps-num is 1"),
         (json!({"name": "a", "strategy": "ParameterServer", "ps_num": 0}), "bad_ps_num", "ps-num is 0"),
         (json!({"name": "a", "strategy": "AllReduce", "chief_num": 2}), "bad_chief_num", "chief-num 2"),
         (json!({"name": "a", "strategy": "AllReduce", "evaluator_num": 2}), "bad_evaluator_num", "evaluator-num 2"),
@@ -177,7 +177,7 @@ async fn missing_or_invalid_parameters_of_create_are_refused_with_a_message() {
         ("name=a&strategy=AllReduce&n_worker=abc", "bad_worker_num", "n_worker \"abc\""),
         ("name=a&strategy=AllReduce&n_worker=", "bad_worker_num", "n_worker \"\""),
         ("name=a&strategy=AllReduce&n_worker=100000", "bad_worker_num", "worker-num 100000"),
-        ("name=a&strategy=AllReduce&n_ps=1", "bad_ps_num", "ps-num 1"),
+        ("name=a&strategy=AllReduce&n_ps=1", "bad_ps_num", "ps-num is 1"),
         ("name=a&strategy=AllReduce&n_ps=x", "bad_ps_num", "n_ps \"x\""),
         ("name=a&strategy=ParameterServer&n_ps=0", "bad_ps_num", "ps-num is 0"),
         ("name=a&strategy=AllReduce&img=a&allow_root=yes", "bad_pod", "allow_root \"yes\""),

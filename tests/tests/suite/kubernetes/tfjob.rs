@@ -153,7 +153,7 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     let head = namespace.kubectl(&["get", "tfjobs"]);
     assert_eq!(head.lines().next().map(|line| line.split_whitespace().collect()), Some(vec!["NAME", "STATE", "AGE"]));
     let refused = namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status.conditions[0]}"]);
-    assert!(refused.contains("TFJobFailedValidation") && refused.contains("add command:"), "{refused}");
+    assert!(refused.contains("TFJobFailedValidation") && refused.contains("add the field command"), "{refused}");
 
     stage.verb(&["delete", "hello"]).code(0);
     until(&["long Running", "refused Failed"]);
