@@ -9,7 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 TENSORFLOW := 2.21.0
 PYTHON ?= python3
 
-# `make venv` creates this file last. Its name contains the version, so another version is installed again.
+# `make venv` creates this file last. Its name contains the version, so `make venv` installs a new version.
 VENV_DONE := .venv/tensorflow-$(TENSORFLOW).installed
 WITH_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
