@@ -88,9 +88,15 @@ fn bad_values_and_flags_that_cannot_be_combined_are_refused() {
             format!("{joins} --token-sha256 {hash}"),
             "--token-sha256 has no meaning with --join: the master chooses the token",
         ),
-        (format!("{joins} --worker-num 2:"), "--worker-num: \"2:\" is not a number such as 2, or MIN:MAX such as 1:2"),
-        (format!("{joins} --lease 500ms"), "--lease: \"500ms\" is not a duration of whole seconds, such as 5s"),
-        ("--join https://m --task digits".to_owned(), "--join: \"https://m\" is not http://HOST:PORT"),
+        (
+            format!("{joins} --worker-num 2:"),
+            "--worker-num: \"2:\" is invalid: use a number such as 2, or MIN:MAX such as 1:2",
+        ),
+        (
+            format!("{joins} --lease 500ms"),
+            "--lease: \"500ms\" is invalid: use a duration of whole seconds, such as 5s",
+        ),
+        ("--join https://m --task digits".to_owned(), "--join: \"https://m\" is invalid: use http://HOST:PORT"),
     ];
     for (arguments, says) in refused {
         assert_eq!(parsed(&arguments, &[]).map(drop).map_err(|error| error.to_string()), Err(says.to_owned()));

@@ -101,7 +101,7 @@ fn a_handler_set_before_a_fork_runs_only_in_the_main_process() {
 }
 
 #[test]
-fn sigterm_reaches_a_script_whose_shell_waits_for_the_script() {
+fn sigterm_reaches_a_python_program_that_a_waiting_shell_has_started() {
     let python = r#"
 import os, signal, sys
 def save(*_):

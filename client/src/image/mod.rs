@@ -1,4 +1,4 @@
-//! Makes the image that pods run, called the image of pods, and brings it to the nodes. Builds the training image if
+//! Makes the image that pods run, called the wrapped image, and brings it to the nodes. Builds the training image if
 //! needed, and adds the agent. Pushes or loads the result if the nodes do not share this machine's Docker. Only this
 //! folder uses Docker.
 
@@ -70,7 +70,7 @@ enum Users {
     KnownNotRoot,
 }
 
-/// How nodes get the image of pods.
+/// How nodes get the wrapped image.
 #[derive(Debug, PartialEq, Eq)]
 enum Destination {
     /// The nodes share this machine's engine.

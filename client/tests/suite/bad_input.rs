@@ -216,6 +216,6 @@ fn a_long_flag_with_one_dash_has_a_hint() {
 #[test]
 fn a_token_file_that_cannot_be_read_is_an_error() {
     let folder = folder_with_script();
-    let at = ["list", "--master", "http://127.0.0.1:9", "--token-file", "missing"];
-    refused(folder.path(), &at, "read the token file missing");
+    let at = ["list", "--master", "http://127.0.0.1:9", "--token-file", "no-such-token"];
+    refused(folder.path(), &at, "read the token file no-such-token");
 }

@@ -93,7 +93,7 @@ fn an_exit_takes_precedence_over_a_lost_pod() {
 }
 
 #[test]
-fn a_run_that_was_stopped_while_the_job_is_running_fails_the_job() {
+fn a_run_that_is_stopped_although_the_master_did_not_ask_fails_the_job() {
     let moved = look(running(), &workers(&[Running(FIRST), Exited(FIRST, stopped(9))]));
     assert_eq!(moved, failed(exited("worker-1", stopped(9))));
 }

@@ -147,8 +147,8 @@ impl Master {
 }
 
 fn client() -> reqwest::Client {
-    // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
-    // second call has no effect.
+    // The crate `client` enables TLS in reqwest for the whole workspace, so every HTTP client needs a crypto provider.
+    // Installing it a second time has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("no client")
 }

@@ -126,7 +126,7 @@ async fn a_replica_that_cannot_receive_the_code_fails_the_job_and_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_and_the_failure_says_what_to_do() {
+async fn if_the_agent_and_the_master_have_lost_the_code_the_job_fails_and_the_failure_says_what_to_do() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 1);
     let job = master.submit(spec.clone()).await;
