@@ -116,7 +116,7 @@ fn healthz_with_the_boot_id_of_another_agent_is_refused() {
 }
 
 #[test]
-fn reach_reports_whether_the_agent_can_connect_to_an_address() {
+fn the_route_reach_reports_whether_the_agent_can_connect_to_an_address() {
     let (agent, another) = (Agent::of_shell("true"), Agent::of_shell("true"));
     let asked = |address: &str| agent.get(&format!("/reach?address={address}"));
     assert_eq!(asked(&another.address.to_string()).status, 200);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pull_policy_always_is_refused_without_push() {
+    fn without_push_the_value_always_of_image_pull_policy_is_refused() {
         let order = |push: Option<&str>| {
             let push = push.map(|text| text.parse().unwrap());
             let args = ImageArgs { image: Some(image("digits")), push, ..ImageArgs::default() };

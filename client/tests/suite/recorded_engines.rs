@@ -39,7 +39,7 @@ fn an_entrypoint_that_is_a_shell_script_is_passed_to_the_agent_as_flags_and_an_u
 }
 
 #[test]
-fn an_entrypoint_script_behind_a_link_is_read() {
+fn an_entrypoint_that_is_a_link_to_a_shell_script_is_passed_to_the_agent() {
     let engine = docker_with(&json!(["/e.sh"]), &[("/e.sh", "-> /opt/e.sh"), ("/opt/e.sh", PREPARES)]);
     wrap(&engine).expect_code(0);
     assert_eq!(engine.entrypoint(), json!(["/muster/agent", "--entrypoint=/e.sh"]));

@@ -14,7 +14,7 @@ use crate::scripts::{AWAITS_ITS_END, tell, with_peers};
 /// If the deadline passes.
 pub fn runs_with(stage: &Stage, job: &str, indexes: &[u32]) -> JobView {
     let roster: Vec<ReplicaId> =
-        indexes.iter().map(|index| format!("worker-{index}").parse().expect("a replica")).collect();
+        indexes.iter().map(|index| format!("worker-{index}").parse().expect("not a replica")).collect();
     let look = || Some(stage.status(job)).filter(|view| view.state == JobState::Running && view.roster == roster);
     within(&format!("{job} runs with {indexes:?}"), look, || format!("{:#?}", stage.status(job)))
 }

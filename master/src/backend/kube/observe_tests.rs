@@ -146,13 +146,13 @@ fn a_back_off_keeps_the_cause_of_the_failed_pull() {
     let denied = "rpc error: code = Unknown desc = Error response from daemon: pull access denied for digits";
     let failed = state(&waiting("ErrImagePull", denied), None);
     let cause = format!("image \"registry.local/digits:1\": ErrImagePull: {denied}");
-    assert_eq!(failed, is_pending(Some(&cause)), "the state after the first failed pull");
+    assert_eq!(failed, is_pending(Some(&cause)), "wrong state after the first failed pull");
     let back_off = waiting("ImagePullBackOff", "Back-off pulling image \"registry.local/digits:1\"");
     let given_up = state(&back_off, Some(&failed));
     assert_eq!(given_up, is_unusable(&cause));
-    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "the state after the second back-off");
+    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "wrong state after the second back-off");
     let alone = "ImagePullBackOff: Back-off pulling image \"registry.local/digits:1\"";
-    assert_eq!(state(&back_off, None), is_unusable(alone), "the state of a pod without a previous state");
+    assert_eq!(state(&back_off, None), is_unusable(alone), "wrong state of a pod without a previous state");
     assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_unusable(alone));
 }
 

@@ -115,7 +115,7 @@ fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
 }
 
 #[test]
-fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_helper() {
+fn a_gang_that_regroups_has_time_to_leave_if_every_running_script_uses_the_helper() {
     let used = HelperUse::Begun;
     let of = |helper, other| {
         let gang = Gang::new(vec![with_helper("worker-0", Running(FIRST), helper), other]);
@@ -130,7 +130,7 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_hel
     assert_eq!(
         of(HelperUse::Stepped, silent("worker-1")),
         stop_with(POLICY.leaving_grace),
-        "before worker-1 reports a step"
+        "wrong action before worker-1 reports a step"
     );
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }

@@ -229,7 +229,7 @@ async fn a_job_with_an_image_takes_no_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_two_pushes_at_once_all_scripts_run_the_code_on_record() {
+async fn after_two_simultaneous_pushes_all_scripts_run_the_code_on_record() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;

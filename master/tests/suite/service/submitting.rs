@@ -214,5 +214,5 @@ async fn a_spec_that_is_too_long_for_a_record_is_refused_with_its_length() {
     let spec = protocol::job::JobSpec { pod, ..spec("long", 2) };
     let refused = master.jobs.submit(spec.clone()).await.expect_err("a spec that is too long was accepted").to_string();
     assert!(refused.contains("bytes long as JSON, above 573440"), "{refused}");
-    assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
+    assert_eq!(master.store.get(&spec.name).await.expect("cannot read the record"), None);
 }
