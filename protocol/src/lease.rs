@@ -1,4 +1,4 @@
-//! Leases: when a master may assume that the run of an unreachable agent is dead. The master then starts the job again
+//! Leases: when a master may assume that the run of an unreachable agent is dead. The master then restarts the job
 //! without this agent. The agent uses a [`Fence`], and the master a [`Vigil`]. Both are pure: time is an argument.
 //!
 //! The master polls the agent. Each answer contains the time of the agent's clock, and the master's next poll repeats
@@ -121,8 +121,9 @@ pub enum Standing {
     Fenced,
 }
 
-/// The master's part: for how long the agent has been silent. All times are those of one clock of the master. A master that gets no processor time receives no
-/// answers. So the vigil subtracts the time by which its own looks at the clock were late.
+/// The master's part: measures how long the agent has been silent. All times come from one clock of the master. A master
+/// that gets no processor time receives no answers. So the vigil subtracts the time by which its own looks at the clock
+/// were late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigil {
     lease: Lease,

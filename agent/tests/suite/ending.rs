@@ -16,7 +16,7 @@ fn code_after(script: &str) -> Option<i32> {
 }
 
 #[test]
-fn a_finished_agent_exits_with_the_code_of_its_run() {
+fn a_finished_agent_exits_with_the_exit_code_of_its_run() {
     assert_eq!(code_after("exit 0"), Some(0));
     assert_eq!(code_after("exit 3"), Some(3));
     assert_eq!(code_after("kill -9 $$"), Some(137));
@@ -63,7 +63,7 @@ fn open_answers_end_when_the_agent_ends() {
 }
 
 #[test]
-fn an_agent_without_requests_ends_by_itself_with_the_code_of_its_run() {
+fn an_agent_without_requests_ends_by_itself_with_the_exit_code_of_its_run() {
     let mut agent = Agent::start(&["--linger", "2"], &["sh", "-c", "exit 4"]);
     agent.go();
     agent.wait_for_exit();

@@ -206,7 +206,7 @@ fn the_main_process_of_a_killed_agent_is_killed() {
 }
 
 #[test]
-fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_the_code_of_the_run() {
+fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_the_exit_code_of_the_run() {
     let script = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done";
     let mut agent = Agent::start(&["--termination-grace", "60"], &["sh", "-c", script]);
     agent.go();

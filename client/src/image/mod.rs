@@ -61,7 +61,7 @@ enum Source {
     Folder(PathBuf, ImageRef),
 }
 
-/// Which users an image may run as.
+/// Which UNIX users an image may run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     /// Any user.
@@ -96,7 +96,7 @@ impl ImageOrder {
         Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
     }
 
-    /// Sets which users the pods allow. Checks the pull policy of the pods.
+    /// Sets which UNIX users the pods allow. Checks the pull policy of the pods.
     pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
         let is_in_registry = matches!(self.destination, Destination::Registry(_));
         if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {

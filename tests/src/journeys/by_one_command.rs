@@ -19,7 +19,7 @@ pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
         run.lines("TF_CONFIG ").iter().map(|text| serde_json::from_str(text).expect("TF_CONFIG is not JSON")).collect();
     assert_eq!(configs.len(), 4, "{}", run.stdout);
     let clusters: BTreeSet<String> = configs.iter().map(|config| config["cluster"].to_string()).collect();
-    assert_eq!(clusters.len(), 1, "not all workers have the same cluster: {clusters:?}");
+    assert_eq!(clusters.len(), 1, "not all workers have the same TF_CONFIG cluster: {clusters:?}");
     let workers = configs[0]["cluster"]["worker"].as_array().expect("not a list of workers");
     assert_eq!(
         workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(),

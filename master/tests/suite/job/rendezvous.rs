@@ -1,4 +1,5 @@
-//! Tests of the environment of each member: the cluster, the member's task in it, and further variables.
+//! Tests of the environment of each member: TF_CONFIG with the TensorFlow cluster and the member's task, and
+//! further variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

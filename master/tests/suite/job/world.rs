@@ -118,7 +118,10 @@ impl World {
             Effect::Nothing => {}
             Effect::Configured(generation, cluster) => {
                 let expected = self.clusters.entry(generation).or_insert_with(|| cluster.clone());
-                assert_eq!(*expected, cluster, "{id} gets another cluster than other members of start {generation}");
+                assert_eq!(
+                    *expected, cluster,
+                    "{id} gets other TensorFlow addresses than other members of start {generation}"
+                );
             }
             Effect::Launched(generation) => self.check_start(id, generation),
             Effect::Defied => self.delete_unstopped(place),
