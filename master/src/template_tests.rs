@@ -36,7 +36,7 @@ fn refused(template: &Template, allowed: Allowed) -> Vec<String> {
 }
 
 #[test]
-fn the_refusal_of_a_field_that_muster_forbids_names_its_path() {
+fn a_forbidden_field_is_refused_and_the_refusal_names_the_path_of_the_field() {
     let secured = |context: Value| of_container(&json!({ "securityContext": context }));
     let cases = [
         (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
@@ -97,7 +97,7 @@ fn the_refusal_of_a_field_that_muster_forbids_names_its_path() {
 }
 
 #[test]
-fn the_refusal_of_a_volume_or_mount_that_muster_forbids_names_its_path() {
+fn a_forbidden_volume_or_mount_is_refused_and_the_refusal_names_its_path() {
     let mount = |path: &str| of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
     let volume = |volume: Value| of_pod(&json!({ "volumes": [volume] }));
     let cases = [

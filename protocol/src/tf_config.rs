@@ -20,7 +20,8 @@ pub const MEMBERS_MAX: u32 = {
     ((ENTRY_LIMIT - frame - name_equals_and_nul) / longest_member) as u32
 };
 
-/// The members of a TensorFlow cluster: addresses by role, in the order of indexes. Evaluators are not members, because TensorFlow would wait for them.
+/// The members of a TensorFlow cluster: addresses by role, in the order of indexes. Evaluators are not
+/// members, because TensorFlow would wait for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_name_that_podman_lists_replaces_the_name_by_content() {
+    fn the_name_by_content_is_replaced_only_by_a_name_that_podman_lists() {
         let content = target("a", "b").content;
         let (docker, hub) = (content.to_string(), format!("docker.io/library/{content}"));
         let podman = format!("localhost/{content}");

@@ -153,7 +153,7 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
 }
 
 #[tokio::test]
-async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
+async fn an_invalid_stored_message_is_skipped_and_the_place_of_its_machine_is_free() {
     let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let first = open(folder.path(), &key);
     create(&first, 0).await;

@@ -288,7 +288,7 @@ fn a_pod_without_a_template_is_running_until_its_phase_changes_even_if_its_conta
 }
 
 #[test]
-fn the_annotations_of_a_pod_with_a_template_name_its_tensorflow_port_and_the_container_that_ends_it() {
+fn annotations_of_a_pod_with_a_template_contain_its_tensorflow_port_and_the_container_whose_end_is_the_pods_end() {
     let named = |pod: &Pod| {
         let mut pod = pod.clone();
         let annotations =

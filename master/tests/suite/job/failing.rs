@@ -125,7 +125,7 @@ fn an_exit_that_is_learned_later_takes_precedence_over_a_lost_pod() {
 }
 
 #[test]
-fn a_run_that_the_master_stopped_is_no_failure() {
+fn a_run_is_not_a_failure_if_the_master_stopped_it() {
     let known = || Ending::Failed(was_lost("worker-1"));
     let result = conclusion(known(), &[Exited(FIRST, stopped(1)), lost(), Exited(FIRST, stopped(2))]);
     assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });

@@ -192,7 +192,7 @@ fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_the_restart_is_recor
 }
 
 #[test]
-fn scripts_that_leave_because_a_peer_failed_are_not_the_cause() {
+fn a_script_is_not_the_cause_if_it_leaves_because_a_peer_failed() {
     let crash = exited("worker-0", exit(1, 11));
     let policy = Policy { max_restarts: 1, ..POLICY };
     let (_, actions) = after_leaving(&policy, HelperUse::Stepped, Exited(FIRST, exit(1, 11)));

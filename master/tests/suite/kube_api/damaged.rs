@@ -218,7 +218,7 @@ async fn a_refused_write_of_a_result_is_shown_and_retried() {
 }
 
 #[tokio::test]
-async fn a_takeover_that_the_api_refuses_is_retried() {
+async fn a_takeover_is_retried_if_the_api_refuses_it() {
     let server = ApiServer::new();
     let first = Master::over(&server).await;
     first.start("digits").await;

@@ -249,7 +249,7 @@ async fn the_output_of_a_deleted_job_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_the_job_does_not_have_is_unknown() {
+async fn a_replica_is_unknown_if_the_job_does_not_have_it() {
     let (master, _) = with_output().await;
     for replica in ["worker-2", "ps-0"] {
         let answer = master.get(&format!("/v1/jobs/printed/logs?replica={replica}")).await;

@@ -122,7 +122,7 @@ fn a_status_is_written_only_when_it_changes() {
 }
 
 #[test]
-fn a_status_in_which_only_counts_have_changed_is_written_every_thirty_seconds() {
+fn if_only_counts_change_the_status_is_written_at_most_every_thirty_seconds() {
     let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
     let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
         panic!("the new status is not written")

@@ -139,7 +139,7 @@ fn an_evicted_pod_is_replaced_and_the_reason_is_shown() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_whose_pods_the_cluster_refuses_is_refused_before_it_has_a_record() {
+fn a_job_is_refused_before_it_has_a_record_if_the_cluster_refuses_its_pods() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--priority-class", "absent"]).code(2).says(&["error: ", "PriorityClass", "absent"]);
     stage.submit(&["--service-account", "nobody"]).code(2).says(&["error: ", "serviceaccount", "nobody"]);
