@@ -3,9 +3,9 @@
 //!
 //! The master polls the agent. Each answer contains the time of the agent's clock, and the master's next poll repeats
 //! this time. When the agent's clock shows the repeated time plus [`Lease::fence`], the agent kills its run. The agent
-//! wrote the answer before the master received it. So the agent has begun to kill the run when the master has waited for
-//! [`Lease::fence`] after the answer. The master waits a little longer ([`Lease::death`]). A poll that arrives late does
-//! no harm: the fence counts from the time in the poll, not from the poll's arrival.
+//! wrote the answer before the master received it. So the agent has begun to kill the run when the master has waited
+//! for [`Lease::fence`] after the answer. The master waits a little longer ([`Lease::death`]). A poll that arrives late
+//! does no harm: the fence counts from the time in the poll, not from the poll's arrival.
 
 use std::time::Duration;
 
@@ -121,9 +121,9 @@ pub enum Standing {
     Fenced,
 }
 
-/// The master's part: measures how long the agent has been silent. All times come from one clock of the master. A master
-/// that gets no processor time receives no answers. So the vigil subtracts the time by which its own looks at the clock
-/// were late.
+/// The master's part: measures how long the agent has been silent. All times come from one clock of the master. A
+/// master that gets no processor time receives no answers. So the vigil subtracts the time by which its own looks at the
+/// clock were late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigil {
     lease: Lease,

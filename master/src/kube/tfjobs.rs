@@ -247,7 +247,8 @@ impl Tender {
     }
 
     async fn remove(&self, object: &Watched) -> Result<(), Trouble> {
-        // This asks the store, because a job whose record is unreadable still exists, but the registry does not list it.
+        // Ask the store, not the registry: a job whose record is unreadable still exists, but the registry does not
+        // list the job.
         if let Some(job) = object.job()
             && self.jobs.is_on_record(job).await?
         {

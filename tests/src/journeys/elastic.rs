@@ -47,7 +47,7 @@ pub fn an_elastic_job_shrinks_restarts_grows_and_is_suspended_and_resumed(place:
     stage.verb(&["status", "heals"]).code(0);
     stage.verb(&["suspend", "heals"]).code(0).says(&["job heals is being suspended"]);
     let look = || Some(stage.status("heals")).filter(|view| view.state == JobState::Suspended);
-    within("heals is suspended", look, || format!("{:#?}", stage.status("heals")));
+    within("the job heals is suspended", look, || format!("{:#?}", stage.status("heals")));
     stage.verb(&["resume", "heals"]).code(0).says(&["job heals is not suspended any more"]);
     let view = runs_with(&stage, "heals", &[0, 1, 2]);
     end_all(&view);

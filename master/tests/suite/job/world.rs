@@ -146,8 +146,8 @@ impl World {
         }
     }
 
-    /// Begins to evict a pod if the master has seen that the pod is alive. If a pod were evicted before that, the master
-    /// would not create another pod, and the start would time out.
+    /// Begins to evict a pod if the master has seen that the pod is alive. If a pod were evicted before that, the
+    /// master would not create another pod, and the start would time out.
     pub(crate) fn disrupt(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         if pod.seen.presence() == Presence::Live {
