@@ -203,8 +203,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
 }
 
 /// Removes Muster's variables, because they configure the agent: exec.py gets its own `MUSTER_…` variables from the
-/// body of `/config`. Also removes [`KUBERNETES_SERVICE_HOST`], because JAX would ask the cluster's API if this variable
-/// were set. A variable with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
+/// body of `/config`. Also removes [`KUBERNETES_SERVICE_HOST`], because JAX would ask the cluster's API if that
+/// variable were set. A variable with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
 fn for_scripts(mut environment: Environment) -> Environment {
     let of_script = |(name, value): (&OsString, &OsString)| {
         let name = name.as_bytes().strip_prefix(MUSTER_SCRIPT_PREFIX.as_bytes())?;

@@ -122,8 +122,8 @@ pub enum Standing {
 }
 
 /// The master's part: measures how long the agent has been silent. All times come from one clock of the master. A
-/// master that gets no processor time receives no answers. So the vigil subtracts the time by which its own looks at the
-/// clock were late.
+/// master that gets no processor time receives no answers. So the vigil subtracts the time by which its own looks at
+/// the clock were late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigil {
     lease: Lease,
