@@ -9,11 +9,11 @@ MAKEFLAGS += --no-builtin-rules
 TENSORFLOW := 2.21.0
 PYTHON ?= python3
 
-# Exists when `make venv` is done. Its name contains the version, so a new version is installed again.
+# `make venv` creates this file last. Its name contains the version, so `make venv` installs a new version.
 VENV_DONE := .venv/tensorflow-$(TENSORFLOW).installed
 WITH_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
-# Sends the requests of `make schemathesis`.
+# Version of the tool that sends the requests of `make schemathesis`.
 SCHEMATHESIS := 4.32.5
 # Approximate number of requests.
 CASES ?= 10000
@@ -25,7 +25,7 @@ DENY := 0.20.2
 
 # The agent is linked statically, because it runs in images of any distribution.
 AGENT_TARGET := $(shell uname -m)-unknown-linux-musl
-# Compiles the C parts of static programs. Debian also has it as musl-gcc.
+# The compiler for the C parts of static programs. Debian also names it musl-gcc.
 MUSL_CC := $(shell uname -m)-linux-musl-gcc
 CARGO_OUT := $(or $(CARGO_TARGET_DIR),target)
 TOOLS := $(CARGO_OUT)/tools
@@ -71,7 +71,7 @@ programs: ## Build debug programs for this machine into target/debug
 	cargo build --locked --workspace
 
 .PHONY: demo
-demo: programs venv ## Train with four workers on this machine, and check that all end with the same weights
+demo: programs venv ## Train with four workers on this machine, and check that all workers end with the same weights
 	$(WITH_VENV) scripts/demo $(CARGO_OUT)/debug/client
 
 # The programs in the wheel and the tar. They are static, and run on any Linux with this machine's architecture.
@@ -109,11 +109,11 @@ images: image-programs ## Build the images muster-master and muster-agent; push 
 	REGISTRY="$(REGISTRY)" VERSION="$(VERSION)" scripts/images dist/image
 
 .PHONY: token
-token: ## Create the Secret with the master's token in kubectl's namespace, unless it exists
+token: ## Create the Secret with the master's token in kubectl's namespace, unless the Secret exists
 	@scripts/token
 
 .PHONY: demo-kubernetes
-demo-kubernetes: build image-programs ## Train with four workers in kubectl's cluster, and check that all end with the same weights
+demo-kubernetes: build image-programs ## Train with four workers in kubectl's cluster, and check that all workers end with the same weights
 	scripts/demo-kubernetes dist/client dist/image
 
 .PHONY: tools
@@ -127,10 +127,10 @@ $(TOOLS_DONE):
 	touch $@
 
 .PHONY: test
-test: venv tools ## Run every test that this machine can run; cluster tests need KUBECONFIG
+test: venv tools ## Run the tests that this machine can run; cluster tests need KUBECONFIG
 	PATH="$(CURDIR)/.venv/bin:$(abspath $(TOOLS))/bin:$$PATH" scripts/test
 
-# Builds HTML from docs/. Compiled here, because there is no wheel.
+# mdbook builds HTML from docs/. cargo compiles mdbook, because there is no wheel.
 MDBOOK := 0.5.4
 MDBOOK_DONE := $(TOOLS)-mdbook-$(MDBOOK)/bin/mdbook
 
@@ -144,12 +144,12 @@ book: $(MDBOOK_DONE) ## Build HTML from docs/ into target/book; the first time, 
 	$(MDBOOK_DONE) build docs 2>&1 | tee $(CARGO_OUT)/book.log
 	! grep -q WARN $(CARGO_OUT)/book.log
 
-# Omits the server and the file watcher, which have most of the dependencies.
+# Without default features, mdbook has neither server nor file watcher, which need most of its dependencies.
 $(MDBOOK_DONE):
 	cargo install --locked --debug --no-default-features --features search --root $(TOOLS)-mdbook-$(MDBOOK) mdbook@$(MDBOOK)
 
 .PHONY: schemathesis
-schemathesis: $(SCHEMATHESIS_DONE) ## Send the master CASES=10000 generated requests, and compare the answers with /openapi.json
+schemathesis: $(SCHEMATHESIS_DONE) ## Send a master about CASES=10000 generated requests, and compare the answers with /openapi.json
 	cargo build --locked --workspace
 	scripts/schemathesis $(CARGO_OUT)/debug $(dir $<)bin/st $(CASES)
 
@@ -163,7 +163,7 @@ lint: tools ## Check format, lints, documentation, dependencies and scripts
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	# fuzz/ is its own workspace, so no other command notices a stale lock file.
+	# fuzz/ is its own workspace. Only this command notices that fuzz/Cargo.lock is stale.
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	$(WITH_TOOLS) cargo deny check bans licenses sources
@@ -174,17 +174,17 @@ lint: tools ## Check format, lints, documentation, dependencies and scripts
 	@command -v shellcheck >/dev/null || { echo "error: shellcheck is not installed" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }
 	shellcheck env.sh scripts/* packaging/tarball packaging/try .ci/run
-	# Check the client alone, as people build it: in a workspace build, other crates enable more features. Tests build the agent alone.
+	# Check the client alone: in a workspace build, other crates enable more features. Other commands build the agent alone.
 	cargo check --locked -p client
-	# To stay small, the agent links no library of master or client.
+	# These libraries of master and client would make the agent too large.
 	tree=$$(cargo tree --locked -p agent --edges normal --prefix none); \
 	    ! grep -E '^(axum|kube|clap|reqwest) ' <<<"$$tree"
 
-# Duration of each target, in seconds.
+# Duration of each fuzz target, in seconds.
 FUZZ_SECONDS ?= 10
 
 .PHONY: fuzz
-fuzz: ## Run every fuzz target for FUZZ_SECONDS=10
+fuzz: ## Run every fuzz target for FUZZ_SECONDS=10 seconds
 	@command -v rustup >/dev/null || { echo "error: rustup is not installed; it installs the nightly toolchain" >&2; exit 1; }
 	@rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
 	@command -v cargo-fuzz >/dev/null || cargo install --locked --debug cargo-fuzz@0.13.2
@@ -202,25 +202,25 @@ tfjobs: ## Run the TFJobs of the master's tests on the cluster in KUBECONFIG
 	cargo test --locked -p e2e --test suite -- each_tfjob_of_the_corpus --ignored --nocapture
 
 .PHONY: chaos
-chaos: venv ## Break masters at every point, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
+chaos: venv ## Kill masters at every fault point, kill workers and pods at random, and check that no job is lost; ROUNDS=n for more
 	$(WITH_VENV) scripts/chaos $(or $(ROUNDS),1)
 
-# One group of rows: programs, push, cluster, code or tfjobs. The last three need Docker and the cluster in KUBECONFIG.
+# The group of rows to measure: programs, push, cluster, code or tfjobs. The last three need Docker and the cluster in KUBECONFIG.
 ROWS ?=
 
 .PHONY: bench
-bench: build ## Measure Muster's overhead, such as the time to start a job; ROWS=push for one group of rows
+bench: build ## Measure Muster's overhead, such as the time to start a job; ROWS=push for only one group of rows
 	cargo run --locked --release -p e2e --bin bench -- $(ROWS)
 
-# Crashes and changes of hello scripts, and crashes of a TensorFlow job (0 for none).
+# How often to measure jobs of small scripts, and jobs with TensorFlow (0 for never).
 PAIRS ?= 100
 TENSORFLOW_PAIRS ?= 10
 
 .PHONY: bench-elastic
-bench-elastic: build venv ## Measure crashes and changes of a gang PAIRS=100 times, also of torchrun if it is installed; half an hour
+bench-elastic: build venv ## Measure restarts and resizes of jobs PAIRS=100 times, also with torchrun if it is installed; half an hour
 	$(WITH_VENV) cargo run --locked --release -p e2e --bin bench -- elastic $(PAIRS) $(TENSORFLOW_PAIRS)
 
 .PHONY: clean
-clean: ## Remove everything that the other commands have built or installed here
+clean: ## Remove everything that the other commands have built or installed in this folder
 	cargo clean
 	rm -rf dist .venv fuzz/target fuzz/found fuzz/artifacts

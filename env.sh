@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # source env.sh       sets up this shell (bash or zsh) for the cluster of kubectl's context: see `client env --help`
 # source env.sh down  restores the shell
-# It never ends the shell that sources it: not on errors, and not with `set -e` or `set -u`.
+# An error never ends the shell that sources this file, even with `set -e` or `set -u`.
 if [ -z "${BASH_VERSION-}${ZSH_VERSION-}" ]; then
     echo "error: env.sh needs bash or zsh; in another shell: eval \"\$(client env)\"" >&2
     return 0

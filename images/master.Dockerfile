@@ -1,10 +1,10 @@
-# The master, with the agent beside it for clients that have none (GET /agent).
-# `make images` builds it; the context is dist/image, which holds nothing but what is copied here.
+# An image with the master and the agent. Clients without an agent request it from the master (GET /agent). Pods of jobs that
+# bring their code copy the agent from this image. `make images` builds it from the folder dist/image.
 FROM scratch
 COPY master agent /muster/
-# Empty, and this user's: a mounted volume covers it in a cluster, and without one `--backend process` has a place too.
+# An empty folder that the user may write to. In a cluster, a volume is mounted in its place.
 COPY --chown=65532:65532 state /var/lib/muster
-# Only a number lets Kubernetes see that it is not root.
+# Use a number, not a name: Kubernetes can then verify that the user is not root.
 USER 65532:65532
 ENV MUSTER_STATE_DIR=/var/lib/muster
 EXPOSE 7897

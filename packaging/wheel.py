@@ -1,6 +1,6 @@
 """packaging/wheel.py VERSION PROGRAMS OUT: writes a wheel of the static programs in the folder PROGRAMS to OUT.
 
-pip installs the programs in the wheel's scripts folder beside `python`, so `muster` is on the PATH and finds the others in
+pip copies the programs from the wheel's scripts folder to the folder of `python`. So `muster` finds `master` and `agent` in
 its own folder. A wheel is a zip with a list of its files (packaging.python.org, "Binary distribution format"). The same
 programs give the same bytes.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-# TensorFlow reads these at import: log errors only, and compute the same sums on every processor.
+# TensorFlow reads these variables at import. It then logs only errors, and computes the same sums on every processor.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
@@ -66,7 +66,7 @@ def train_step(iterator):
 
 @tf.function
 def meet():
-    """Returns when every worker has called it."""
+    """Returns when every worker has called this function."""
     return strategy.reduce("sum", strategy.run(lambda: tf.constant(1.0)), axis=None)
 
 
@@ -77,7 +77,7 @@ for step in range(1, options.steps + 1):
         print(f"step {step} loss {loss:.4f}", flush=True)
 
 # A slower worker may still fetch its share of the last sum from this worker, so wait for all workers before exiting.
-# An error means that a faster worker has passed this point and exited. All workers have then finished their steps.
+# An error means that a faster worker has exited already. A worker exits only after all have called meet().
 try:
     meet()
 except tf.errors.OpError:

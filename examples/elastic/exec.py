@@ -1,7 +1,7 @@
 """Trains a digit classifier on a number of workers that may change while it trains.
 
 When workers come or go, all workers save at the same step and exit. Muster starts the script again with the new number
-of workers. It continues at the next step, with the samples that this epoch has not used.
+of workers. The script continues at the next step, with the samples that this epoch has not used.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 import muster
 import numpy as np
 
-# TensorFlow reads these at import: log errors only, and compute the same sums on every processor.
+# TensorFlow reads these variables at import. It then logs only errors, and computes the same sums on every processor.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
@@ -23,7 +23,7 @@ options = parser.parse_args()
 
 job = muster.Job(global_batch=96)  # samples per step of all workers together
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-job.started()  # after the strategy, which replaces signal handlers
+job.started()  # after the strategy, because the strategy replaces signal handlers
 
 table = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), delimiter=",", dtype="float32")
 pixels, labels = table[:, :64] / 16, table[:, 64].astype("int64")
@@ -40,7 +40,7 @@ with strategy.scope():
     optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
     optimizer.build(model.trainable_variables)
 
-# The step, and the sampler's epoch and position in it.
+# The step, the sampler's epoch, and the sampler's position in the epoch.
 progress = tf.Variable([0, 0, 0], dtype=tf.int64)
 checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, progress=progress)
 manager = tf.train.CheckpointManager(checkpoint, options.checkpoints, max_to_keep=3)
@@ -65,7 +65,7 @@ def train_step(x, y, weights, signal):
     def local_step(x, y, weights, signal):
         with tf.GradientTape() as tape:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True))
-            # The weights of all workers add up to 1, so the sum of the workers' gradients is their mean.
+            # The weights of the samples of all workers add up to 1, so the sum of the workers' gradients is the mean gradient.
             loss = tf.reduce_sum(losses * weights)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))

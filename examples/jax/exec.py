@@ -3,7 +3,7 @@ import os
 import jax
 from jax.experimental.multihost_utils import process_allgather
 
-# JAX reads JAX_COORDINATOR_ADDRESS by itself. It has no variables for the other two.
+# JAX itself reads JAX_COORDINATOR_ADDRESS, but no variables for the following two values.
 jax.distributed.initialize(
     num_processes=int(os.environ["JAX_NUM_PROCESSES"]), process_id=int(os.environ["JAX_PROCESS_ID"])
 )

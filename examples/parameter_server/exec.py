@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-# TensorFlow reads these at import: log errors only, and compute the same sums on every processor.
+# TensorFlow reads these variables at import. It then logs only errors, and computes the same sums on every processor.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
@@ -61,7 +61,7 @@ def worker_batches():
 
 @tf.function
 def train_step(iterator):
-    """One step on whichever worker is free; returns its loss."""
+    """One step, on a worker that the coordinator chooses; returns the loss of the step."""
 
     def local_step(batch):
         x, y = batch

@@ -178,12 +178,12 @@ fn limit_files(bytes: u64) {
 
 #[test]
 fn when_files_cannot_grow_a_named_log_stays_unchanged_and_an_anonymous_log_drops_its_oldest_bytes() {
-    run_with_limited_files("files::with_limited_files_only_an_anonymous_log_drops_its_oldest_bytes");
+    run_with_limited_files("files::in_a_process_with_limited_files_only_an_anonymous_log_drops_its_oldest_bytes");
 }
 
 #[test]
 #[ignore = "run by when_files_cannot_grow_a_named_log_stays_unchanged_and_an_anonymous_log_drops_its_oldest_bytes"]
-fn with_limited_files_only_an_anonymous_log_drops_its_oldest_bytes() {
+fn in_a_process_with_limited_files_only_an_anonymous_log_drops_its_oldest_bytes() {
     let folder = folder();
     limit_files(4096 + 100_000);
     let mut named = BoundedLog::open(&folder.path, NonZeroU64::new(1 << 20).unwrap()).unwrap();

@@ -124,7 +124,7 @@ async fn a_job_ends_well_if_its_master_is_killed_after_creating_a_pod_recording_
 
 #[tokio::test]
 #[ignore = "takes a minute: use make chaos"]
-async fn a_job_outlives_a_master_that_is_killed_at_any_point_that_is_not_about_code() {
+async fn a_job_without_code_outlives_a_master_that_is_killed_at_any_point() {
     let kill = async |point: Point| (!is_killed_and_the_job_ends_well(point).await).then(|| point.to_string());
     let outcomes = stream::iter(Point::without_code()).map(kill).buffer_unordered(AT_ONCE);
     let spared: Vec<String> = outcomes.filter_map(future::ready).collect().await;
