@@ -32,9 +32,9 @@ fn a_bad_command_line_of_tf_spawner_is_refused_and_the_error_names_the_fault() {
     let at = "--master=http://127.0.0.1:1";
     for (words, sentence) in [
         (vec![], "no script is given"),
-        (vec!["none.py", at], "read none.py"),
-        (vec!["-c", "none.sh", "a.py", at], "read none.sh"),
-        (vec!["--pod-file", "none.yaml", "a.py", at], "read none.yaml"),
+        (vec!["no-such.py", at], "read no-such.py"),
+        (vec!["-c", "no-such.sh", "a.py", at], "read no-such.sh"),
+        (vec!["--pod-file", "no-such.yaml", "a.py", at], "read no-such.yaml"),
         (vec!["-n", "team", "a.py", at], "-n team cannot be used with the address of a master"),
         (vec!["-t", "a b", "a.py", at], "tag \"a b\" cannot be a label"),
         (vec!["-d", "run1", at], "there is no terminal: give -y"),
