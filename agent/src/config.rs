@@ -39,8 +39,8 @@ On a bare machine, without a cluster:
 
 /// What `--help` prints after all settings.
 const HELP_TAIL: &str = "\
-MUSTER_TOKEN is the master's token, if the master needs one. The spellings of torchrun are also accepted, such as
---rdzv_endpoint, --rdzv_id and --nnodes.
+MUSTER_TOKEN is the master's token, if the master needs one. torchrun's names of these flags, such as
+--rdzv_endpoint, --rdzv_id and --nnodes, are also accepted.
 
 Examples:
   agent --work-dir examples/hello
@@ -56,9 +56,9 @@ Exit status: that of the last run, or
 
 Exit status with --join:
   0    the job succeeded
-  1    the job did not succeed, and the last run succeeded or there was no run
+  1    the job did not succeed, but this agent's last run did, or this agent had no run
   2    the agent could not join
-  In all other cases, the exit status of the last run, as above
+  If the job and the last run both failed, or if the agent ended before the job: the last run's exit status, as above
 ";
 
 /// The file of a container's termination message, if the pod has no `terminationMessagePath`.
@@ -84,7 +84,7 @@ pub struct Config {
     pub log_bytes: NonZeroU64,
     /// How long the agent waits for a request after a run has ended, before it exits.
     pub linger: Duration,
-    /// Time from SIGTERM to SIGKILL for the agent itself.
+    /// The agent's supervisor sends SIGTERM, and after this time SIGKILL. Within this time, the agent stops its run.
     pub termination_grace: Duration,
     /// The file that receives the report of a run's end.
     pub termination_log: Option<PathBuf>,
@@ -129,7 +129,7 @@ pub enum UsageError {
     #[error(transparent)]
     Flags(#[from] lexopt::Error),
     /// A value that does not parse.
-    #[error("{origin}: {text:?} is not {expected}")]
+    #[error("{origin}: {text:?} is invalid: use {expected}")]
     Value {
         /// The flag or variable.
         origin: &'static str,
@@ -191,7 +191,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
-    // A local agent may run in another program's container. It must not write that container's termination message.
+    // Only an agent that a pod supervises has this default. The agent of a local master may run in another program's
+    // container, and must not write that container's termination message.
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
     }
@@ -201,8 +202,9 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     Ok(Invocation::Agent(Box::new(config)))
 }
 
-/// Removes [`KUBERNETES_SERVICE_HOST`] and all of Muster's variables, because the body of `/config` contains those of
-/// exec.py. A variable with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
+/// Removes Muster's variables, because they configure the agent: exec.py gets its own `MUSTER_…` variables from the
+/// body of `/config`. Also removes [`KUBERNETES_SERVICE_HOST`], because JAX would ask the cluster's API if that
+/// variable were set. A variable with [`MUSTER_SCRIPT_PREFIX`] is passed on without this prefix.
 fn for_scripts(mut environment: Environment) -> Environment {
     let of_script = |(name, value): (&OsString, &OsString)| {
         let name = name.as_bytes().strip_prefix(MUSTER_SCRIPT_PREFIX.as_bytes())?;

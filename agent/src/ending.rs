@@ -67,7 +67,7 @@ pub(crate) async fn retire(agent: Agent, linger: Option<Duration>) {
     let Some(linger) = linger else { return };
     loop {
         agent.activity.abandoned(agent.status.clone(), linger).await;
-        info!(linger_seconds = linger.as_secs(), "no request was open for this time after the run");
+        info!(linger_seconds = linger.as_secs(), "after the run, no request was open for the linger time");
         let (reply, answer) = oneshot::channel();
         let finish = Command::Request { event: Event::Finish, reply };
         // If a run was started meanwhile, the runner refuses to finish. Then wait again.

@@ -172,7 +172,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     }
     wind_down(end, &activity, HttpTask { end: end_http, task: http }, mirror).await;
     let code = join::leave(joining, end).await?;
-    info!(code, "ends");
+    info!(code, "the agent ends");
     Ok(code)
 }
 

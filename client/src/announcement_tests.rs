@@ -52,7 +52,7 @@ fn a_file_is_written_to_the_next_folder_if_a_folder_is_not_private() {
 }
 
 #[test]
-fn a_file_of_this_network_without_a_lock_is_removed() {
+fn a_file_of_this_network_is_removed_if_no_client_locks_it() {
     let (_temporary, folders) = folder();
     let written = Announcement::write(&folders, &master(1)).unwrap();
     let stale = folders[0].join("stale.json");

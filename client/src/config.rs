@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_for_docker_and_for_loading_are_read_from_variables() {
+    fn settings_for_docker_and_for_loading_images_are_read_from_variables() {
         let read = |of: &[(&str, &str)]| {
             let lookup =
                 |name: &str| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string()));

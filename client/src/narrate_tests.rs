@@ -212,7 +212,7 @@ fn a_clock_that_goes_back_gives_a_duration_of_zero() {
 }
 
 #[test]
-fn the_last_words_are_the_end_of_stderr_with_the_exception_in_front_if_it_is_missing() {
+fn the_last_words_are_the_end_of_stderr_and_begin_with_the_exception_if_that_end_lacks_the_exception() {
     let view = failed_by("worker-2", exited(3, false));
     let (replica, lines) = last_words(&view).unwrap();
     assert_eq!((replica.to_string().as_str(), lines), ("worker-2", vec!["Traceback", "ValueError: no"]));

@@ -255,7 +255,7 @@ mod tests {
     fn spec(flags: &[&str]) -> Result<JobSpec, String> {
         let line = ["client"].iter().chain(flags).map(Into::into);
         let crate::args::Parsed::Command(cli) = crate::args::parse(line).map_err(|error| error.to_string())? else {
-            panic!("{flags:?} ask for help");
+            panic!("{flags:?} contains --help");
         };
         let variable = |name: &EnvName| Ok((name.as_str() == "MINE").then(|| "my own".to_owned()));
         let folder = Path::new("/home/me/digits");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_for_replicas_the_name_and_variables_and_the_scripts_arguments_reach_the_job() {
+    fn flags_for_the_name_and_replicas_and_variables_and_arguments_reach_the_job() {
         let flags = ["--strategy", "PS", "--worker-num", "3", "--ps-num", "2", "--chief-num", "0"];
         let more = ["--evaluator-num", "1", "--task", "t-1", "--env", "A=1", "--env", "A=2=3", "--env", "MINE"];
         let spec = spec(&[&flags[..], &more, &["--", "--epochs", "3"]].concat()).unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn on_unreachable_and_lease_reach_an_elastic_job_and_wrong_combinations_are_refused() {
+    fn the_flags_on_unreachable_and_lease_reach_an_elastic_job_and_wrong_combinations_are_refused() {
         let flags = ["--worker-num", "1:2", "--on-unreachable", "replace", "--lease", "2s"];
         let policy = serde_json::to_value(spec(&flags).unwrap().run_policy).unwrap();
         assert_eq!((&policy["on_unreachable"], &policy["lease_seconds"]), (&json!("replace"), &json!(2)));

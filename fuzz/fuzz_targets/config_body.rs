@@ -13,7 +13,7 @@ libfuzzer_sys::fuzz_target!(|body: &[u8]| check(body));
 /// Checks one input.
 ///
 /// # Panics
-/// If, for this input, the program does not behave as this file's description says.
+/// If, for this input, the program does not behave as the `//!` comment of this target says.
 pub(crate) fn check(body: &[u8]) {
     let Ok(changes) = parse_config(body) else { return };
     for (name, value) in &changes {

@@ -36,7 +36,7 @@ libfuzzer_sys::fuzz_target!(|request: &[u8]| check(request));
 /// Checks one input.
 ///
 /// # Panics
-/// If, for this input, the program does not behave as this file's description says.
+/// If, for this input, the program does not behave as the `//!` comment of this target says.
 pub(crate) fn check(request: &[u8]) {
     let mut lines = request.split(|byte| *byte == b'\n');
     let mut first = lines.next().unwrap_or_default().splitn(2, |byte| *byte == b' ');

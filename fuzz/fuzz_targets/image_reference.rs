@@ -16,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|text: &[u8]| check(text));
 /// Checks one input.
 ///
 /// # Panics
-/// If, for this input, the program does not behave as this file's description says.
+/// If, for this input, the program does not behave as the `//!` comment of this target says.
 pub(crate) fn check(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let Ok(image) = text.parse::<ImageRef>() else { return };

@@ -28,7 +28,7 @@ libfuzzer_sys::fuzz_target!(|json: &[u8]| check(json));
 /// Checks one input.
 ///
 /// # Panics
-/// If, for this input, the program does not behave as this file's description says.
+/// If, for this input, the program does not behave as the `//!` comment of this target says.
 pub(crate) fn check(json: &[u8]) {
     let Ok(pod) = serde_json::from_slice::<Pod>(json) else { return };
     let (owner, state) = observed(&pod, None);

@@ -10,7 +10,7 @@ libfuzzer_sys::fuzz_target!(|query: &[u8]| check(query));
 /// Checks one input.
 ///
 /// # Panics
-/// If, for this input, the program does not behave as this file's description says.
+/// If, for this input, the program does not behave as the `//!` comment of this target says.
 pub(crate) fn check(query: &[u8]) {
     let Ok(query) = std::str::from_utf8(query) else { return };
     let Some(spec) = spec_of_query(query) else { return };

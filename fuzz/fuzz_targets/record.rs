@@ -14,7 +14,7 @@ libfuzzer_sys::fuzz_target!(|text: &[u8]| check(text));
 /// Checks one input.
 ///
 /// # Panics
-/// If, for this input, the program does not behave as this file's description says.
+/// If, for this input, the program does not behave as the `//!` comment of this target says.
 pub(crate) fn check(text: &[u8]) {
     let name: JobName = "digits".parse().expect("the name of the job is invalid");
     let Ok(record) = JobRecord::read(&name, text) else { return };

@@ -16,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|document: &[u8]| check(document));
 /// Checks one input.
 ///
 /// # Panics
-/// If, for this input, the program does not behave as this file's description says.
+/// If, for this input, the program does not behave as the `//!` comment of this target says.
 pub(crate) fn check(document: &[u8]) {
     let Ok(document) = std::str::from_utf8(document) else { return };
     let read = |document: String| {

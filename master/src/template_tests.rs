@@ -36,7 +36,7 @@ fn refused(template: &Template, allowed: Allowed) -> Vec<String> {
 }
 
 #[test]
-fn fields_that_muster_forbids_are_refused_by_their_path() {
+fn a_forbidden_field_is_refused_and_the_refusal_names_the_path_of_the_field() {
     let secured = |context: Value| of_container(&json!({ "securityContext": context }));
     let cases = [
         (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
@@ -97,7 +97,7 @@ fn fields_that_muster_forbids_are_refused_by_their_path() {
 }
 
 #[test]
-fn volumes_and_mounts_that_muster_forbids_are_refused_by_their_path() {
+fn a_forbidden_volume_or_mount_is_refused_and_the_refusal_names_its_path() {
     let mount = |path: &str| of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
     let volume = |volume: Value| of_pod(&json!({ "volumes": [volume] }));
     let cases = [
@@ -153,7 +153,7 @@ fn an_annotation_that_removes_a_profile_of_apparmor_is_refused() {
 }
 
 #[test]
-fn fields_that_the_operator_allows_or_that_are_zero_false_or_empty_pass() {
+fn fields_are_accepted_if_the_operator_allows_them_or_if_they_are_zero_or_false_or_empty() {
     let folder = of_pod(&json!({ "volumes": [{ "name": "x", "hostPath": { "path": "/data" } }] }));
     assert_eq!(refused(&folder, Allowed { host_volumes: true, ..STRICT }), [""; 0]);
     let root = of_pod(&json!({ "securityContext": { "runAsUser": 0 } }));
@@ -211,7 +211,7 @@ fn fields_without_effect_are_dropped_with_a_warning() {
 }
 
 #[test]
-fn a_job_gets_a_warning_for_each_field_without_effect_in_its_valid_templates() {
+fn a_job_gets_a_warning_for_each_field_that_has_no_effect_in_its_valid_templates() {
     let group = |template: Template| Group { template: Some(template), ..Group::new(Role::Worker, 1) };
     let job = JobRequest {
         groups: vec![

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::serde_as_string;
 
-/// Written by the rendezvous, read by TensorFlow: the addresses of the cluster, and the role and index of this replica.
+/// Written by the rendezvous, read by TensorFlow: the addresses of all members, and the role and index of this replica.
 pub const TF_CONFIG: &str = "TF_CONFIG";
 /// Written by the rendezvous, read by scripts: the number of workers, without the chief.
 pub const NUM_WORKERS: &str = "NUM_WORKERS";

@@ -1,10 +1,11 @@
-//! Leases: when a master may assume that the run of an unreachable agent is dead. The master then starts the job again
+//! Leases: when a master may assume that the run of an unreachable agent is dead. The master then restarts the job
 //! without this agent. The agent uses a [`Fence`], and the master a [`Vigil`]. Both are pure: time is an argument.
 //!
 //! The master polls the agent. Each answer contains the time of the agent's clock, and the master's next poll repeats
 //! this time. When the agent's clock shows the repeated time plus [`Lease::fence`], the agent kills its run. The agent
-//! wrote the answer before the master received it. So the run is dead when the master has waited for [`Lease::fence`]
-//! after the answer. A late poll does no harm, because the time in the poll does not change.
+//! wrote the answer before the master received it. So the agent has begun to kill the run when the master has waited
+//! for [`Lease::fence`] after the answer. The master waits a little longer ([`Lease::death`]). A poll that arrives late
+//! does no harm: the fence counts from the time in the poll, not from the poll's arrival.
 
 use std::time::Duration;
 
@@ -97,12 +98,12 @@ impl Fence {
         self.until = None;
     }
 
-    /// When the run must be dead. `None` if the run may live without polls.
+    /// When the agent kills its run. `None` if the run may live without polls.
     pub fn until(&self) -> Option<ClockMillis> {
         self.until
     }
 
-    /// Whether the run must be dead at the time `now`.
+    /// Whether the agent kills its run at the time `now`.
     pub fn has_passed(&self, now: ClockMillis) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
@@ -120,8 +121,9 @@ pub enum Standing {
     Fenced,
 }
 
-/// The master's part. All times are those of one clock of the master. A master that gets no processor time receives no
-/// answers. So the vigil subtracts the time by which its own looks at the clock were late.
+/// The master's part: measures how long the agent has been silent. All times come from one clock of the master. A
+/// master that gets no processor time receives no answers. So the vigil subtracts the time by which its own looks at
+/// the clock were late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vigil {
     lease: Lease,

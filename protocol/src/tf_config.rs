@@ -1,4 +1,4 @@
-//! TF_CONFIG, as TensorFlow reads it: the addresses of the cluster, and the role and index of one replica
+//! TF_CONFIG, as TensorFlow reads it: the addresses of all members, and the role and index of one replica
 //! (`tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py`).
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use crate::env::{ENTRY_LIMIT, TF_CONFIG};
 use crate::ids::{ReplicaId, Role};
 
-/// Maximum members of a cluster. TF_CONFIG then fits into one environment variable, whatever IPv4 addresses and ports the
-/// members get.
+/// Maximum members of a TensorFlow cluster. TF_CONFIG then fits into one environment variable, whatever IPv4
+/// addresses and ports the members get.
 pub const MEMBERS_MAX: u32 = {
     let longest_member = r#""255.255.255.255:65535","#.len();
     let frame = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"type":"evaluator","index":99999}}"#.len();
@@ -20,8 +20,8 @@ pub const MEMBERS_MAX: u32 = {
     ((ENTRY_LIMIT - frame - name_equals_and_nul) / longest_member) as u32
 };
 
-/// The cluster's members: addresses by role, in the order of indexes.
-/// Evaluators are not members, because TensorFlow would wait for them.
+/// The members of a TensorFlow cluster: addresses by role, in the order of indexes. Evaluators are not
+/// members, because TensorFlow would wait for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -15,15 +15,15 @@ use crate::scene::Scene;
 /// If the master does not accept the code.
 pub fn send_code(scene: &Scene, master: &str, options: &[&str], files: &[(&str, &str)]) -> CodeId {
     let file = |(path, text): &(&str, &str)| CodeFile {
-        path: path.parse().expect("a path"),
+        path: path.parse().expect("not a path"),
         sha256: Sha256::of(text.as_bytes()),
         size: text.len() as u64,
         executable: false,
     };
-    let manifest = Manifest::new(files.iter().map(file).collect()).expect("a manifest");
+    let manifest = Manifest::new(files.iter().map(file).collect()).expect("an invalid manifest");
     let put = |route: &str, body: &[u8]| -> MissingBlobs {
         let sent = scene.path().join("sent");
-        fs::write(&sent, body).expect("write the body");
+        fs::write(&sent, body).expect("cannot write the body");
         let url = format!("{master}/v1/code/{}{route}", manifest.id());
         let sent = format!("@{}", sent.display());
         let answer = scene.curl(&[options, &["-X", "PUT", "--data-binary", &sent, &url]].concat());
@@ -49,7 +49,7 @@ pub fn submit_with_code(scene: &Scene, master: &str, name: &str, files: &[(&str,
     let code = send_code(scene, master, &[], files);
     let mut request =
         json!({ "name": name, "strategy": "AllReduce", "worker_num": 2, "code": code, "script": files[0].0 });
-    let fields = request.as_object_mut().expect("an object");
+    let fields = request.as_object_mut().expect("not an object");
     let Value::Object(options) = options else { panic!("the options are not an object") };
     fields.extend(options);
     let url = format!("{master}/v1/jobs");

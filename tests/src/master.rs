@@ -93,7 +93,7 @@ impl Master {
     /// If the new master cannot be started.
     pub fn try_follow_up(&mut self, args: &[&str], variables: &[(&str, &str)]) -> Result<(), ExitStatus> {
         let address = self.url.strip_prefix("http://").and_then(|address| address.parse().ok());
-        *self = Self::serving(address.expect("an address"), &self.dir, args, variables)?;
+        *self = Self::serving(address.expect("no address"), &self.dir, args, variables)?;
         Ok(())
     }
 

@@ -184,7 +184,7 @@ impl Stage {
     /// # Panics
     /// If the place has no permanent master.
     pub fn url(&self) -> &str {
-        &self.master().expect("a permanent master").url
+        &self.master().expect("no permanent master").url
     }
 
     fn master(&self) -> Option<&Master> {

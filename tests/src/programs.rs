@@ -44,6 +44,6 @@ pub fn static_agent() -> PathBuf {
 /// If there is no Python.
 pub fn python_folder() -> PathBuf {
     let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
-    let program = String::from_utf8(asked.expect("cannot start python").stdout).expect("a path");
+    let program = String::from_utf8(asked.expect("cannot start python").stdout).expect("not a path in UTF-8");
     Path::new(program.trim()).parent().expect("the path of python has no folder").to_owned()
 }

@@ -25,9 +25,9 @@ impl Scene {
     /// # Panics
     /// If the folder cannot be written.
     pub fn new(exec_py: &str) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let dir = tempfile::tempdir().expect("cannot create a temporary folder");
         let path = dir.path().canonicalize().expect("the folder does not exist");
-        fs::write(path.join("exec.py"), exec_py).expect("write exec.py");
+        fs::write(path.join("exec.py"), exec_py).expect("cannot write exec.py");
         Self { path, _dir: dir }
     }
 
@@ -37,9 +37,9 @@ impl Scene {
     /// If the example does not exist.
     pub fn of_example(name: &str) -> Self {
         let scene = Self::new("");
-        for entry in fs::read_dir(root().join("examples").join(name)).expect("the example") {
-            let entry = entry.expect("the example's files");
-            fs::copy(entry.path(), scene.path.join(entry.file_name())).expect("copy the example");
+        for entry in fs::read_dir(root().join("examples").join(name)).expect("cannot read the example") {
+            let entry = entry.expect("cannot read the example's files");
+            fs::copy(entry.path(), scene.path.join(entry.file_name())).expect("cannot copy the example");
         }
         scene
     }

@@ -112,7 +112,7 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--termination-grace", "SECONDS"),
         variable: Some(MUSTER_TERMINATION_GRACE_SECONDS),
         default: Default::Value("30"),
-        help: "Time from SIGTERM to SIGKILL for the agent itself; the run gets most of this time",
+        help: "Time between a SIGTERM and a SIGKILL to the agent; the run gets most of this time",
         set: |config, given| given.seconds().map(|grace| config.termination_grace = grace),
     },
     Setting {
@@ -288,25 +288,25 @@ pub(super) struct Given<'a> {
 impl Given<'_> {
     pub(super) fn parsed<T: FromStr>(self, expected: &'static str) -> Result<T, UsageError> {
         let parsed = self.text.to_str().and_then(|text| text.parse().ok());
-        parsed.ok_or_else(|| self.is_not(expected))
+        parsed.ok_or_else(|| self.invalid(expected))
     }
 
-    fn is_not(self, expected: &'static str) -> UsageError {
+    fn invalid(self, expected: &'static str) -> UsageError {
         UsageError::Value { origin: self.origin, text: self.text.to_owned(), expected }
     }
 
     fn log_bytes(self) -> Result<NonZeroU64, UsageError> {
-        let expected = "a number of bytes, at least 1";
+        let expected = "a number of bytes of at least 1";
         let bytes: NonZeroU64 = self.parsed(expected)?;
         // A file cannot be longer than this, and offsets must not overflow.
         let fits = i64::try_from(bytes.get()).is_ok();
-        if fits { Ok(bytes) } else { Err(self.is_not(expected)) }
+        if fits { Ok(bytes) } else { Err(self.invalid(expected)) }
     }
 
     fn seconds(self) -> Result<Duration, UsageError> {
-        let expected = "a number of seconds, a year at most";
-        let seconds = Duration::try_from_secs_f64(self.parsed(expected)?).map_err(|_| self.is_not(expected))?;
-        if seconds.as_secs() <= SECONDS_MAX { Ok(seconds) } else { Err(self.is_not(expected)) }
+        let expected = "a number of seconds from 0 to one year";
+        let seconds = Duration::try_from_secs_f64(self.parsed(expected)?).map_err(|_| self.invalid(expected))?;
+        if seconds.as_secs() <= SECONDS_MAX { Ok(seconds) } else { Err(self.invalid(expected)) }
     }
 
     /// A number alone means seconds, as in the other flags of the agent.
@@ -319,7 +319,7 @@ impl Given<'_> {
         match self.text.to_str() {
             Some("1" | "true") => Ok(Supervision::Parent),
             Some("" | "0" | "false") => Ok(Supervision::Pod),
-            Some(_) | None => Err(self.is_not("1, true, 0 or false")),
+            Some(_) | None => Err(self.invalid("1, true, 0 or false")),
         }
     }
 }

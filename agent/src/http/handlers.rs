@@ -23,8 +23,8 @@ use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 use crate::run::{Command, clock};
 
-/// Maximum bytes of a body. A config contains at most two copies of the cluster's addresses, and the kernel limits the
-/// length of a variable.
+/// Maximum bytes of a body. A config contains at most two copies of the addresses of the
+/// TensorFlow cluster, and the kernel limits the length of a variable.
 const BODY_LIMIT: usize = 1024 * 1024;
 
 /// How long a body may take to arrive.

@@ -123,7 +123,7 @@ impl Runner {
             }
             Command::Terminate { grace } => self.terminate(grace),
             Command::EndNow(reason) => {
-                info!(reason, "ends now");
+                info!(reason, "the agent ends now");
                 self.apply(Event::Stop { generation: None, grace: Duration::ZERO });
                 self.shutdown = self.shutdown.hurried(Instant::now() + LEFTOVERS_LIMIT);
             }

@@ -45,5 +45,5 @@ pub(super) fn status_of(
 pub(super) fn log_change(status: &RunStatus) {
     let generation = status.generation.map(display);
     let exit = status.exit.as_ref().map(|exit| display(&exit.outcome));
-    info!(state = ?status.state, generation, pid = status.pid, exit, "run");
+    info!(state = ?status.state, generation, pid = status.pid, exit, "the status of the run has changed");
 }

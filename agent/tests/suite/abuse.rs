@@ -108,12 +108,12 @@ fn no_malformed_request_causes_a_server_error() {
     for _ in 0..MALFORMED {
         let bytes = mutated(&mut dice);
         for code in codes(&exchange(&agent, &bytes)) {
-            assert!(code < 500, "{code} for {:?}", String::from_utf8_lossy(&bytes));
+            assert!(code < 500, "the answer has status {code} for {:?}", String::from_utf8_lossy(&bytes));
             *counts.entry(code).or_default() += 1;
         }
     }
     eprintln!("{} requests: {counts:?}", MALFORMED);
-    assert!(counts[&200] > 0 && counts[&400] > 0, "answers by status code: {counts:?}");
+    assert!(counts[&200] > 0 && counts[&400] > 0, "no answer with status 200 or none with 400: {counts:?}");
     assert_eq!(agent.get("/status").status, 200);
 }
 
@@ -147,7 +147,7 @@ fn a_bad_length_or_a_transfer_encoding_is_refused_and_no_later_request_is_read()
     let proper = "POST /config HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
     let last = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let stream = send(&agent, format!("{proper}{proper}{last}").as_bytes());
-    assert_eq!(codes(&until_closed(stream)), [200; 3], "the answers to three valid requests");
+    assert_eq!(codes(&until_closed(stream)), [200; 3], "wrong answers to three valid requests");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn silent_connections_are_closed_and_valid_requests_are_answered() {
         }
         open.extend(flood.join().unwrap());
         assert_eq!(agent.request_with("authorization: Bearer abc\r\n", "POST", "/config", "{}").status, 200);
-        assert_eq!(poll.join().unwrap(), 200, "the answer to a request with the token that waited during the flood");
+        assert_eq!(poll.join().unwrap(), 200, "wrong answer to a request with the token that waited during the flood");
     });
     waits.sort();
     let (p99, slowest) = (waits[waits.len() * 99 / 100], waits[waits.len() - 1]);

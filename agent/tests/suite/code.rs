@@ -120,7 +120,7 @@ fn the_first_code_is_put_in_place_and_runs() {
     ];
     let code = Code::of(&texts);
     assert_eq!(place.agent.status().code, CodeStatus::default());
-    assert_eq!(place.deliver(&code), 3, "the number of blobs for four files, of which two are empty");
+    assert_eq!(place.deliver(&code), 3, "wrong number of blobs for four files, of which two are empty");
     assert_eq!(place.files(), files(&texts));
     let mode = |name: &str| fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("run.sh"), mode("src/train.py")), (0o755, 0o644));
@@ -134,7 +134,7 @@ fn the_first_code_is_put_in_place_and_runs() {
 }
 
 #[test]
-fn a_run_requested_as_soon_as_the_status_shows_configured_has_the_new_code() {
+fn if_a_start_is_requested_as_soon_as_the_status_shows_configured_the_run_has_the_new_code() {
     let place = Place::new(&["python3", "train.py"]);
     let many: Vec<String> = (0..500).map(|number| format!("a{number}.py")).collect();
     // The script is the last file that is put in place.
@@ -167,7 +167,7 @@ fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone(
     let same_before = fs::metadata(place.path("same.py")).unwrap().ino();
     let before = place.files();
     let new = Code::of(&[("train.py", "2"), ("same.py", "same"), ("now_folder/x", "x"), ("copy.py", "same")]);
-    assert_eq!(place.deliver(&new), 2, "the number of blobs that are not in place yet");
+    assert_eq!(place.deliver(&new), 2, "wrong number of blobs that are not in place yet");
     assert_eq!(place.files(), before);
     assert_eq!(place.agent.status().code, CodeStatus { staged: Some(new.id()), running: Some(old.id()) });
     assert_eq!(place.configure(&new, "1.1").status, 200);
@@ -281,7 +281,11 @@ fn a_config_with_code_that_has_not_arrived_is_refused_and_accepted_after_the_del
     let other = Code::of(&[("train.py", "print('other')")]);
     place.deliver(&other);
     let answer = place.configure(&other, "1.1");
-    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::Conflict), "other code, same start");
+    assert_eq!(
+        (answer.status, answer.problem().code),
+        (409, ErrorCode::Conflict),
+        "wrong answer to other code for the same start"
+    );
 }
 
 #[test]
@@ -305,7 +309,11 @@ fn invalid_manifests_are_refused_and_create_no_file() {
     }
     let other = Code::of(&[("train.py", "y")]);
     let answer = place.put(good.id(), "", serde_json::to_string(&other.manifest).unwrap().as_bytes());
-    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "a manifest with another id");
+    assert_eq!(
+        (answer.status, answer.problem().code),
+        (422, ErrorCode::BadCode),
+        "wrong answer to a manifest with another id"
+    );
     assert_eq!(place.put("..", "", b"{}").status, 404);
     assert_eq!(place.agent.get(&format!("/code/{}", good.id())).status, 405);
     assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 0);
@@ -408,5 +416,5 @@ fn a_config_is_refused_if_its_path_has_no_python() {
     let found = Command::new("python3").args(["-c", program]).output().unwrap();
     let path = json!({ "PATH": String::from_utf8(found.stdout).unwrap() }).to_string();
     let configured = place.agent.post(&format!("/config?generation=1.1&code={}", code.id()), &path);
-    assert_eq!(configured.status, 200, "the answer to a config whose PATH has Python");
+    assert_eq!(configured.status, 200, "wrong answer to a config whose PATH has Python");
 }

@@ -16,7 +16,7 @@ fn code_after(script: &str) -> Option<i32> {
 }
 
 #[test]
-fn a_finished_agent_exits_with_the_code_of_its_run() {
+fn a_finished_agent_exits_with_the_exit_code_of_its_run() {
     assert_eq!(code_after("exit 0"), Some(0));
     assert_eq!(code_after("exit 3"), Some(3));
     assert_eq!(code_after("kill -9 $$"), Some(137));
@@ -63,7 +63,7 @@ fn open_answers_end_when_the_agent_ends() {
 }
 
 #[test]
-fn an_agent_without_requests_ends_by_itself_with_the_code_of_its_run() {
+fn an_agent_without_requests_ends_by_itself_with_the_exit_code_of_its_run() {
     let mut agent = Agent::start(&["--linger", "2"], &["sh", "-c", "exit 4"]);
     agent.go();
     agent.wait_for_exit();
@@ -77,13 +77,16 @@ fn an_agent_without_requests_ends_by_itself_with_the_code_of_its_run() {
 #[test]
 fn a_bad_flag_or_variable_is_refused_with_exit_code_2() {
     for (flags, message) in [
-        (["--listen", "nowhere"], "error: --listen: \"nowhere\" is not an address and port, such as 0.0.0.0:7896\n"),
+        (
+            ["--listen", "nowhere"],
+            "error: --listen: \"nowhere\" is invalid: use an address and port, such as 0.0.0.0:7896\n",
+        ),
         (
             ["--termination-grace", "x"],
-            "error: --termination-grace: \"x\" is not a number of seconds, a year at most\n",
+            "error: --termination-grace: \"x\" is invalid: use a number of seconds from 0 to one year\n",
         ),
-        (["--linger", "-1"], "error: --linger: \"-1\" is not a number of seconds, a year at most\n"),
-        (["--log-bytes", "0"], "error: --log-bytes: \"0\" is not a number of bytes, at least 1\n"),
+        (["--linger", "-1"], "error: --linger: \"-1\" is invalid: use a number of seconds from 0 to one year\n"),
+        (["--log-bytes", "0"], "error: --log-bytes: \"0\" is invalid: use a number of bytes of at least 1\n"),
         (["--frobnicate", "x"], "error: invalid option '--frobnicate'\n"),
         (["--supervised", "--"], "error: no command after --\n"),
     ] {
@@ -94,7 +97,9 @@ fn a_bad_flag_or_variable_is_refused_with_exit_code_2() {
         crate::support::program().env("MUSTER_TERMINATION_GRACE_SECONDS", "x").stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        String::from_utf8(output.stderr).unwrap().starts_with("error: MUSTER_TERMINATION_GRACE_SECONDS: \"x\" is not")
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .starts_with("error: MUSTER_TERMINATION_GRACE_SECONDS: \"x\" is invalid")
     );
 }
 

@@ -122,7 +122,7 @@ fn flags_override_variables_and_variables_override_defaults() {
         ("[::]:1", Duration::from_millis(1500))
     );
     assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
-    assert_eq!(config.environment, environment(&[("PATH", "p")]), "the environment of the command");
+    assert_eq!(config.environment, environment(&[("PATH", "p")]), "wrong environment of the command");
 
     let config = configuration(&["--supervised", "--", "sh", "--listen", "--", "x"], &variables);
     assert_eq!(config.termination_log, None, "a supervised agent has a termination log");

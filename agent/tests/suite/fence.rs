@@ -38,7 +38,7 @@ fn polls_keep_a_run_alive_but_polls_that_name_an_old_time_do_not() {
     while clock(&agent) < heard + 2000 {
         assert_eq!(renew(clock(&agent)).status, 200);
     }
-    assert_eq!(agent.status().state, RunState::Running, "the state of a run with polls after its first fence");
+    assert_eq!(agent.status().state, RunState::Running, "wrong state of a run with polls after its first fence");
     wait_until("the end of the run", || {
         renew(heard);
         (agent.status().state == RunState::Exited).then_some(())

@@ -63,7 +63,7 @@ fn every_run_can_import_the_helper_and_report_its_step() {
         assert_eq!(agent.post("/stop", "").status, 200);
         assert_eq!((agent.status().state, agent.status().helper), (RunState::Exited, None));
     }
-    assert_eq!(folders.imports(), 4, "the imports of three cold runs and of one warm interpreter");
+    assert_eq!(folders.imports(), 4, "wrong number of imports by three cold runs and one warm interpreter");
 }
 
 #[test]

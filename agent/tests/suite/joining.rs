@@ -88,9 +88,15 @@ fn bad_values_and_flags_that_cannot_be_combined_are_refused() {
             format!("{joins} --token-sha256 {hash}"),
             "--token-sha256 has no meaning with --join: the master chooses the token",
         ),
-        (format!("{joins} --worker-num 2:"), "--worker-num: \"2:\" is not a number such as 2, or MIN:MAX such as 1:2"),
-        (format!("{joins} --lease 500ms"), "--lease: \"500ms\" is not a duration of whole seconds, such as 5s"),
-        ("--join https://m --task digits".to_owned(), "--join: \"https://m\" is not http://HOST:PORT"),
+        (
+            format!("{joins} --worker-num 2:"),
+            "--worker-num: \"2:\" is invalid: use a number such as 2, or MIN:MAX such as 1:2",
+        ),
+        (
+            format!("{joins} --lease 500ms"),
+            "--lease: \"500ms\" is invalid: use a duration of whole seconds, such as 5s",
+        ),
+        ("--join https://m --task digits".to_owned(), "--join: \"https://m\" is invalid: use http://HOST:PORT"),
     ];
     for (arguments, says) in refused {
         assert_eq!(parsed(&arguments, &[]).map(drop).map_err(|error| error.to_string()), Err(says.to_owned()));
@@ -110,7 +116,7 @@ fn healthz_with_the_boot_id_of_another_agent_is_refused() {
 }
 
 #[test]
-fn reach_reports_whether_the_agent_can_connect_to_an_address() {
+fn the_route_reach_reports_whether_the_agent_can_connect_to_an_address() {
     let (agent, another) = (Agent::of_shell("true"), Agent::of_shell("true"));
     let asked = |address: &str| agent.get(&format!("/reach?address={address}"));
     assert_eq!(asked(&another.address.to_string()).status, 200);

@@ -127,11 +127,11 @@ fn a_reader_that_accepts_trailers_learns_that_the_run_has_ended() {
     assert!(knowing.ends_with(&format!("line\n{end}")), "{knowing}");
     assert!(plain.ends_with("line\n\r\n0\r\n\r\n"), "{plain}");
     let part = agent.request_with("te: trailers\r\n", "GET", "/logs?offset=1", "");
-    assert_eq!(part.text(), "ine\n", "the answer without follow=true");
+    assert_eq!(part.text(), "ine\n", "wrong answer without follow=true");
 }
 
 #[test]
-fn a_reader_that_follows_gets_everything_up_to_the_end_of_the_run() {
+fn a_request_with_follow_gets_everything_up_to_the_end_of_the_run() {
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
     let script = format!("echo first; while ! test -e {go:?}; do sleep 0.01; done; echo last; echo unfinished >&2");
@@ -150,7 +150,11 @@ fn a_reader_that_follows_gets_everything_up_to_the_end_of_the_run() {
     let mut lines: Vec<String> = parse_response(&seen).text().lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["first", "last", "unfinished"]);
-    assert_eq!(agent.get("/logs?follow=true&stream=stdout&offset=6").text(), "last\n", "output for a later reader");
+    assert_eq!(
+        agent.get("/logs?follow=true&stream=stdout&offset=6").text(),
+        "last\n",
+        "wrong output for a later reader"
+    );
 }
 
 #[test]
@@ -186,7 +190,7 @@ fn a_quarter_of_a_gibibyte_without_a_newline_takes_little_memory_and_requests_ar
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(kilobytes < 32 * 1024, "{kilobytes} kB at the peak");
+    assert!(kilobytes < 32 * 1024, "the agent had {kilobytes} kB of memory at its peak");
 }
 
 #[test]
@@ -223,13 +227,16 @@ fn a_pods_agent_reserves_the_disk_space_of_its_output_when_it_starts() {
         std::process::Command::new("stat").args(["--file-system", "--format", "%T"]).arg(std::env::temp_dir()).output();
     // A file system in memory reserves nothing.
     let least = if stat.unwrap().stdout == b"tmpfs\n" { 0 } else { 1 << 20 };
-    assert!(taken.len() == 3 && taken.iter().all(|bytes| *bytes >= least), "bytes on disk: {taken:?}");
+    assert!(
+        taken.len() == 3 && taken.iter().all(|bytes| *bytes >= least),
+        "the logs do not have the expected bytes on disk: {taken:?}"
+    );
     assert_eq!(crate::support::Agent::at(address).post("/finish", "").status, 200);
     wait_until("the agent's end", || child.try_wait().unwrap());
 }
 
 #[test]
-fn a_pods_log_that_nobody_reads_blocks_neither_http_nor_the_run_nor_the_end() {
+fn if_nobody_reads_a_pods_log_requests_and_the_run_and_the_end_of_the_agent_are_not_blocked() {
     let mut program = crate::support::program();
     program.args(["--listen", "127.0.0.1:0", "--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"]);
     let (mut child, address) = crate::support::start_as_pod(program);

@@ -99,7 +99,7 @@ fn check(number: &str, event: &Event, expected: [(Reply, RunState); 6]) {
         assert_eq!(
             (machine.take(event.clone()).0, machine.wire()),
             (reply, state_after),
-            "{event:?} in {state:?} of generation {number:?}"
+            "wrong reply or state after {event:?} in {state:?} of generation {number:?}"
         );
     }
 }
@@ -233,7 +233,7 @@ fn messages_older_than_the_newest_generation_are_refused_and_change_nothing() {
                 assert_eq!(
                     machine.take(older.clone()),
                     (refused(stale), None),
-                    "{older:?} after {newer:?} in {state:?}"
+                    "wrong reply to {older:?} after {newer:?} in {state:?}"
                 );
                 assert_eq!(machine.state, before);
             }
@@ -303,19 +303,27 @@ fn a_stop_before_the_script_begins_abandons_the_start() {
         };
         assert_eq!((report.stopped, report.terminated), (true, terminated));
         let stopped = machine.state.clone();
-        assert_eq!(machine.take(Event::Started(pid())), (Reply::Done, None), "a late event");
+        assert_eq!(
+            machine.take(Event::Started(pid())),
+            (Reply::Done, None),
+            "wrong reply to the event that came after the end"
+        );
         assert_eq!(machine.state, stopped);
     }
 }
 
 #[test]
-fn a_start_that_fails_ends_the_run() {
+fn if_a_start_fails_its_run_has_ended_and_is_not_started_again() {
     let mut machine = Machine::after([config("1.1", "1"), run("1.1")]);
     machine.take(Event::StartFailed("no memory".to_owned()));
     let Phase::Exited { started_at: None, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
     assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::NotStarted("no memory".to_owned()), false));
     assert_eq!(machine.state.exit_code, 126);
-    assert_eq!(machine.take(run("1.1")), (Reply::Done, None), "the answer to a second request after the failed start");
+    assert_eq!(
+        machine.take(run("1.1")),
+        (Reply::Done, None),
+        "wrong answer to a second request after the failed start"
+    );
 }
 
 #[test]

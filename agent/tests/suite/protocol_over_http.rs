@@ -19,7 +19,7 @@ fn the_first_prototypes_protocol_runs_one_config_after_another() {
         let answer = agent.get("/run");
         assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
         assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
-        assert_eq!(agent.get("/run").status, 200, "the answer to a second request for the same run");
+        assert_eq!(agent.get("/run").status, 200, "wrong answer to a second request for the same run");
         assert!(agent.wait_for_output(printed).starts_with("10.1.2.3 0 2 {\"cluster\":{\"worker\":[\"10.1.0.5:1234\""));
     }
     assert_eq!(agent.wait_for_output("10.1.0.7").lines().count(), 2);
@@ -30,17 +30,25 @@ fn each_generation_accepts_one_config() {
     let agent = Agent::of_shell("true");
     let config = |generation: &str, body: &str| agent.post(&format!("/config?generation={generation}"), body).status;
     assert_eq!(config("1.2", r#"{"A":"1","B":null}"#), 200);
-    assert_eq!(config("1.2", r#"{"B": null, "A": "1"}"#), 200, "the answer to the same config in another spelling");
+    assert_eq!(config("1.2", r#"{"B": null, "A": "1"}"#), 200, "wrong answer to the same config in another spelling");
     assert_eq!(config("1.2", r#"{"A":"2"}"#), 409);
     assert_eq!(config("1.1", r#"{"A":"1"}"#), 412);
     assert_eq!(config("1.x", "{}"), 400);
     assert_eq!(agent.get("/run?generation=1.1").problem().code, ErrorCode::StaleGeneration);
     assert_eq!(agent.get("/run?generation=1.3").problem().code, ErrorCode::Conflict);
-    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.2 after 1.3");
+    assert_eq!(
+        agent.get("/run?generation=1.2").problem().code,
+        ErrorCode::StaleGeneration,
+        "wrong refusal of start 1.2 after start 1.3"
+    );
     assert_eq!(config("1.3", "{}"), 200);
     assert_eq!(agent.get("/run?generation=1.3").status, 200);
     agent.wait_for_exit();
-    assert_eq!(agent.get("/run?generation=1.3").status, 200, "the answer to a second request after the end of the run");
+    assert_eq!(
+        agent.get("/run?generation=1.3").status,
+        200,
+        "wrong answer to a second request after the end of the run"
+    );
 }
 
 #[test]
@@ -48,14 +56,14 @@ fn the_status_contains_the_membership_that_the_config_named() {
     let agent = Agent::of_shell("exit 3");
     assert!(agent.status().features.seats && agent.status().features.warm);
     let config = |query: &str| agent.post(&format!("/config?generation=1.1{query}"), "{}").status;
-    assert_eq!(config("&seat=2&of=4"), 400, "the answer without `start`");
+    assert_eq!(config("&seat=2&of=4"), 400, "wrong answer without `start`");
     assert_eq!(config("&seat=x&of=4&start=0"), 400);
     assert_eq!(agent.status().membership, None);
     assert_eq!(config("&seat=2&of=4&start=1&pushes=2"), 200);
     let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
     assert_eq!(agent.status().membership, membership);
-    assert_eq!(config("&seat=2&of=4&start=1&pushes=2"), 200, "the answer to the same config again");
-    assert_eq!(config("&seat=3&of=4&start=1"), 409, "the answer to another seat in the same start");
+    assert_eq!(config("&seat=2&of=4&start=1&pushes=2"), 200, "wrong answer to the same config again");
+    assert_eq!(config("&seat=3&of=4&start=1"), 409, "wrong answer to another seat in the same start");
     assert_eq!(agent.get("/run?generation=1.1").status, 200);
     agent.wait_for_exit();
     assert_eq!(agent.status().membership, membership);
@@ -268,7 +276,7 @@ fn a_long_poll_answers_at_the_next_change_or_after_its_wait() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "the answer to the number of another agent");
+    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "wrong answer to the number of another agent");
 }
 
 #[test]

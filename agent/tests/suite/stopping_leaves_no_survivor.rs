@@ -38,9 +38,9 @@ fn a_run_that_ignores_sigterm_is_killed_after_the_grace_with_all_its_descendants
     assert_eq!(agent.post("/stop?grace=0.3", "").status, 202);
     let report = agent.wait_for_exit();
     assert_eq!((report.outcome, report.stopped), (ExitOutcome::Signal(9), true));
-    assert_eq!(pids.map(process_state), [None; 3], "processes of a run whose state is already exited");
+    assert_eq!(pids.map(process_state), [None; 3], "processes are left of a run whose state is already exited");
     assert_eq!(children_of(agent.pid()), [0; 0]);
-    assert_eq!(agent.post("/stop", "").status, 200, "the answer to a stop after the end of the run");
+    assert_eq!(agent.post("/stop", "").status, 200, "wrong answer to a stop after the end of the run");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_handler_set_before_a_fork_runs_only_in_the_main_process() {
 }
 
 #[test]
-fn sigterm_reaches_a_script_whose_shell_waits_for_the_script() {
+fn sigterm_reaches_a_python_program_that_a_waiting_shell_has_started() {
     let python = r#"
 import os, signal, sys
 def save(*_):
@@ -206,7 +206,7 @@ fn the_main_process_of_a_killed_agent_is_killed() {
 }
 
 #[test]
-fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_the_code_of_the_run() {
+fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_the_exit_code_of_the_run() {
     let script = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done";
     let mut agent = Agent::start(&["--termination-grace", "60"], &["sh", "-c", script]);
     agent.go();

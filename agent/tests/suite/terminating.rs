@@ -47,7 +47,7 @@ fn status_after_end(agent: &Agent, let_go: impl FnOnce()) -> RunStatus {
 }
 
 #[test]
-fn a_run_gets_sigterm_and_its_grace_and_readers_learn_how_it_ended() {
+fn a_run_gets_sigterm_and_a_grace_and_readers_learn_how_the_run_ended() {
     let folder = tempfile::tempdir().unwrap();
     let (go, log) = (folder.path().join("go"), folder.path().join("termination-log"));
     fs::write(&log, "").unwrap();

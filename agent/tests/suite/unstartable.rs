@@ -101,13 +101,13 @@ fn a_run_in_which_a_line_may_have_run_is_an_ordinary_failure() {
         assert_eq!(why(code, &stderr), None, "{code} {stderr:?}");
     }
     let long = format!("{}{INVALID}", "  x\n".repeat(STDERR_TAIL_BYTES / 4));
-    assert_eq!(why(1, &long), None, "the reason for a stderr whose beginning is missing");
+    assert_eq!(why(1, &long), None, "wrong reason for a stderr whose beginning is missing");
     assert_eq!(why_of(&["sh", "exec.py"], 1, INVALID), None);
     assert_eq!(why_of(&["python", "train.py"], 1, INVALID), None);
     let command = ["python", "exec.py"].map(OsString::from);
     let outcome = ExitOutcome::Code(1);
     let slow = Attempt { command: &command, outcome: &outcome, stderr: INVALID, lasted: Duration::from_secs(600) };
-    assert_eq!(slow.why_nothing_ran(), None, "the reason for a run of ten minutes");
+    assert_eq!(slow.why_nothing_ran(), None, "a run of ten minutes is reported as a run that never started the script");
     let killed = ExitOutcome::Signal(9);
     assert_eq!(Attempt { outcome: &killed, lasted: Duration::ZERO, ..slow }.why_nothing_ran(), None);
 }
@@ -145,7 +145,7 @@ fn python3_replaces_a_missing_python_and_an_error_names_both_if_both_are_missing
     fs::write(&entry, "#!/bin/sh\nexec \"$@\"\n").unwrap();
     fs::set_permissions(&entry, fs::Permissions::from_mode(0o755)).unwrap();
     let ran = run(&["--entrypoint", entry.to_str().unwrap()]);
-    assert_eq!(ran, (ExitOutcome::Code(0), b"ran\n".to_vec()), "the run with an image's ENTRYPOINT");
+    assert_eq!(ran, (ExitOutcome::Code(0), b"ran\n".to_vec()), "wrong result of the run with an image's ENTRYPOINT");
 }
 
 #[test]

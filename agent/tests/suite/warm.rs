@@ -153,7 +153,7 @@ fn an_interpreter_whose_modules_have_started_a_thread_is_not_used() {
 }
 
 #[test]
-fn a_command_other_than_python_and_a_script_starts_cold() {
+fn a_run_starts_cold_if_its_command_is_not_python_with_a_script() {
     let folders = Folders::new();
     folders.write_script("print('ran')");
     for command in [&["python3", "-u", "exec.py"][..], &["sh", "-c", "python3 exec.py"], &["env", "python3", "exec.py"]]

@@ -138,13 +138,13 @@ mod tests {
             "spec": {"selector": {}, "template": {"spec": {"containers": [container]}}},
             "status": status,
         });
-        serde_json::from_value(deployment).expect("a deployment")
+        serde_json::from_value(deployment).expect("not a deployment")
     }
 
     fn pod(image: &str, status: &Value) -> Pod {
         let mut pod = pods::tests::pod("muster-1", 1, status);
         let spec = json!({"containers": [{"name": "master", "image": image, "args": ["--a"]}]});
-        pod.spec = Some(serde_json::from_value(spec).expect("a spec"));
+        pod.spec = Some(serde_json::from_value(spec).expect("not a pod spec"));
         pod
     }
 

@@ -1,4 +1,4 @@
-//! Builds images with Docker's API: a training image from a folder, and the image of pods if the engine refuses to load
+//! Builds images with Docker's API: a training image from a folder, and the wrapped image if the engine refuses to load
 //! an archive. Both builds use the engine's own builder. They work without the docker command and without BuildKit.
 
 use std::collections::{HashMap, VecDeque};
@@ -71,7 +71,7 @@ fn reader_has_gone(error: &ImageError) -> bool {
     matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Builds the image of pods: the base with the agent on top. The image gets the name `target.content`.
+/// Builds the wrapped image: the base with the agent on top. The image gets the name `target.content`.
 pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), ImageError> {
     let Wrap { base, target, .. } = wrap;
     let unwritable =

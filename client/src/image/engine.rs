@@ -47,7 +47,7 @@ pub(super) struct Inspected {
     pub(super) digests: Vec<String>,
 }
 
-/// How the engine gets the image of pods. The engine already has the base.
+/// How the engine gets the wrapped image. The engine already has the base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// With `docker load` of an archive that contains only the agent's layer.
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// How this engine gets the image of pods.
+    /// How this engine gets the wrapped image.
     pub(super) async fn way(&self) -> Result<Way, ImageError> {
         let (version, info) = (self.docker.version(), self.docker.info());
         let (version, info) = tokio::try_join!(version, info).map_err(refused("ask Docker for its version"))?;

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entrypoint_is_unneeded_a_script_or_something_else() {
+    fn an_entrypoint_is_unneeded_or_a_shell_script_or_another_program() {
         for line in ["", "tini --", "/usr/bin/tini -g --", "/muster/agent", "python", "/usr/bin/python3 exec.py"] {
             assert_eq!(Entrypoint::of(&words(line)), Entrypoint::Unneeded, "{line}");
         }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_script_that_execs_its_arguments_passes_the_command_on() {
+    fn only_a_shell_script_that_execs_its_arguments_passes_the_command_on() {
         for script in [
             "#!/bin/sh\nset -e\nexport A=1\nexec \"$@\"\n",
             "#!/bin/bash\nif [ $# = 0 ]; then\n  exec /bin/bash\nelse\n\texec \"$@\"\nfi\n",

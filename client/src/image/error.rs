@@ -1,4 +1,4 @@
-//! Errors from making an image for pods. Errors that the user can fix have a hint.
+//! Errors from making a wrapped image. Errors that the user can fix have a hint.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use protocol::agent::SCRIPT;
 const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, \
     then docker context use NAME; docker context ls lists the names";
 
-/// Why no image for pods could be made.
+/// Why no wrapped image could be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     /// Neither a flag nor a Dockerfile names the image.

@@ -1,4 +1,4 @@
-//! Makes the image of pods as bytes: an archive for `docker load`, or the context of a build. Both add a layer with the
+//! Makes the wrapped image as bytes: an archive for `docker load`, or the context of a build. Both add a layer with the
 //! agent. The engine must already have the layers of the base, which is the training image. The same base and agent
 //! always give the same image.
 
@@ -28,10 +28,10 @@ const WRAP_VERSION: &str = "2";
 /// Length of a content tag, which is a prefix of a digest.
 const CONTENT_TAG_CHARACTERS: usize = 12;
 
-/// Names and labels of an image of pods. They are known before the image is made.
+/// Names and labels of a wrapped image. They are known before the image is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The name for people. A later image of pods may take this name over.
+    /// The name for people. A later wrapped image may take this name over.
     pub(super) alias: ImageRef,
     /// The name whose tag is a digest of the content. This name always names the same image, so pods that start later
     /// still run the submitted image.
@@ -70,7 +70,7 @@ pub(super) struct Base {
     /// The processor's variant, such as `v8`.
     pub(super) variant: Option<String>,
     pub(super) os: String,
-    /// The date of the training image. The image of pods gets the same date instead of the current time.
+    /// The date of the training image. The wrapped image gets the same date instead of the current time.
     pub(super) created: Option<String>,
     /// The configuration of the training image, with the field names of the image specification.
     pub(super) config: Map<String, Value>,
@@ -78,7 +78,7 @@ pub(super) struct Base {
     pub(super) layers: Vec<String>,
 }
 
-/// The inputs of an image of pods.
+/// The inputs of a wrapped image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wrap<'a> {
     pub(super) base: &'a Base,
@@ -89,7 +89,7 @@ pub(super) struct Wrap<'a> {
 }
 
 impl Wrap<'_> {
-    /// The ENTRYPOINT of the image of pods. Kubernetes appends the pod's arguments.
+    /// The ENTRYPOINT of the wrapped image. Kubernetes appends the pod's arguments.
     fn command(&self) -> Vec<String> {
         let kept = self.entrypoint.iter().map(|word| format!("{ENTRYPOINT_FLAG}={word}"));
         std::iter::once(AGENT_PATH.to_owned()).chain(kept).collect()

@@ -1,4 +1,4 @@
-//! Makes the image that pods run, called the image of pods, and brings it to the nodes. Builds the training image if
+//! Makes the image that pods run, called the wrapped image, and brings it to the nodes. Builds the training image if
 //! needed, and adds the agent. Pushes or loads the result if the nodes do not share this machine's Docker. Only this
 //! folder uses Docker.
 
@@ -61,7 +61,7 @@ enum Source {
     Folder(PathBuf, ImageRef),
 }
 
-/// Which users an image may run as.
+/// Which UNIX users an image may run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
     /// Any user.
@@ -70,7 +70,7 @@ enum Users {
     KnownNotRoot,
 }
 
-/// How nodes get the image of pods.
+/// How nodes get the wrapped image.
 #[derive(Debug, PartialEq, Eq)]
 enum Destination {
     /// The nodes share this machine's engine.
@@ -96,7 +96,7 @@ impl ImageOrder {
         Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
     }
 
-    /// Sets which users the pods allow. Checks the pull policy of the pods.
+    /// Sets which UNIX users the pods allow. Checks the pull policy of the pods.
     pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
         let is_in_registry = matches!(self.destination, Destination::Registry(_));
         if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pull_policy_always_is_refused_without_push() {
+    fn without_push_the_value_always_of_image_pull_policy_is_refused() {
         let order = |push: Option<&str>| {
             let push = push.map(|text| text.parse().unwrap());
             let args = ImageArgs { image: Some(image("digits")), push, ..ImageArgs::default() };

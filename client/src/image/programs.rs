@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_entrypoint_cmd_and_user() {
+    fn the_program_of_an_image_consists_of_entrypoint_and_cmd_and_user() {
         let config = json!({ "Entrypoint": ["python", "/mnist.py"], "Cmd": null, "User": "1000", "Env": [] });
         let command = vec!["python".to_owned(), "/mnist.py".to_owned()];
         let expected = Entrypoint { command, args: vec![], user: "1000".to_owned() };

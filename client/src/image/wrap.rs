@@ -1,4 +1,4 @@
-//! Wraps a training image: adds a layer with the agent on top. The result is the image of pods. If an image with
+//! Wraps a training image: adds a layer with the agent on top. The result is the wrapped image. If an image with
 //! matching labels exists, uses that image instead.
 
 use std::time::Instant;
@@ -138,7 +138,7 @@ async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the image of pods if the engine already has it. Adds the alias if it is missing.
+/// Returns the wrapped image if the engine already has it. Adds the alias if it is missing.
 async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, ImageError> {
     let found = engine.inspect(&target.content).await?.filter(|found| is_made_of(found, target));
     let Some(found) = found else { return Ok(None) };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_name_that_podman_lists_replaces_the_name_by_content() {
+    fn the_name_by_content_is_replaced_only_by_a_name_that_podman_lists() {
         let content = target("a", "b").content;
         let (docker, hub) = (content.to_string(), format!("docker.io/library/{content}"));
         let podman = format!("localhost/{content}");

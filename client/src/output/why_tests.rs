@@ -137,7 +137,7 @@ when           3.0 s after the submit";
 }
 
 #[test]
-fn why_names_only_the_state_of_a_job_without_failures() {
+fn client_why_names_only_the_state_of_a_job_without_failures() {
     assert_eq!(why_text(&view(None, vec![])), "job digits is running: nothing has failed");
     assert_eq!(why_text(&view(Some(JobResult::Succeeded), vec![])), "job digits succeeded");
 }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn minikubes_exports_are_read_and_its_comments_are_not() {
+    fn the_exports_that_minikube_prints_are_read_and_its_comments_are_ignored() {
         let text =
             "export DOCKER_TLS_VERIFY=\"1\"\nexport MINIKUBE_ACTIVE_DOCKERD=\"minikube\"\n# To point your shell\n";
         let read: Vec<_> = exports(text).collect();

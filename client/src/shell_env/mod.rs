@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_from_before_are_restored_even_after_two_changes() {
+    fn the_original_values_are_restored_even_after_two_changes() {
         let before = environment(&[("A", "1"), ("B", ""), ("C", "3"), ("PATH", "/bin")]);
         let mut shell = before.clone();
         for (a, d) in [("2", "4"), ("5", "6")] {

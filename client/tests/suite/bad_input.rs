@@ -78,7 +78,7 @@ fn bad_names_variables_flags_and_verbs_are_refused() {
         (&["--env", "TF_CONFIG={}"], "TF_CONFIG is set by Muster itself"),
         (&["--env", "MUSTER_JOB=x"], "MUSTER_JOB is set by Muster itself"),
         (&["--env", "NOBODY_HAS_THIS"], "--env NOBODY_HAS_THIS: NOBODY_HAS_THIS is not set in your environment"),
-        (&["--env-file", "missing.env"], "--env-file: read missing.env"),
+        (&["--env-file", "no-such.env"], "--env-file: read no-such.env"),
         (&["-o", "yaml"], "invalid value 'yaml' for '--output <FORMAT>'"),
         (&["--workers", "4"], "unexpected argument '--workers' found"),
         (&["lits"], "unknown verb \"lits\""),
@@ -216,6 +216,6 @@ fn a_long_flag_with_one_dash_has_a_hint() {
 #[test]
 fn a_token_file_that_cannot_be_read_is_an_error() {
     let folder = folder_with_script();
-    let at = ["list", "--master", "http://127.0.0.1:9", "--token-file", "missing"];
-    refused(folder.path(), &at, "read the token file missing");
+    let at = ["list", "--master", "http://127.0.0.1:9", "--token-file", "no-such-token"];
+    refused(folder.path(), &at, "read the token file no-such-token");
 }

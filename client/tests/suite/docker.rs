@@ -1,4 +1,4 @@
-//! Makes images of pods with a real engine. Needs `docker` and the image python:3.11-slim:
+//! Makes wrapped images with a real engine. Needs `docker` and the image python:3.11-slim:
 //! `cargo test -p client --test suite docker -- --ignored`.
 
 #![expect(clippy::disallowed_methods, reason = "a test extends the PATH")]
@@ -42,7 +42,7 @@ fn nothing_is_left_of(image: &Image) {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_wrapped_image_runs_the_agent_and_keeps_user_folder_and_variables() {
+fn a_wrapped_image_runs_the_agent_and_keeps_the_other_settings_of_the_training_image() {
     let image = Image::built(
         "keeps",
         "RUN useradd trainer\nENV BATCH=64\nLABEL mine=kept\nVOLUME /data\nEXPOSE 80\nWORKDIR /work\nCOPY exec.py .\nUSER trainer\nENTRYPOINT [\"/bin/sh\"]\nCMD [\"-c\", \"true\"]",
@@ -64,7 +64,7 @@ fn a_wrapped_image_runs_the_agent_and_keeps_user_folder_and_variables() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_words_of_an_entrypoint_script_are_passed_to_the_agent() {
+fn an_entrypoint_that_is_a_shell_script_is_passed_to_the_agent_as_a_flag() {
     let script =
         "RUN printf '#!/bin/sh\\nexport A=1\\nexec \"$@\"\\n' > /e.sh && chmod +x /e.sh\nENTRYPOINT [\"/e.sh\"]";
     let (image, engine) = (Image::built("prepares", &format!("{script}\n{SCRIPT_IN_WORK}")), Listener::start());
@@ -121,7 +121,7 @@ fn the_client_uses_the_same_engine_as_the_docker_command() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
+fn an_image_is_wrapped_again_only_if_its_wrapped_image_is_missing_or_outdated() {
     let (image, engine) = (Image::built("warm", SCRIPT_IN_WORK), Listener::start());
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -142,7 +142,7 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
     let asked = engine.asked();
     assert!(
         asked.len() == 4 && asked[3].starts_with("POST /images/sha256:"),
-        "the client did not just add the missing name: {asked:?}"
+        "the client did more than add the missing name: {asked:?}"
     );
     docker(&["rmi", &submitted]);
     let named = wrap(&image, &agent, Some(&engine)).expect_code(0).expect_stderr("wrapped in");
@@ -163,13 +163,14 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_engine_that_refuses_an_archive_without_the_bases_layers_builds_the_image() {
+fn if_the_engine_refuses_an_archive_with_only_the_agents_layer_the_client_asks_it_to_build_the_image() {
     let (image, engine) = (Image::built("fallback", SCRIPT_IN_WORK), Listener::refusing("/images/load"));
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
     let ended = wrap(&image, &agent, Some(&engine)).expect_code(0);
     let ended = ended.expect_stderr(&format!(
-        "image {}_pod: Docker cannot load an archive with only the agent's layer (not me); building instead",
+        "image {}_pod: Docker cannot load an archive with only the agent's layer (refused by the test); \
+         building instead",
         image.name
     ));
     let ended = ended.expect_stderr("wrapped in");
@@ -324,7 +325,7 @@ fn an_image_that_may_run_as_root_is_refused_unless_root_is_allowed() {
         assert_eq!(master.asked(), ["GET /v1/master"]);
         submit(&["--allow-root"]).expect_code(0);
         assert_eq!(master.submitted()["pod"], json!({"allow_root": true}));
-        // The user is checked even if the image of pods already exists.
+        // The image's USER is checked even if the wrapped image already exists.
         submit(&[]).expect_code(2).expect_stderr(sentence);
     }
 }

@@ -115,7 +115,7 @@ fn it(variables: &[&str], script: &str, says: &[&str]) {
 }
 
 #[test]
-fn programs_that_the_shell_starts_get_the_masters_address_and_token() {
+fn a_program_started_by_the_shell_gets_the_masters_address_and_token() {
     it(
         &["CONTEXT=testbed", DOCKER_NODE, "TOKEN=s3cret"],
         r#"source "$E"

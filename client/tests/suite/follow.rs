@@ -41,7 +41,7 @@ fn every_step_of_a_job_that_succeeds_is_printed() {
 }
 
 #[test]
-fn a_failed_job_ends_with_the_cause_the_last_output_and_exit_code_1() {
+fn after_a_failure_the_client_prints_the_cause_and_the_last_output_and_exits_with_1() {
     let views = vec![pending("digits"), running("digits"), failed("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &[]).expect_code(1);
@@ -158,7 +158,7 @@ fn the_name_of_a_job_with_a_result_is_refused_even_if_pods_remain() {
 }
 
 #[test]
-fn submitting_a_running_job_again_follows_it() {
+fn submitting_a_running_job_again_follows_the_running_job() {
     let views = vec![running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, before: true, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &[]).expect_code(0).expect_stderr("job digits was submitted before");

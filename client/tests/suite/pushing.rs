@@ -38,7 +38,7 @@ fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) 
 }
 
 #[test]
-fn a_push_that_was_replaced_by_another_push_says_so_and_exits_with_1() {
+fn client_push_exits_with_1_and_says_why_if_another_push_has_replaced_its_code() {
     let other = JobView { code: code("2"), ..job(3, 2, 2, 2) };
     let (ended, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![other])], &[]);
     ended.expect_code(1).expect_stderr("a later push to job digits has replaced the code of this push");

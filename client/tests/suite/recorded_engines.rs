@@ -1,4 +1,4 @@
-//! Makes images of pods with recorded answers of Docker 20.10, Docker 29 and podman. No engine is needed.
+//! Makes wrapped images with recorded answers of Docker 20.10, Docker 29 and podman. No engine is needed.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn docker_with(entrypoint: &Value, files: &[(&'static str, &'static str)]) -> Re
 const PREPARES: &str = "#!/bin/sh\n. /opt/intel/setvars.sh\nexec \"$@\"\n";
 
 #[test]
-fn the_words_of_an_entrypoint_script_are_passed_to_the_agent_and_an_unneeded_entrypoint_is_not() {
+fn an_entrypoint_that_is_a_shell_script_is_passed_to_the_agent_as_flags_and_an_unneeded_entrypoint_is_not() {
     for (entrypoint, files, kept) in [
         (json!(["/entrypoint.sh"]), ("/entrypoint.sh", PREPARES), json!(["--entrypoint=/entrypoint.sh"])),
         (json!(["start.sh"]), ("/bin/start.sh", PREPARES), json!(["--entrypoint=start.sh"])),
@@ -39,7 +39,7 @@ fn the_words_of_an_entrypoint_script_are_passed_to_the_agent_and_an_unneeded_ent
 }
 
 #[test]
-fn an_entrypoint_script_behind_a_link_is_read() {
+fn an_entrypoint_that_is_a_link_to_a_shell_script_is_passed_to_the_agent() {
     let engine = docker_with(&json!(["/e.sh"]), &[("/e.sh", "-> /opt/e.sh"), ("/opt/e.sh", PREPARES)]);
     wrap(&engine).expect_code(0);
     assert_eq!(engine.entrypoint(), json!(["/muster/agent", "--entrypoint=/e.sh"]));
@@ -121,9 +121,13 @@ fn docker_29_and_podman_build_the_image_once_without_trying_to_load_it() {
 
 #[test]
 fn if_docker_unexpectedly_refuses_the_archive_the_image_is_built_and_the_reason_shown() {
-    let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
+    let engine = RecordedEngine::start(Recording {
+        refuses_load: Some("refused by the test"),
+        ..Recording::docker(json!({}), &[])
+    });
     let ended = wrap(&engine).expect_code(0);
     ended.expect_stderr(
-        "image digits_pod: Docker cannot load an archive with only the agent's layer (not me); building instead",
+        "image digits_pod: Docker cannot load an archive with only the agent's layer (refused by the test); \
+         building instead",
     );
 }

@@ -1,4 +1,4 @@
-//! Pushes the image of pods to a real registry. Needs Docker and the program docker-registry (a package of Debian):
+//! Pushes the wrapped image to a real registry. Needs Docker and the program docker-registry (a package of Debian):
 //! `cargo test -p client --test suite registry -- --ignored`.
 
 use std::net::{TcpListener, TcpStream};

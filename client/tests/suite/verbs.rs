@@ -91,7 +91,7 @@ fn logs_prints_the_merged_output_or_the_output_of_one_replica() {
 }
 
 #[test]
-fn logs_that_follow_a_job_exit_with_the_jobs_result() {
+fn client_logs_with_follow_exits_with_the_jobs_result() {
     for (view, code) in [(succeeded("digits"), 0), (failed("digits"), 1)] {
         let lines = [Logs::Lines(vec![line("worker-0", 4, "one")])];
         let views = vec![running("digits"), view.clone()];

@@ -24,7 +24,8 @@ use crate::registry::{JobHandle, Jobs, JobsError};
 use crate::store::{Wish, wall_clock};
 use crate::tfjob::{Memory, Need, Place, Read, Watched};
 
-/// Interval at which a master checks whether the cluster's TFJobs are Muster's, and retries failed deletions.
+/// Interval at which a master retries failed deletions, and checks whether the cluster's definition of TFJobs is still
+/// Muster's.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -42,7 +43,10 @@ pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
             }
             Ok(false) if !is_told => {
                 is_told = true;
-                warn!("the cluster's TFJobs are not Muster's, so they do not become jobs: see client install --tfjobs");
+                warn!(
+                    "the cluster's definition of TFJobs is not Muster's, so TFJobs do not become jobs: see client \
+                     install --tfjobs"
+                );
             }
             Ok(false) => {}
             Err(error) => warn!(error = error_chain(&error), "could not ask for the cluster's kinds of objects"),
@@ -243,7 +247,8 @@ impl Tender {
     }
 
     async fn remove(&self, object: &Watched) -> Result<(), Trouble> {
-        // If the job's record cannot be read, the job exists, although the registry does not contain the job.
+        // Ask the store, not the registry: a job whose record is unreadable still exists, but the registry does not
+        // list the job.
         if let Some(job) = object.job()
             && self.jobs.is_on_record(job).await?
         {

@@ -19,6 +19,11 @@ const TIME: &str = "lastReconcileTime";
 /// Minimum time between two writes of a status if only counts of replicas have changed.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Shown if the object has not changed, and this master still computes another job from it. The master that created the
+/// job had other flags or another version.
+const READ_DIFFERENTLY: &str =
+    "this master reads the TFJob differently than the master that created the job: the job is not changed";
+
 /// An object of the cluster.
 #[derive(Debug, Clone)]
 pub struct Watched {
@@ -173,8 +178,7 @@ impl Watched {
                 });
                 Some(match path {
                     Some(path) => format!("the change of {path} is ignored"),
-                    // An earlier master had other flags or another version.
-                    None => "this master reads the TFJob differently: the job is not changed".to_owned(),
+                    None => READ_DIFFERENTLY.to_owned(),
                 })
             }
         }

@@ -88,7 +88,7 @@ fn a_reopened_store_still_has_its_code_and_asks_only_for_changed_files() {
     assert!(matches!(store.require(code.id(), &script("exec.py")), Err(CodeError::NoScript(_))));
     assert_eq!(send(&store, &code), 0);
     let changed = Code::new(&[("train.py", b"print('bye')\n"), ("lib/a.py", b"A = 1\n"), ("lib/empty.py", b"")]);
-    assert_eq!(send(&store, &changed), 1, "the number of sent files, after one file has changed");
+    assert_eq!(send(&store, &changed), 1, "wrong number of sent files after one file has changed");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
     std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file cannot be damaged");
     assert_eq!(store.blob(blob).expect("the file cannot be read"), None);
     assert_eq!(store.manifest(code.id()), None);
-    assert_eq!(send(&store, &code), 1, "the number of files that are sent again");
+    assert_eq!(send(&store, &code), 1, "wrong number of files that are sent again");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_sweep_that_cannot_read_the_manifest_of_used_code_keeps_the_files_of_this_co
     }
     let manifest = folder.path().join("manifests").join(used.id().to_string());
     std::fs::remove_file(&manifest).expect("the manifest does not exist");
-    std::fs::create_dir(&manifest).expect("a folder instead of the file");
+    std::fs::create_dir(&manifest).expect("cannot create a folder instead of the file");
     store.sweep(&BTreeSet::from([used.id()]), SystemTime::now() + 2 * UNUSED_TIME).expect_err("the sweep succeeded");
     assert!(store.blob(Sha256::of(b"used")).expect("no blob").is_some());
 }
@@ -310,7 +310,11 @@ async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "the manifest alone is accepted");
     let blobs = format!("/v1/code/{}/blobs", code.id());
     let (first, rest) = asked_for.split_at(1);
-    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "not exactly the missing blobs");
+    assert_eq!(
+        missing(&put(&master, &blobs, code.stream(first)).await),
+        rest,
+        "the answer does not list exactly the missing blobs"
+    );
     assert_eq!(missing(&put(&master, &blobs, code.stream(rest)).await), []);
     assert_eq!(master.post("/v1/jobs", &job).await.status, 201);
     let mut other = job.clone();

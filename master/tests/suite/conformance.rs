@@ -17,7 +17,7 @@ fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
 #[tokio::test]
 async fn the_sqlite_store_conforms() {
     let dir = tempfile::tempdir().expect("no folder");
-    let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).expect("open");
+    let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).expect("cannot open the store");
     testkit::conformance::store::check(&store).await;
 }
 
@@ -25,23 +25,23 @@ async fn the_sqlite_store_conforms() {
 async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
     let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
-    let first = SqliteStore::open(&path).expect("open");
-    let created = first.create(testkit::conformance::store::record("kept")).await.expect("create");
+    let first = SqliteStore::open(&path).expect("cannot open the store");
+    let created = first.create(testkit::conformance::store::record("kept")).await.expect("cannot create the record");
     let raised = JobRecord { epoch: 2, ..created.record };
-    let updated = first.update(raised.clone(), &created.version).await.expect("update");
+    let updated = first.update(raised.clone(), &created.version).await.expect("cannot update the record");
     drop(first);
 
-    let second = SqliteStore::open(&path).expect("open again");
-    assert_eq!(second.list().await.expect("list"), [updated]);
+    let second = SqliteStore::open(&path).expect("cannot open the store again");
+    assert_eq!(second.list().await.expect("cannot list the records"), [updated]);
     let late = second.update(raised, &created.version).await;
     assert!(matches!(late, Err(StoreError::Conflict(_))), "{late:?}");
 }
 
 #[tokio::test]
-async fn opening_a_file_that_is_no_database_fails_as_unavailable() {
+async fn if_the_file_is_not_a_database_the_store_reports_that_it_is_unavailable() {
     let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
-    std::fs::write(&path, "this is no database, whatever its name says\n".repeat(100)).expect("write");
+    std::fs::write(&path, "this is no database, whatever its name says\n".repeat(100)).expect("cannot write the file");
     let opened = SqliteStore::open(&path);
     assert!(is_unavailable(&opened), "{opened:?}");
 }
@@ -50,14 +50,14 @@ async fn opening_a_file_that_is_no_database_fails_as_unavailable() {
 async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");
-    let store = SqliteStore::open(&path).expect("open");
+    let store = SqliteStore::open(&path).expect("cannot open the store");
     let record = testkit::conformance::store::record("damaged");
     let name = record.spec.name.clone();
-    store.create(record).await.expect("create");
+    store.create(record).await.expect("cannot create the record");
     let file = rusqlite::Connection::open(&path).expect("no second connection");
     file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("the record cannot be damaged");
 
-    store.create(testkit::conformance::store::record("whole")).await.expect("create");
+    store.create(testkit::conformance::store::record("whole")).await.expect("cannot create the record");
 
     let got = store.get(&name).await;
     assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "damaged"), "{got:?}");
@@ -70,7 +70,7 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_process_back_end_conforms() {
     let (work, state) = (tempfile::tempdir().expect("no folder"), tempfile::tempdir().expect("no folder"));
-    std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
+    std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("cannot write the file");
     let limits = Descriptors::raise().expect("the limit of open files cannot be raised");
     let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
     let pods = pods.expect("the back end cannot be created");
@@ -125,7 +125,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
     let log = logs.of(replica).expect("the replica has no log");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
-    log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("append");
+    log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("cannot append to the log");
     let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
     assert!(!last_lines.is_empty(), "the log has no lines");
 

@@ -101,12 +101,12 @@ fn whole(name: &str, has_ended: bool) -> JobRecord {
 /// Replaces the stored text of a record by `text`.
 fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
     let update = "UPDATE jobs SET record = CAST(?2 AS TEXT) WHERE name = ?1";
-    assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("write"), 1);
+    assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("cannot write the record"), 1);
 }
 
 fn open(dir: &Path) -> (SqliteStore, rusqlite::Connection) {
     let path = dir.join("jobs.sqlite");
-    let store = SqliteStore::open(&path).expect("open");
+    let store = SqliteStore::open(&path).expect("cannot open the store");
     (store, rusqlite::Connection::open(&path).expect("no second connection"))
 }
 
@@ -119,16 +119,20 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
     for seed in 0..MUTATIONS {
         let record = whole(&format!("bad-{seed:03}"), seed % 5 != 0);
         let name = record.spec.name.clone();
-        store.create(record.clone()).await.expect("create");
+        store.create(record.clone()).await.expect("cannot create the record");
         overwrite(&file, &name, &damaged(&record, seed));
         match store.get(&name).await {
             Ok(Some(_)) => readable += 1,
             Err(StoreError::Unreadable { job, .. }) if job.name == name => unreadable.push(name),
             Err(StoreError::LaterFormat { .. }) => {}
-            other => panic!("seed {seed}: {other:?}"),
+            other => panic!("with seed {seed}, the outcome is unexpected: {other:?}"),
         }
     }
-    assert!(readable > 50 && unreadable.len() > 200, "{readable} readable and {} unreadable records", unreadable.len());
+    assert!(
+        readable > 50 && unreadable.len() > 200,
+        "too few of each kind: {readable} readable and {} unreadable records",
+        unreadable.len()
+    );
 
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     master.succeed("healthy").await;
@@ -147,7 +151,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let (store, file) = open(dir.path());
     let record = conformance::record("taken");
     let key = JobKey { name: record.spec.name.clone(), uid: record.uid.clone() };
-    store.create(record.clone()).await.expect("create");
+    store.create(record.clone()).await.expect("cannot create the record");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
     let replayed = store.watch().await.expect("no watch").recv().await;
     assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the unreadable record is not reported");
@@ -187,7 +191,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
     let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
-    let stored = store.create(conformance::record("later")).await.expect("create");
+    let stored = store.create(conformance::record("later")).await.expect("cannot create the record");
     let text = json!({ "format": FORMAT + 1, "uid": stored.record.uid, "spec": "in another form" }).to_string();
     overwrite(&file, stored.name(), text.as_bytes());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;

@@ -46,7 +46,7 @@ fn open(folder: &Path, key: &AgentKey) -> JoinedBackend {
 
 async fn create(backend: &JoinedBackend, index: u32) {
     let hash = AgentKey::random().token("uid").sha256();
-    backend.create(PodSpec::new(job(), &spec(), worker(index), hash)).await.expect("create");
+    backend.create(PodSpec::new(job(), &spec(), worker(index), hash)).await.expect("cannot create the pod");
 }
 
 /// The message of a machine at this port.
@@ -122,7 +122,7 @@ async fn the_back_end_of_machines_that_join_conforms() {
     let _fleet = AbortOnDropHandle::new(tokio::spawn(fleet(pods.clone(), key.clone())));
     testkit::conformance::backend::check(&pods, &spec(), "uid", &key).await;
     let left = std::fs::read_dir(folder.path().join("machines")).expect("no folder").count();
-    assert_eq!(left, 0, "the number of files of deleted pods");
+    assert_eq!(left, 0, "wrong number of files of deleted pods");
 }
 
 #[tokio::test]
@@ -141,10 +141,10 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     drop(first);
 
     let second = open(folder.path(), &key);
-    assert_eq!(states(&second), known, "before the new master creates a pod and before a machine joins");
+    assert_eq!(states(&second), known, "wrong states before the new master creates a pod and before a machine joins");
     create(&second, 1).await;
     assert_eq!(states(&second), known);
-    second.delete(&job(), worker(1)).await.expect("delete");
+    second.delete(&job(), worker(1)).await.expect("cannot delete the pod");
     create(&second, 1).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(1)));
     let another =
@@ -153,7 +153,7 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
 }
 
 #[tokio::test]
-async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
+async fn an_invalid_stored_message_is_skipped_and_the_place_of_its_machine_is_free() {
     let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let first = open(folder.path(), &key);
     create(&first, 0).await;
@@ -166,13 +166,17 @@ async fn an_invalid_stored_message_is_skipped_and_its_place_is_free() {
     let text = std::fs::read_to_string(&file).expect("no message");
     let earlier = text.replace("\"tensorflow_port\":1", "\"tensorflow_port\":0");
     assert_ne!(earlier, text);
-    std::fs::write(&file, earlier).expect("write");
+    std::fs::write(&file, earlier).expect("cannot write the file");
 
     let second = open(folder.path(), &key);
     assert_eq!(states(&second), [(worker(1), "runs")]);
     create(&second, 0).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(0)));
-    assert_eq!(states(&open(folder.path(), &key)), [(worker(0), "runs"), (worker(1), "runs")], "not both machines");
+    assert_eq!(
+        states(&open(folder.path(), &key)),
+        [(worker(0), "runs"), (worker(1), "runs")],
+        "not both machines are known"
+    );
 }
 
 #[tokio::test]
@@ -200,7 +204,7 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
         join(&backend, message(&index.to_string(), port)).await;
     }
     let driver = backend.watch(&job());
-    backend.delete_all(&job()).await.expect("delete");
+    backend.delete_all(&job()).await.expect("cannot delete the pods");
     sleep(Duration::from_secs(60)).await;
     assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "runs")], "a place became free too early");
     assert_eq!(join(&backend, message("0", 1)).await, None, "a machine whose pod was deleted still has its place");
@@ -222,15 +226,15 @@ async fn a_machine_has_no_place_if_its_message_cannot_be_written() {
     let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     create(&backend, 0).await;
-    std::fs::write(folder.path().join("machines"), "a file instead of the folder").expect("write");
+    std::fs::write(folder.path().join("machines"), "a file instead of the folder").expect("cannot write the file");
     backend.join(&job(), message("a", 1)).await.expect_err("a message that cannot be written is accepted");
     assert_eq!(states(&backend), [(worker(0), "waits")]);
-    std::fs::remove_file(folder.path().join("machines")).expect("remove");
+    std::fs::remove_file(folder.path().join("machines")).expect("cannot remove the file");
     assert_eq!(join(&backend, message("a", 1)).await, Some(worker(0)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn machines_that_join_at_once_get_different_places() {
+async fn machines_that_join_at_the_same_time_get_different_places() {
     let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let backend = open(folder.path(), &key);
     for index in 0..8 {

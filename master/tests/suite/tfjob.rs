@@ -112,7 +112,7 @@ fn an_object_that_is_shown_can_be_applied_again_and_changes_nothing() {
 fn write_the_golden_files() {
     for name in names() {
         let text = serde_json::to_string_pretty(&golden(read_file(&name))).expect("not JSON");
-        fs::write(corpus().join(name).with_extension("json"), text + "\n").expect("write a golden file");
+        fs::write(corpus().join(name).with_extension("json"), text + "\n").expect("cannot write a golden file");
     }
 }
 

@@ -6,7 +6,7 @@ macro_rules! names {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         $($(#[$doc])* pub const $name: &str = stringify!($name);)*
 
-        /// All variables of this file.
+        /// The names of all variables that scripts for other launchers read.
         pub(super) const ALL: &[&str] = &[$($name),*];
     };
 }

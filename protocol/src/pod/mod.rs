@@ -64,7 +64,7 @@ pub struct PodOptions {
     /// Whether the image may run as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_root: bool,
-    /// The user of the pods' processes. The default is the image's own user, or 65532 if the job brings its code.
+    /// The UNIX user of the pods' processes. The default is the image's own user, or 65532 if the job brings its code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
 }

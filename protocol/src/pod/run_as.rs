@@ -1,4 +1,4 @@
-//! The user of a pod's processes.
+//! The UNIX user of a pod's processes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{BadValue, bad};
 use crate::ids::serde_as_string;
 
-/// The user of a pod's processes: `image`, `UID` or `UID:GID`. UID 0, root, is refused.
+/// The UNIX user of a pod's processes: `image`, `UID` or `UID:GID`. UID 0, root, is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RunAs {

@@ -96,7 +96,7 @@ fn a_running_or_stopping_status_has_a_pid_and_a_start_time() {
 }
 
 #[test]
-fn the_begin_of_a_stop_is_no_news_but_the_exit_of_the_run_is_news() {
+fn the_beginning_of_a_stop_is_no_news_but_the_exit_of_the_run_is_news() {
     let running = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(RunState::Running) };
     let stopping = RunStatus { state: RunState::Stopping, ..running.clone() };
     let ending = RunStatus { pid: None, ..stopping.clone() };
@@ -233,7 +233,7 @@ fn an_exit_with_no_outcome_or_several_is_refused() {
 }
 
 #[test]
-fn only_code_zero_is_a_success() {
+fn only_exit_code_0_is_a_success() {
     assert!(report(ExitOutcome::Code(0)).is_success());
     for outcome in [ExitOutcome::Code(1), ExitOutcome::Signal(15), ExitOutcome::NotStarted(String::new())] {
         assert!(!report(outcome.clone()).is_success(), "{outcome}");

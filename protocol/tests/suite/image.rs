@@ -72,7 +72,7 @@ fn invalid_names_are_refused() {
 }
 
 #[test]
-fn the_pod_image_is_named_after_the_users_image() {
+fn the_wrapped_image_is_named_after_the_training_image() {
     for (base, pods) in [
         ("allreduce", "allreduce_pod:latest"),
         ("r.example:5000/team/a:1.2", "r.example:5000/team/a_pod:1.2"),

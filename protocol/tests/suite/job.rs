@@ -120,7 +120,7 @@ fn a_spec_has_the_default_counts_of_its_strategy() {
 fn a_spec_counts_the_replicas_of_each_role() {
     assert_eq!(counts(&spec(full_request())), [1, 4, 2, 1]);
     let no_chief = JobRequest { chief_num: Some(0), ..request(Strategy::ParameterServer) };
-    assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "the counts of a job without a chief");
+    assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "wrong counts of a job without a chief");
     let with_chief = JobRequest { chief_num: Some(1), ps_num: Some(0), ..request(Strategy::AllReduce) };
     assert_eq!(counts(&spec(with_chief)), [1, 2, 0, 0]);
 }
@@ -258,7 +258,7 @@ fn counts_that_the_strategy_does_not_allow_are_refused() {
 }
 
 #[test]
-fn invalid_variables_arguments_and_folders_are_refused() {
+fn invalid_variables_and_arguments_and_folders_are_refused() {
     let all_reduce = request(Strategy::AllReduce);
     assert_refused(
         JobRequest { env: variable("TF_CONFIG", "{}"), ..all_reduce.clone() },
@@ -325,7 +325,7 @@ fn a_variable_that_makes_a_program_run_other_code_must_be_allowed_by_name() {
 }
 
 #[test]
-fn allow_env_does_not_allow_reserved_variables() {
+fn the_flag_allow_env_does_not_allow_reserved_variables() {
     let (env, allow_env) = (variable("TF_CONFIG", "{}"), allowed(&["TF_CONFIG"]));
     assert_refused(
         JobRequest { env, allow_env, ..request(Strategy::AllReduce) },
@@ -341,7 +341,7 @@ fn a_record_with_a_variable_that_a_request_may_not_set_can_be_read() {
 }
 
 #[test]
-fn a_cluster_too_large_for_tf_config_is_refused_with_the_maximum() {
+fn a_job_whose_tf_config_would_be_too_long_is_refused_with_the_maximum() {
     let most = MEMBERS_MAX;
     let workers = |worker_num, ps_num| JobRequest {
         worker_num: Some(worker_num),

@@ -55,7 +55,7 @@ fn a_size_of_memory_is_at_least_a_mebibyte() {
 }
 
 #[test]
-fn a_user_is_the_images_own_or_a_number_that_is_not_root() {
+fn run_as_accepts_the_word_image_or_numbers_that_are_not_root() {
     assert_kept::<RunAs>(&["image", "1000:100", "65532:0"]);
     assert_eq!("1000".parse::<RunAs>().expect("an invalid user").to_string(), "1000:1000");
     assert_refused::<RunAs>(&["", "root", "0", "0:1", "-1", "+1", "1:", ":1", "1:2:3", "4294967295", "1000:x"]);
@@ -91,7 +91,7 @@ fn a_quantity_of_memory_is_converted_to_bytes() {
 }
 
 #[test]
-fn a_volume_is_a_claim_a_folder_of_the_node_or_an_empty_folder() {
+fn a_volume_is_a_claim_or_a_folder_of_the_node_or_an_empty_folder() {
     assert_kept::<Volume>(&[
         "pvc:data:/data",
         "pvc:data:/data:ro",
@@ -162,7 +162,7 @@ fn the_grace_period_is_at_least_1_second_and_30_seconds_by_default() {
 }
 
 #[test]
-fn two_volumes_at_one_path_are_found() {
+fn two_volumes_at_one_path_are_detected() {
     let mounted = |volumes: &[&str]| {
         let volumes = volumes.iter().map(|volume| volume.parse().expect("an invalid volume")).collect();
         let shm = Some("2Gi".parse().expect("an invalid size"));

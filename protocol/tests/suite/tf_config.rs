@@ -8,7 +8,7 @@ use protocol::ids::{ReplicaId, Role};
 use protocol::tf_config::{Cluster, MEMBERS_MAX, TfConfig};
 use serde_json::json;
 
-/// A cluster on one machine. The ports begin at 2000, in the given order.
+/// A TensorFlow cluster on one machine. The ports begin at 2000, in the given order.
 fn cluster(replicas: &[&str]) -> Cluster {
     let member = |(port, id): (u16, &&str)| (id.parse().expect(id), SocketAddr::from(([10, 1, 0, 5], port)));
     Cluster::new(&(2000..).zip(replicas).map(member).collect())
@@ -31,7 +31,7 @@ fn the_tf_configs_of_four_workers_differ_only_in_the_index() {
 }
 
 #[test]
-fn chief_workers_and_parameter_servers_see_the_same_cluster() {
+fn chief_and_workers_and_parameter_servers_see_the_same_tensorflow_cluster() {
     let members = cluster(&["chief-0", "worker-0", "worker-1", "ps-0"]);
     let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001","10.1.0.5:2002"],"ps":["10.1.0.5:2003"]}"#;
     for (replica, role, index) in
@@ -43,7 +43,7 @@ fn chief_workers_and_parameter_servers_see_the_same_cluster() {
 }
 
 #[test]
-fn an_evaluator_has_a_task_but_is_not_in_the_cluster() {
+fn an_evaluator_has_a_task_but_is_not_in_the_tensorflow_cluster() {
     let members = cluster(&["chief-0", "worker-0", "ps-0", "evaluator-0"]);
     let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001"],"ps":["10.1.0.5:2002"]}"#;
     for (replica, role) in [("evaluator-0", "evaluator"), ("chief-0", "chief")] {
@@ -53,13 +53,13 @@ fn an_evaluator_has_a_task_but_is_not_in_the_cluster() {
 }
 
 #[test]
-fn a_single_worker_gets_a_cluster_of_one() {
+fn a_single_worker_gets_a_tensorflow_cluster_of_one() {
     let golden = r#"{"cluster":{"worker":["10.1.0.5:2000"]},"task":{"type":"worker","index":0}}"#;
     assert_eq!(tf_config(&cluster(&["worker-0"]), "worker-0"), golden);
 }
 
 #[test]
-fn a_cluster_without_chief_names_no_chief() {
+fn a_tensorflow_cluster_without_a_chief_names_no_chief() {
     let golden = concat!(
         r#"{"cluster":{"worker":["10.1.0.5:2000","10.1.0.5:2001"],"ps":["10.1.0.5:2002"]},"#,
         r#""task":{"type":"worker","index":1}}"#
@@ -98,13 +98,13 @@ fn longest(members: u32) -> String {
 }
 
 #[test]
-fn the_largest_cluster_fits_into_one_variable() {
+fn the_tf_config_of_the_largest_tensorflow_cluster_fits_into_one_variable() {
     let name: EnvName = env::TF_CONFIG.parse().expect("an invalid name");
     assert_eq!(name.check_value(&longest(MEMBERS_MAX)), Ok(()));
 }
 
 #[test]
-fn a_cluster_one_percent_larger_than_the_maximum_does_not_fit() {
+fn a_tensorflow_cluster_one_percent_larger_than_the_maximum_does_not_fit() {
     let name: EnvName = env::TF_CONFIG.parse().expect("an invalid name");
     let larger = longest(MEMBERS_MAX + MEMBERS_MAX / 100);
     assert!(name.check_value(&larger).is_err(), "{} bytes fit: MEMBERS_MAX could be larger", larger.len());

@@ -239,7 +239,7 @@ fn a_failure_is_tagged_with_its_cause_and_names_the_replica() {
 }
 
 #[test]
-fn the_newest_eight_failed_starts_are_kept_and_only_the_last_has_output() {
+fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_has_output() {
     let failed = |sequence: u32, counted: bool| FailedStart {
         generation: Some(Generation { epoch: 1, sequence }),
         at: UnixMillis(1_700_000_009_000),

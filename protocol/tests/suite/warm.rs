@@ -27,7 +27,7 @@ fn a_state_says_why_an_interpreter_is_cold() {
 }
 
 #[test]
-fn preload_is_never_or_a_list_of_modules() {
+fn the_value_of_preload_is_the_word_never_or_a_list_of_modules() {
     assert_golden(&Preload::Never, &json!("never"));
     assert_golden(&Preload::Modules(vec![]), &json!({"modules": []}));
     assert_golden(&Preload::Modules(vec![module("tensorflow")]), &json!({"modules": ["tensorflow"]}));

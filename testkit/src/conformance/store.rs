@@ -27,7 +27,7 @@ pub fn record(name: &str) -> JobRecord {
         worker_num: Some(2),
         ..JobRequest::new(name.parse().expect("the name is not a valid job name"), Strategy::AllReduce)
     };
-    let spec = JobSpec::try_from(request).expect("a valid request");
+    let spec = JobSpec::try_from(request).expect("an invalid request");
     let (uid, holder) = (format!("uid-of-{name}"), "a-master".to_owned());
     JobRecord { format: FORMAT, ..JobRecord::new(spec, uid, holder, UnixMillis(1)) }
 }

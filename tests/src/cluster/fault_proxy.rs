@@ -110,15 +110,15 @@ impl FaultProxy {
         let mut line = String::new();
         let stdout = upstream.stdout.take().expect("the stream is not piped");
         BufReader::new(stdout).read_line(&mut line).expect("cannot read the stdout of kubectl");
-        let address = line.trim().rsplit(' ').next().expect("the last word of the line").to_owned();
+        let address = line.trim().rsplit(' ').next().expect("the line has no last word").to_owned();
         let shared = Arc::new(Shared {
             upstream: address,
             client: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http(),
             trouble: Mutex::default(),
             cuts: watch::Sender::new(()),
         });
-        let runtime = Runtime::new().expect("a runtime");
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let runtime = Runtime::new().expect("cannot start the runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("no free port");
         let port = listener.local_addr().expect("the socket has no address").port();
         runtime.spawn(serve(listener, Arc::clone(&shared)));
         Self { shared, kubeconfig: kubeconfig(port), upstream, _runtime: runtime }
@@ -303,7 +303,7 @@ fn kubeconfig(port: u16) -> NamedTempFile {
         "users": [{ "name": "proxy", "user": {} }],
         "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "proxy" } }],
     });
-    let mut file = NamedTempFile::new().expect("a temporary file");
-    file.write_all(config.to_string().as_bytes()).expect("write the kubeconfig");
+    let mut file = NamedTempFile::new().expect("cannot create a temporary file");
+    file.write_all(config.to_string().as_bytes()).expect("cannot write the kubeconfig");
     file
 }

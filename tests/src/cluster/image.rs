@@ -55,12 +55,13 @@ impl Image {
     pub fn shared() -> Arc<Self> {
         // Times of change and not contents: debug builds take half a second to hash two programs.
         let files = [static_agent(), built("client"), root().join("examples/hello/exec.py")];
-        let changes = files.map(|file| fs::metadata(file).and_then(|found| found.modified()).expect("a readable file"));
+        let changes =
+            files.map(|file| fs::metadata(file).and_then(|found| found.modified()).expect("cannot read the file"));
         let mut hasher = DefaultHasher::new();
         (changes, EXEC_PY, DOCKERFILE).hash(&mut hasher);
         let image = Self { name: format!("{SHARED_LABEL}-{:016x}", hasher.finish()), lifetime: Lifetime::Run };
 
-        let lock = File::create(std::env::temp_dir().join(&image.name)).expect("a file to lock");
+        let lock = File::create(std::env::temp_dir().join(&image.name)).expect("cannot create the file to lock");
         lock.lock().expect("cannot lock the file");
         if docker(&["image", "inspect", &image.wrapped()]).is_err() {
             let context = context(DOCKERFILE);
@@ -104,17 +105,19 @@ impl Image {
     pub fn of_master() -> Self {
         let scene = Scene::new("");
         let context = scene.path();
-        fs::create_dir(context.join("state")).expect("a folder");
+        fs::create_dir(context.join("state")).expect("cannot create the folder");
         for (program, path) in [("master", built("master")), ("agent", static_agent())] {
-            fs::copy(path, context.join(program)).expect("copy");
+            fs::copy(path, context.join(program)).expect("cannot copy the file");
         }
         for library in libraries(&built("master")) {
-            let copy = context.join("libraries").join(library.strip_prefix("/").expect("an absolute path"));
-            fs::create_dir_all(copy.parent().expect("the library has no parent folder")).expect("a folder");
-            fs::copy(library, copy).expect("copy");
+            let copy = context.join("libraries").join(library.strip_prefix("/").expect("not an absolute path"));
+            fs::create_dir_all(copy.parent().expect("the library has no parent folder"))
+                .expect("cannot create the folder");
+            fs::copy(library, copy).expect("cannot copy the file");
         }
-        let dockerfile = fs::read_to_string(root().join("images/master.Dockerfile")).expect("a Dockerfile");
-        fs::write(context.join("Dockerfile"), dockerfile + "COPY libraries /\n").expect("write");
+        let dockerfile =
+            fs::read_to_string(root().join("images/master.Dockerfile")).expect("cannot read the Dockerfile");
+        fs::write(context.join("Dockerfile"), dockerfile + "COPY libraries /\n").expect("cannot write the file");
         Self::unwrapped(context)
     }
 
@@ -177,8 +180,8 @@ impl Image {
 /// Creates a build context with this Dockerfile, [`EXEC_PY`] as exec.py, and hello.py.
 fn context(dockerfile: &str) -> Scene {
     let context = Scene::new(EXEC_PY);
-    fs::write(context.path().join("Dockerfile"), dockerfile).expect("write the Dockerfile");
-    fs::copy(root().join("examples/hello/exec.py"), context.path().join("hello.py")).expect("copy hello");
+    fs::write(context.path().join("Dockerfile"), dockerfile).expect("cannot write the Dockerfile");
+    fs::copy(root().join("examples/hello/exec.py"), context.path().join("hello.py")).expect("cannot copy the example");
     context
 }
 

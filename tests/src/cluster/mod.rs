@@ -87,7 +87,7 @@ impl Cluster {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))
             .expect("kubectl has not printed JSON");
         let phase = |pod: &&Value| test(pod["status"]["phase"].as_str().unwrap_or_default());
-        let chosen = pods["items"].as_array().expect("a list").iter().filter(phase);
+        let chosen = pods["items"].as_array().expect("not a list").iter().filter(phase);
         chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
     }
 

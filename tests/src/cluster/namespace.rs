@@ -54,7 +54,7 @@ impl Namespace {
     /// If kubectl has no kubeconfig.
     pub fn kubeconfig(&self) -> Value {
         let config = self.kubectl(&["config", "view", "--minify", "--flatten", "-o", "json"]);
-        let mut config: Value = serde_json::from_str(&config).expect("a kubeconfig");
+        let mut config: Value = serde_json::from_str(&config).expect("not a kubeconfig");
         config["contexts"][0]["context"]["namespace"] = self.name.as_str().into();
         config
     }

@@ -31,7 +31,7 @@ for _ in ALL: server.accept()
     for client in clients {
         client.ended().code(0);
     }
-    let list: JobList = serde_json::from_str(&stage.curl(&[], "/v1/jobs")).expect("a list");
+    let list: JobList = serde_json::from_str(&stage.curl(&[], "/v1/jobs")).expect("not a list");
     let results: Vec<_> = list.jobs.into_iter().map(|job| job.result).collect();
     assert_eq!(results, vec![Some(JobResult::Succeeded); jobs]);
 }
@@ -39,7 +39,7 @@ for _ in ALL: server.accept()
 pub fn curl_submits_follows_and_deletes_a_job(place: Place) {
     let stage = Stage::hello(place);
     let create = format!("/create?strategy=AllReduce&n_worker=2&name=curl1{}", stage.img());
-    let accepted: JobView = serde_json::from_str(&stage.curl(&[], &create)).expect("a view");
+    let accepted: JobView = serde_json::from_str(&stage.curl(&[], &create)).expect("not a view");
     assert_eq!((accepted.name.as_str(), accepted.spec.worker_num), ("curl1", 2));
     let lines = stage.curl(&[], "/v1/jobs/curl1/logs?follow=true");
     assert_eq!(lines.lines().filter(|line| line.contains("TF_CONFIG")).count(), 2, "{lines}");

@@ -19,8 +19,8 @@ pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
         run.lines("TF_CONFIG ").iter().map(|text| serde_json::from_str(text).expect("TF_CONFIG is not JSON")).collect();
     assert_eq!(configs.len(), 4, "{}", run.stdout);
     let clusters: BTreeSet<String> = configs.iter().map(|config| config["cluster"].to_string()).collect();
-    assert_eq!(clusters.len(), 1, "not all workers have the same cluster: {clusters:?}");
-    let workers = configs[0]["cluster"]["worker"].as_array().expect("a list of workers");
+    assert_eq!(clusters.len(), 1, "not all workers have the same TF_CONFIG cluster: {clusters:?}");
+    let workers = configs[0]["cluster"]["worker"].as_array().expect("not a list of workers");
     assert_eq!(
         workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(),
         4,
@@ -98,7 +98,7 @@ pub fn variables_and_arguments_reach_exec_py(place: Place) {
         place,
         "import os, sys; print('got', os.environ['A'], os.environ['B'], os.environ['C'], sys.argv[1:])",
     );
-    fs::write(stage.scene().path().join("job.env"), "A=from file\nB=from file\n").expect("write");
+    fs::write(stage.scene().path().join("job.env"), "A=from file\nB=from file\n").expect("cannot write the file");
     let flags = ["--worker-num", "1", "--env-file", "job.env", "--env", "B=x=$(y)", "--env", "C", "--"];
     let args = ["--steps", "3", "$(A) $$(A) $$ $C $(D) $(B) $(RANK)"];
     let run = Finished::of(stage.submitting(&[flags.as_slice(), &args].concat()).env("C", "passed on")).code(0);

@@ -14,7 +14,7 @@ use crate::scripts::{AWAITS_ITS_END, tell, with_peers};
 /// If the deadline passes.
 pub fn runs_with(stage: &Stage, job: &str, indexes: &[u32]) -> JobView {
     let roster: Vec<ReplicaId> =
-        indexes.iter().map(|index| format!("worker-{index}").parse().expect("a replica")).collect();
+        indexes.iter().map(|index| format!("worker-{index}").parse().expect("not a replica")).collect();
     let look = || Some(stage.status(job)).filter(|view| view.state == JobState::Running && view.roster == roster);
     within(&format!("{job} runs with {indexes:?}"), look, || format!("{:#?}", stage.status(job)))
 }
@@ -47,7 +47,7 @@ pub fn an_elastic_job_shrinks_restarts_grows_and_is_suspended_and_resumed(place:
     stage.verb(&["status", "heals"]).code(0);
     stage.verb(&["suspend", "heals"]).code(0).says(&["job heals is being suspended"]);
     let look = || Some(stage.status("heals")).filter(|view| view.state == JobState::Suspended);
-    within("heals is suspended", look, || format!("{:#?}", stage.status("heals")));
+    within("the job heals is suspended", look, || format!("{:#?}", stage.status("heals")));
     stage.verb(&["resume", "heals"]).code(0).says(&["job heals is not suspended any more"]);
     let view = runs_with(&stage, "heals", &[0, 1, 2]);
     end_all(&view);

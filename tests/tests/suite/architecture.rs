@@ -25,7 +25,7 @@ fn collect(dir: &Path, found: &mut Vec<(String, String)>) {
             collect(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let name = path.strip_prefix(root()).expect("the file is not in the repository").display().to_string();
-            found.push((name, fs::read_to_string(&path).expect("a readable file")));
+            found.push((name, fs::read_to_string(&path).expect("cannot read the file")));
         }
     }
 }
@@ -120,9 +120,9 @@ fn every_rust_file_has_a_description_and_every_source_at_most_350_lines_before_i
 #[test]
 fn the_main_files_and_architecture_md_are_short() {
     for program in ["agent", "master", "client"] {
-        let main = fs::read_to_string(root().join(program).join("src/main.rs")).expect("a main.rs");
+        let main = fs::read_to_string(root().join(program).join("src/main.rs")).expect("cannot read main.rs");
         assert!(main.lines().count() < 25, "{program}/src/main.rs is too long");
     }
-    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("cannot read ARCHITECTURE.md");
     assert!(map.lines().count() < 200, "ARCHITECTURE.md is too long");
 }

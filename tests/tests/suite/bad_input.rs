@@ -42,7 +42,7 @@ fn bad_arguments_are_refused_with_the_expected_error_and_no_script_starts() {
         let run = scene.run(args).code(2);
         assert!(run.stderr.contains(named), "{args:?}: no {named:?} on stderr:\n{}", run.stderr);
         assert!(run.stderr.contains("error: "), "{args:?}: no error on stderr:\n{}", run.stderr);
-        assert_eq!(run.stdout, "", "stdout with {args:?}");
+        assert_eq!(run.stdout, "", "unexpected output on stdout with {args:?}");
         scene.assert_empty();
     }
     assert!(!scene.path().join("started").exists(), "a script ran");
@@ -51,7 +51,7 @@ fn bad_arguments_are_refused_with_the_expected_error_and_no_script_starts() {
 #[test]
 fn the_error_names_a_missing_kubeconfig_or_context() {
     let scene = Scene::new("");
-    fs::write(scene.path().join("empty"), "").expect("write");
+    fs::write(scene.path().join("empty"), "").expect("cannot write the file");
     for (file, master, named) in [
         ("absent", "kube", "there is no usable kubeconfig"),
         ("empty", "kube", "failed to determine current context"),
@@ -93,12 +93,12 @@ fn the_error_says_that_python_cannot_be_started() {
 #[test]
 fn the_exit_code_is_3_if_no_master_listens_or_the_server_is_no_master() {
     let scene = Scene::new("print('fine')");
-    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("no free port");
     let url = format!("http://{closed}");
     let run = scene.run(&["--master", &url, "list"]).code(3);
     assert!(run.stderr.contains(&url), "{}", run.stderr);
 
-    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let other = TcpListener::bind("127.0.0.1:0").expect("no free port");
     let url = format!("http://{}", other.local_addr().expect("the socket has no address"));
     let answers = thread::spawn(move || {
         let (caller, _) = other.accept().expect("the client has not connected");
@@ -114,7 +114,7 @@ fn the_exit_code_is_3_if_no_master_listens_or_the_server_is_no_master() {
 #[test]
 fn a_variable_with_a_nul_byte_is_refused_and_so_are_too_long_arguments() {
     let scene = Scene::new("open('started', 'w').close()");
-    fs::write(scene.path().join("nul.env"), "A=x\0y\n").expect("write");
+    fs::write(scene.path().join("nul.env"), "A=x\0y\n").expect("cannot write the file");
     let run = scene.run(&["--env-file", "nul.env"]).code(2);
     assert!(run.stderr.contains("NUL"), "{}", run.stderr);
     let long = "x".repeat(131_000);

@@ -53,9 +53,9 @@ fn a_script_that_is_not_exec_py_and_has_a_syntax_error_fails_without_a_restart()
 fn the_client_sends_a_folder_once_and_the_job_runs_its_script() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("a folder");
-    fs::write(folder.join("train.py"), "import own\nprint(own.NAME, __file__)\n").expect("a script");
-    fs::write(folder.join("own.py"), "NAME = 'own'\n").expect("a module");
+    fs::create_dir(&folder).expect("cannot create the folder");
+    fs::write(folder.join("train.py"), "import own\nprint(own.NAME, __file__)\n").expect("cannot write the script");
+    fs::write(folder.join("own.py"), "NAME = 'own'\n").expect("cannot write the module");
     let submit = |name| {
         let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", name, "--master", stage.url()];
         stage.scene().run(&line).code(0)
@@ -84,8 +84,8 @@ fn pods(view: &JobView) -> Vec<Option<String>> {
 fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("a folder");
-    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("a script");
+    fs::create_dir(&folder).expect("cannot create the folder");
+    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
     write(&endless(1));
     let line =
         ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "pushed", "-d", "--master", stage.url()];
@@ -113,8 +113,8 @@ fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
 fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("a folder");
-    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("a script");
+    fs::create_dir(&folder).expect("cannot create the folder");
+    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
     write("raise ValueError('first')\n");
     let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "mended", "--on-failure", "wait", "-d"];
     stage.scene().run(&[&line[..], &["--master", stage.url()]].concat()).code(0);
@@ -141,8 +141,8 @@ fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
 fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_wins() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("a folder");
-    let save = |number: u32| fs::write(folder.join("train.py"), endless(number)).expect("a script");
+    fs::create_dir(&folder).expect("cannot create the folder");
+    let save = |number: u32| fs::write(folder.join("train.py"), endless(number)).expect("cannot write the script");
     save(0);
     let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "watched", "--no-preload", "-d"];
     stage.scene().run(&[&line[..], &["--master", stage.url()]].concat()).code(0);
@@ -163,17 +163,17 @@ fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_win
         save(number);
         runs(number);
     }
-    fs::write(folder.join("train.py"), "print(\n").expect("a script");
+    fs::write(folder.join("train.py"), "print(\n").expect("cannot write the script");
     watch.until_said("error: the new code does not parse");
-    fs::create_dir_all(folder.join("__pycache__/new")).expect("a folder");
+    fs::create_dir_all(folder.join("__pycache__/new")).expect("cannot create the folder");
     fs::write(folder.join("__pycache__/new/train.pyc"), "").expect("a file that is not sent");
     // These changes come so fast that some may not be pushed. The last change must run in the end.
     (10..=20).for_each(save);
     runs(20);
     let next = stage.status("watched").generation.expect("the job has no start").next();
     // The client must also watch a new folder.
-    fs::create_dir(folder.join("lib")).expect("a folder");
-    fs::write(folder.join("lib/own.py"), "NAME = 1\n").expect("a module");
+    fs::create_dir(folder.join("lib")).expect("cannot create the folder");
+    fs::write(folder.join("lib/own.py"), "NAME = 1\n").expect("cannot write the module");
     watch.until_said(&format!("(start {next})"));
     let view = stage.status("watched");
     assert_eq!((pods(&view), view.restarts.total()), (before, 0));
@@ -193,13 +193,13 @@ fn with_push_watch_a_job_in_its_users_folder_restarts_when_its_source_changes() 
     let save = |number: u32| format!("{}open('state', 'w').write('{number}')\n", endless(number).replace("600", "0"));
     let script = |number: u32| format!("{}time.sleep(600)\n", save(number));
     let scene = Scene::new(&script(1));
-    std::os::unix::fs::symlink("/etc", scene.path().join("data")).expect("a link to data elsewhere");
+    std::os::unix::fs::symlink("/etc", scene.path().join("data")).expect("cannot create a link to data elsewhere");
     let job = Running::of(&mut scene.client(&["--task", "local", "--worker-num", "2"]));
     job.until_printed(2, "number 1 0");
     let watch = Running::of(&mut scene.client(&["push", "local", "--watch"]));
     watch.until_said("watching ");
     fs::write(scene.path().join("state"), "of the job").expect("a file that is no source");
-    fs::write(scene.path().join("exec.py"), script(2)).expect("a script");
+    fs::write(scene.path().join("exec.py"), script(2)).expect("cannot write the script");
     job.until_printed(2, "number 2 1");
     watch.until_said("job local runs the new code after");
     assert_eq!(scene.run(&["status", "local", "-o", "json"]).code(0).view().pushes, 1);

@@ -25,11 +25,11 @@ async fn the_store_passes_the_conformance_suite() {
 async fn the_back_end_passes_the_conformance_suite() {
     let (namespace, image) = (Namespace::new(), Image::shared());
     let cluster = reach(&namespace).await;
-    let image = image.wrapped().parse().expect("an image's name");
+    let image = image.wrapped().parse().expect("not an image's name");
     let record = conformance::store::record("pods");
     let spec = JobSpec { image: Some(image), ..record.spec.clone() };
     let record = JobRecord { spec: spec.clone(), ..record };
-    let stored = KubeStore::new(&cluster).create(record).await.expect("the record that owns the pods");
-    let pods = KubeBackend::begin(&cluster).await.expect("watch the pods");
+    let stored = KubeStore::new(&cluster).create(record).await.expect("cannot create the record that owns the pods");
+    let pods = KubeBackend::begin(&cluster).await.expect("cannot watch the pods");
     conformance::backend::check(&pods, &spec, &stored.record.uid, &AgentKey::random()).await;
 }

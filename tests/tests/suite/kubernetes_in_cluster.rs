@@ -27,7 +27,7 @@ impl Site {
     fn new(manifests: &str) -> Self {
         let (scene, namespace) = (Scene::new(""), Namespace::new());
         let kubeconfig = scene.path().join("kubeconfig");
-        fs::write(&kubeconfig, namespace.kubeconfig().to_string()).expect("write");
+        fs::write(&kubeconfig, namespace.kubeconfig().to_string()).expect("cannot write the file");
         script(&kubeconfig, "scripts/token");
         let master = Image::of_master();
         namespace.kubectl_with(&["apply", "-f", "-"], &rendered(&namespace, manifests, &master.of_nodes()));
@@ -35,8 +35,8 @@ impl Site {
 
         let printed = script(&kubeconfig, "source env.sh; printf '%s\\n' \"$MUSTER_MASTER\" \"$MUSTER_TOKEN\"");
         let mut printed = printed.lines().map(str::to_owned);
-        let (url, token) = (printed.next().expect("an address"), printed.next().expect("a token"));
-        let (node, _) = url.rsplit_once(':').expect("a port");
+        let (url, token) = (printed.next().expect("no address"), printed.next().expect("no token"));
+        let (node, _) = url.rsplit_once(':').expect("no port");
         let port = namespace.kubectl(&["get", "service", "muster", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
         let site = Self { url: format!("{node}:{port}"), token, namespace, _master: master, scene };
         let serves = || (site.curl("/readyz") == "OK").then_some(());
@@ -68,7 +68,7 @@ impl Site {
     fn epoch(&self, job: &str) -> u64 {
         let record =
             self.namespace.kubectl(&["get", "configmap", &format!("muster-{job}"), "-o", "jsonpath={.data.record}"]);
-        serde_json::from_str::<Value>(&record).expect("a record")["epoch"].as_u64().expect("a number")
+        serde_json::from_str::<Value>(&record).expect("not a record")["epoch"].as_u64().expect("not a number")
     }
 
     fn state(&self) -> String {
@@ -82,7 +82,7 @@ impl Site {
 fn script(kubeconfig: &Path, line: &str) -> String {
     let mut bash = Command::new("bash");
     // env.sh runs the client.
-    let programs = built("client").parent().expect("a folder").display().to_string();
+    let programs = built("client").parent().expect("no parent folder").display().to_string();
     let line = format!("PATH={programs}:$PATH\n{line}");
     bash.args(["-euc", &line]).current_dir(root()).env("KUBECONFIG", kubeconfig);
     let run = Finished::of(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
@@ -158,7 +158,7 @@ impl Bare {
         let mut config = self.namespace.kubeconfig();
         config["users"][0]["user"] = user;
         let file = self.scene.path().join("kubeconfig");
-        fs::write(&file, config.to_string()).expect("write");
+        fs::write(&file, config.to_string()).expect("cannot write the file");
         Finished::of(self.scene.client(&[&["--master", &self.place()], args].concat()).env("KUBECONFIG", file))
     }
 
@@ -206,7 +206,7 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     kept.says(&["role/muster-tfjobs unchanged", "deployment/muster unchanged"]);
     // Without these rights, uninstall does not delete the kind TFJob, which other tests in the cluster use too.
     bare.namespace.kubectl(&["delete", "role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
-    let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("JSON");
+    let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("not JSON");
     assert_eq!(unexpected(&report), Vec::<&Value>::new(), "{report:#}");
 
     bare.namespace.kubectl(&["apply", "-f", &root().join("manifests/user.yaml").display().to_string()]);
@@ -231,7 +231,7 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
 /// Returns the checks of `client doctor` that did not pass, without checks whose result depends on this cluster.
 fn unexpected(report: &Value) -> Vec<&Value> {
     let of_cluster = ["network policies", "image", "architecture", "Docker", "TFJobs"];
-    let checks = report["checks"].as_array().expect("checks").iter();
+    let checks = report["checks"].as_array().expect("no list of checks").iter();
     checks.filter(|check| check["verdict"] != "ok" && !of_cluster.map(Value::from).contains(&check["name"])).collect()
 }
 

@@ -44,7 +44,7 @@ fn the_masters_rights_on_tfjobs_are_sufficient_and_minimal() {
 /// Calls `run`. The API must refuse no request, and the requests must use every right of the role under test.
 fn check(account: &Account, run: Run) {
     let scene = Scene::new("");
-    fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
+    fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("cannot write the file");
     let outcome = run(&scene, account, &Image::shared().wrapped());
     let log = log_of(&scene);
     outcome.unwrap_or_else(|error| panic!("{error}\n{log}"));
@@ -181,10 +181,10 @@ impl Account {
 
     fn rights(&self) -> Vec<Right> {
         let role = self.namespace.kubectl(&["get", "role", self.role, "-o", "json"]);
-        let role: Value = serde_json::from_str(&role).expect("a role");
-        let rules = role["rules"].as_array().expect("rules").clone();
+        let role: Value = serde_json::from_str(&role).expect("not a role");
+        let rules = role["rules"].as_array().expect("no rules").clone();
         let texts = |value: &Value| -> Vec<String> {
-            value.as_array().expect("a list").iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+            value.as_array().expect("not a list").iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
         };
         let of_rule = |rule: Value| {
             let (resources, verbs) = (texts(&rule["resources"]), texts(&rule["verbs"]));

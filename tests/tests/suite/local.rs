@@ -37,7 +37,7 @@ fn assert_job_continues_after(by: &[&str], ignored: Signal) {
     let client = Running::of(&mut run_by(by, &scene.client(&["--worker-num", "1"])));
     client.until_printed(1, "ready");
     signal(client.pid(), ignored);
-    fs::write(scene.path().join("go"), "").expect("write");
+    fs::write(scene.path().join("go"), "").expect("cannot write the file");
     assert_eq!(client.ended().code(0).lines("went on").len(), 1);
 }
 
@@ -52,7 +52,7 @@ fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_gets_the_whole_line
     );
     let client = Running::of(&mut run_by(&IN_A_TERMINAL, &scene.client(&["--worker-num", "1"])));
     client.until_printed(1, "worker-0 │ 20%|##");
-    fs::write(scene.path().join("go"), "").expect("write");
+    fs::write(scene.path().join("go"), "").expect("cannot write the file");
     let shown = client.ended().code(0).stdout;
     assert!(shown.contains(" 100%|####"), "{shown}");
     let piped = scene.run(&["--worker-num", "1"]).code(0);
@@ -63,8 +63,8 @@ fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_gets_the_whole_line
 fn a_host_with_python3_and_no_python_runs_the_job() {
     let scene = Scene::new("print('ran')");
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output();
-    let python3 = String::from_utf8(found.expect("cannot start python3").stdout).expect("a path");
-    symlink(python3, scene.path().join("python3")).expect("a link");
+    let python3 = String::from_utf8(found.expect("cannot start python3").stdout).expect("not a path in UTF-8");
+    symlink(python3, scene.path().join("python3")).expect("cannot create a link");
     let run = Finished::of(scene.client(&["--worker-num", "2"]).env("PATH", scene.path())).code(0);
     assert_eq!(run.lines("ran").len(), 2, "{}", run.stdout);
 }
@@ -87,12 +87,12 @@ fn a_script_has_no_terminal_even_if_its_client_has_a_terminal() {
 fn killing_the_client_leaves_no_process_and_no_temporary_file_behind() {
     let scene = Scene::new(STUBBORN);
     let temporary = scene.path().join("tmp");
-    fs::create_dir(&temporary).expect("a folder");
+    fs::create_dir(&temporary).expect("cannot create the folder");
     let client = Running::of(scene.client(&["--worker-num", "2"]).env("TMPDIR", &temporary));
     client.until_printed(2, "ready");
     client.kill();
     scene.until_empty();
-    assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0, "temporary files are left behind");
+    assert_eq!(fs::read_dir(&temporary).expect("cannot read the folder").count(), 0, "temporary files are left behind");
 }
 
 #[test]
@@ -122,7 +122,8 @@ fn a_job_ends_when_the_reader_of_the_clients_stdout_closes_the_pipe() {
     let scene = Scene::new("while True: print('line')");
     let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("cannot start the client");
     drop(client.stdout.take());
-    let code = within("the client ends", || client.try_wait().expect("wait"), || scene.processes());
+    let code =
+        within("the client ends", || client.try_wait().expect("cannot wait for the program"), || scene.processes());
     assert_eq!(code.code(), Some(1));
     scene.assert_empty();
 }
@@ -137,7 +138,7 @@ fn run_by(other: &[&str], command: &Command) -> Command {
             None => running.env_remove(name),
         };
     }
-    running.current_dir(command.get_current_dir().expect("the folder of the scene"));
+    running.current_dir(command.get_current_dir().expect("the command has no working directory"));
     running.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     running
 }

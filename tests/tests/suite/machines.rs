@@ -74,7 +74,7 @@ fn a_job_on_machines_survives_a_killed_master_and_goes_on_without_a_dead_machine
     let three = Running::of(&mut agent(&scene, &master, 4, &[]));
     three.until_printed(1, "world 2");
     until_running(&scene, &master, &["worker-0", "worker-1"], Some(&alone));
-    fs::write(scene.path().join("code"), "0").expect("write");
+    fs::write(scene.path().join("code"), "0").expect("cannot write the file");
     stays.ended().code(0);
     three.ended().code(0);
     assert_eq!(status(&scene, &master).map(|view| view.state), Some(JobState::Succeeded));
@@ -98,14 +98,14 @@ fn an_agent_that_was_stopped_for_longer_than_its_lease_joins_again() {
     signal(two.pid(), Signal::TERM);
     two.ended();
     until_running(&scene, &master, &["worker-0"], Some(&view));
-    fs::write(scene.path().join("code"), "0").expect("write");
+    fs::write(scene.path().join("code"), "0").expect("cannot write the file");
     one.ended().code(0);
 }
 
 #[test]
 fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() {
     let scene = Scene::new(TRAIN);
-    fs::write(scene.path().join("token"), "secret").expect("write");
+    fs::write(scene.path().join("token"), "secret").expect("cannot write the file");
     let with_token = [&JOINED[..], &["--token-file", "token"]].concat();
     let master = Master::start(scene.path(), &with_token, &[]);
     let refused = |number: u8, args: &[&str], says: &str| {
@@ -129,7 +129,7 @@ fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() 
     let mut without_token = agent(&scene, &master, 4, &rules);
     Finished::of(without_token.env_remove("MUSTER_TOKEN")).code(2).says(&["the token is missing or wrong"]);
 
-    fs::write(scene.path().join("code"), "3").expect("write");
+    fs::write(scene.path().join("code"), "3").expect("cannot write the file");
     one.ended().code(3);
     spare.ended().code(1).says(&["the job has ended", "exited with code 3"]);
     refused(2, &rules, "job \"digits\" has ended: choose another --task, or remove the job with client delete digits");

@@ -29,7 +29,7 @@ struct Site {
 impl Site {
     fn new(machines: u8) -> Self {
         let (scene, network) = (Scene::new(TRAIN), Network::new(machines));
-        fs::write(scene.path().join("token"), "secret").expect("write");
+        fs::write(scene.path().join("token"), "secret").expect("cannot write the file");
         let mut master = Command::new(built("master"));
         let listen = format!("{}:7897", address(MASTER));
         master.args(["--listen", &listen, "--state-dir", "state", "--backend", "joined", "--token-file", "token"]);
@@ -63,7 +63,7 @@ impl Site {
 
 #[test]
 #[ignore = "needs root and ip, for network namespaces"]
-fn a_job_goes_on_without_a_machine_whose_link_is_down_and_uses_it_again_when_the_link_is_up() {
+fn a_job_goes_on_without_a_machine_whose_link_is_down_and_uses_the_machine_again_when_the_link_is_up() {
     let site = Site::new(4);
     let agents = [2, 3, 4].map(|number| Running::of(&mut site.agent(number, &[])));
     let whole = site.until_running(3);
@@ -80,7 +80,7 @@ fn a_job_goes_on_without_a_machine_whose_link_is_down_and_uses_it_again_when_the
     let again = site.until_running(3);
     assert_eq!(again.restarts.total(), 0, "the machine that joined again caused a recorded restart");
 
-    fs::write(site.scene.path().join("code"), "").expect("write");
+    fs::write(site.scene.path().join("code"), "").expect("cannot write the file");
     for agent in agents {
         agent.ended().code(0);
     }
@@ -103,7 +103,7 @@ fn an_agent_that_the_master_or_another_agent_cannot_reach_is_refused_and_the_err
     hidden.says(&[&sentence]);
     let two = Running::of(&mut site.agent(3, &[]));
     site.until_running(2);
-    fs::write(site.scene.path().join("code"), "").expect("write");
+    fs::write(site.scene.path().join("code"), "").expect("cannot write the file");
     one.ended().code(0);
     two.ended().code(0);
 }

@@ -16,11 +16,11 @@ echo "muster $*"
 
 #[test]
 fn a_wheel_and_a_tar_install_muster_and_the_agent_in_one_folder() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("cannot create a temporary folder");
     for program in ["client", "master", "agent"] {
         let path = folder.path().join(program);
-        fs::write(&path, STAND_IN).expect("write");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set the mode");
+        fs::write(&path, STAND_IN).expect("cannot write the file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("cannot set the mode");
     }
     let script = r#"
         mkdir "$FOLDER/out"

@@ -23,7 +23,7 @@ fn prototype(file: &str) -> PathBuf {
 
 /// Creates a folder with the prototype's exec.py, which prints its variables.
 fn printing() -> Scene {
-    Scene::new(&fs::read_to_string(prototype("exec.py")).expect("the prototype's exec.py"))
+    Scene::new(&fs::read_to_string(prototype("exec.py")).expect("cannot read the prototype's exec.py"))
 }
 
 /// Returns a command that runs a program of `tests/prototype`.
@@ -59,8 +59,8 @@ impl Agent {
     /// Waits until the run has succeeded, and returns its output.
     fn printed(self) -> String {
         let output = output(self.child);
-        assert_eq!(output.status.code(), Some(0), "exit code of the agent at {}", self.address);
-        String::from_utf8(output.stdout).expect("text")
+        assert_eq!(output.status.code(), Some(0), "wrong exit code of the agent at {}", self.address);
+        String::from_utf8(output.stdout).expect("not UTF-8")
     }
 }
 
@@ -142,7 +142,7 @@ fn a_job_of_the_prototypes_client_with_parameter_servers_has_no_chief() {
     let logs = scene.run(&["--master", &master.url, "logs", "digits"]).code(0).lines("TF_CONFIG=");
     assert!(!logs.is_empty(), "no replica has printed TF_CONFIG");
     for line in logs {
-        let cluster = &serde_json::from_str::<Value>(&line).expect("JSON")["cluster"];
+        let cluster = &serde_json::from_str::<Value>(&line).expect("not JSON")["cluster"];
         let members = ["chief", "worker", "ps"].map(|role| cluster[role].as_array().map(Vec::len));
         assert_eq!(members, [None, Some(2), Some(1)], "{line}");
     }

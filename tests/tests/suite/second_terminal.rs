@@ -33,12 +33,12 @@ fn mode(path: &Path) -> u32 {
 
 /// Returns the address of the only local master that runs.
 fn url(scene: &Scene) -> String {
-    let text = fs::read(&files(scene)[0]).expect("a file");
-    serde_json::from_slice::<Value>(&text).expect("JSON")["url"].as_str().expect("an address").to_owned()
+    let text = fs::read(&files(scene)[0]).expect("cannot read the file");
+    serde_json::from_slice::<Value>(&text).expect("not JSON")["url"].as_str().expect("no address").to_owned()
 }
 
 #[test]
-fn a_second_client_lists_shows_and_cancels_a_local_job() {
+fn a_second_client_can_list_and_show_and_cancel_a_local_job() {
     let scene = Scene::new(STUBBORN);
     let client = started(&scene, "digits");
     let [file] = &files(&scene)[..] else { panic!("not one file: {:?}", files(&scene)) };
@@ -73,7 +73,7 @@ fn status_shows_what_a_script_reports() {
     let shown = || scene.run(&["status", "reports"]).code(0).stdout;
     let line = "progress    step 3, loss 0.3333, ";
     within("the newest step is shown", || shown().contains(line).then_some(()), shown);
-    fs::write(scene.path().join("go"), "").expect("write the file");
+    fs::write(scene.path().join("go"), "").expect("cannot write the file");
     client.ended().code(0);
 }
 
@@ -85,7 +85,7 @@ fn clients_that_wait_for_a_local_job_see_its_result() {
     follower.until_printed(1, "ready");
     let waiter = Running::of(&mut scene.client(&["wait", "digits", "-v"]));
     waiter.until_said("GET ");
-    fs::write(scene.path().join("go"), "").expect("write");
+    fs::write(scene.path().join("go"), "").expect("cannot write the file");
     client.ended().code(0);
     waiter.ended().code(0).says(&["succeeded"]);
     let follower = follower.ended().code(0);
@@ -110,7 +110,7 @@ fn the_next_command_ignores_and_removes_the_file_of_a_killed_client() {
     let scene = Scene::new(STUBBORN);
     let client = started(&scene, "digits");
     client.kill();
-    assert_eq!(files(&scene).len(), 1, "the number of files after the kill of the client");
+    assert_eq!(files(&scene).len(), 1, "wrong number of files after the kill of the client");
     scene.run(&["list"]).code(2).says(&["no master is given"]);
     assert_eq!(files(&scene), Vec::<PathBuf>::new());
     scene.until_empty();
@@ -133,8 +133,8 @@ fn the_file_or_folder_of_a_local_master_is_ignored_if_others_can_read_it() {
 #[test]
 fn if_no_folder_for_the_file_of_a_local_master_is_usable_the_job_still_runs() {
     let scene = Scene::new("print('ran')");
-    fs::write(scene.path().join("runtime"), "").expect("write");
-    fs::write(scene.path().join("state-home"), "").expect("write");
+    fs::write(scene.path().join("runtime"), "").expect("cannot write the file");
+    fs::write(scene.path().join("state-home"), "").expect("cannot write the file");
     let run = scene.run(&["--worker-num", "1"]).code(0);
     assert_eq!(run.lines("ran").len(), 1);
     run.says(&["commands in other terminals cannot find this job: "]);

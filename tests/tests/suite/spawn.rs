@@ -13,7 +13,7 @@ fn a_training_of_tf_spawner_runs_on_this_machine() {
     let commands = "echo prepared\npython /script/training-script.py\n";
     let script = "import os; print(os.environ['WORKER_NUMBER'], os.environ['TOT_WORKERS'], os.environ['KEY'])";
     for (name, text) in [("train.py", script), ("env", "KEY=a b\n"), ("entrypoint.sh", commands)] {
-        fs::write(scene.path().join(name), text).expect("write a file");
+        fs::write(scene.path().join(name), text).expect("cannot write the file");
     }
     let line = ["spawn", "--master", "local", "-e", "env", "-c", "entrypoint.sh", "train.py"];
     let run = scene.run(&line).code(0);
@@ -28,13 +28,13 @@ fn a_bad_command_line_of_tf_spawner_is_refused_and_the_error_names_the_fault() {
     let scene = Scene::new("");
     let tf_spawner = scene.path().join("tf-spawner");
     symlink(built("client"), &tf_spawner).expect("make a link");
-    fs::write(scene.path().join("a.py"), "").expect("write a file");
+    fs::write(scene.path().join("a.py"), "").expect("cannot write the file");
     let at = "--master=http://127.0.0.1:1";
     for (words, sentence) in [
         (vec![], "no script is given"),
-        (vec!["none.py", at], "read none.py"),
-        (vec!["-c", "none.sh", "a.py", at], "read none.sh"),
-        (vec!["--pod-file", "none.yaml", "a.py", at], "read none.yaml"),
+        (vec!["no-such.py", at], "read no-such.py"),
+        (vec!["-c", "no-such.sh", "a.py", at], "read no-such.sh"),
+        (vec!["--pod-file", "no-such.yaml", "a.py", at], "read no-such.yaml"),
         (vec!["-n", "team", "a.py", at], "-n team cannot be used with the address of a master"),
         (vec!["-t", "a b", "a.py", at], "tag \"a b\" cannot be a label"),
         (vec!["-d", "run1", at], "there is no terminal: give -y"),

@@ -34,8 +34,8 @@ fn scene(document: &str) -> Scene {
     let scene = Scene::new("");
     let project = scene.path().join("project");
     fs::create_dir(&project).expect("make a folder");
-    fs::write(project.join("mnist.py"), SCRIPT).expect("write the script");
-    fs::write(project.join("job.yaml"), document).expect("write the TFJob");
+    fs::write(project.join("mnist.py"), SCRIPT).expect("cannot write the script");
+    fs::write(project.join("job.yaml"), document).expect("cannot write the TFJob");
     scene
 }
 
@@ -90,7 +90,7 @@ fn an_apply_of_a_known_tfjob_prints_what_changes() {
     let master = scene.master();
     let client = |args: &[&str]| Finished::of(&mut scene.client(&[&["--master", &master.url], args].concat()));
     let applied = |document: &str| {
-        fs::write(scene.path().join("project/job.yaml"), document).expect("write");
+        fs::write(scene.path().join("project/job.yaml"), document).expect("cannot write the file");
         client(&["apply", "-f", "project"]).code(0).stdout
     };
     assert_eq!(applied(&elastic(2, "{ suspend: true }")), "tfjob/grows created\n");
@@ -111,11 +111,12 @@ fn all_documents_are_checked_before_the_first_is_sent_and_a_good_document_become
     let refused = "project/job.yaml, object 2: metadata.name: task name \"Bad\" is not a DNS label";
     client(&["apply", "-f", "project"]).code(2).says(&[refused]);
     let unknown = good.replace("good", "other").replace("Worker:", "Scheduler:");
-    fs::write(scene.path().join("project/job.yaml"), [good.clone(), unknown].join("---\n")).expect("write");
+    fs::write(scene.path().join("project/job.yaml"), [good.clone(), unknown].join("---\n"))
+        .expect("cannot write the file");
     client(&["apply", "-f", "project"]).code(2).says(&["object 2: ", "this replica type is not known"]);
     assert_eq!(client(&["get"]).code(0).stdout, "NAME  STATE  AGE\n");
 
-    fs::write(scene.path().join("project/job.yaml"), &good).expect("write");
+    fs::write(scene.path().join("project/job.yaml"), &good).expect("cannot write the file");
     assert_eq!(client(&["apply", "-f", "project"]).code(0).stdout, "tfjob/good created\n");
     assert_eq!(client(&["apply", "-f", "project/job.yaml"]).code(0).stdout, "tfjob/good is up to date\n");
     client(&["wait", "good"]).code(0);
@@ -129,6 +130,6 @@ fn all_documents_are_checked_before_the_first_is_sent_and_a_good_document_become
     client(&["apply", "-f", "project", "--follow"])
         .code(2)
         .says(&["tfjob good has already ended", "client delete good"]);
-    fs::write(scene.path().join("project/job.yaml"), good.replace("64", "65")).expect("write");
+    fs::write(scene.path().join("project/job.yaml"), good.replace("64", "65")).expect("cannot write the file");
     client(&["apply", "-f", "project"]).code(2).says(&["tfjob good is on record with another spec"]);
 }

@@ -53,12 +53,12 @@ impl Image {
         format!("LABEL muster.test={}", self.name)
     }
 
-    /// The name for people of the image of pods.
+    /// The name for people of the wrapped image.
     pub(crate) fn wrapped(&self) -> String {
         format!("{}_pod:latest", self.name)
     }
 
-    /// The name by content of the image of pods.
+    /// The name by content of the wrapped image.
     #[track_caller]
     pub(crate) fn wrapped_by_content(&self) -> String {
         let names = self.inspect_wrapped()["RepoTags"].take();
@@ -70,14 +70,14 @@ impl Image {
         names.remove(0)
     }
 
-    /// The engine's description of the image of pods.
+    /// The engine's description of the wrapped image.
     #[track_caller]
     pub(crate) fn inspect_wrapped(&self) -> serde_json::Value {
         let text = docker(&["image", "inspect", &self.wrapped()]);
         serde_json::from_str::<serde_json::Value>(&text).unwrap()[0].take()
     }
 
-    /// Whether the engine has the image of pods.
+    /// Whether the engine has the wrapped image.
     pub(crate) fn is_wrapped(&self) -> bool {
         !docker(&["images", "--quiet", &self.wrapped()]).is_empty()
     }
@@ -159,7 +159,9 @@ fn pass_on(mut client: UnixStream, asked: &Mutex<Vec<String>>, refused: &str) {
     let words: Vec<&str> = line.split([' ', '?']).take(2).collect();
     asked.lock().unwrap().push(words.join(" "));
     if words.get(1) == Some(&refused) {
-        let _ = client.write_all(b"HTTP/1.1 501 Not Implemented\r\ncontent-length: 20\r\n\r\n{\"message\":\"not me\"}");
+        let body = "{\"message\":\"refused by the test\"}";
+        let answer = format!("HTTP/1.1 501 Not Implemented\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let _ = client.write_all(answer.as_bytes());
         // Reads the rest of the request, because closing the connection early could lose the answer.
         let _ = std::io::copy(&mut client, &mut std::io::sink());
         return;

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// The answers of an engine. After a load or a build, the engine has the image of pods.
+/// The answers of an engine. After a load or a build, the engine has the wrapped image.
 #[derive(Default)]
 pub(crate) struct Recording {
     /// `GET /version`.
@@ -39,7 +39,7 @@ pub(crate) struct RecordedEngine {
 struct Shared {
     recording: Mutex<Recording>,
     asked: Mutex<Vec<String>>,
-    /// The ENTRYPOINT of the image of pods.
+    /// The ENTRYPOINT of the wrapped image.
     made: Mutex<Option<Value>>,
 }
 
@@ -98,10 +98,10 @@ impl RecordedEngine {
         std::mem::take(&mut self.shared.asked.lock().unwrap())
     }
 
-    /// The ENTRYPOINT of the image of pods.
+    /// The ENTRYPOINT of the wrapped image.
     #[track_caller]
     pub(crate) fn entrypoint(&self) -> Value {
-        self.shared.made.lock().unwrap().clone().expect("no image of pods was made")
+        self.shared.made.lock().unwrap().clone().expect("no wrapped image was made")
     }
 }
 
@@ -164,7 +164,7 @@ impl Recording {
         }
     }
 
-    /// Adds an image of pods. An engine also finds an image by its name without the prefix.
+    /// Adds a wrapped image. An engine also finds an image by its name without the prefix.
     fn add(&mut self, name: &str, labels: &Value) {
         let mut made = self.images["digits:latest"].clone();
         made["Id"] = json!(BASE.replace("sha256:0", "sha256:f"));

@@ -220,7 +220,7 @@ fn a_job_that_brings_its_code_runs_an_unmodified_image_with_the_agent_from_anoth
 }
 
 #[test]
-fn run_as_and_allow_root_change_the_user_of_a_job_that_brings_its_code() {
+fn the_flags_run_as_and_allow_root_change_the_user_of_a_job_that_brings_its_code() {
     let user = |options: PodOptions| {
         let pod = sent(&with_code(options))["spec"].take();
         let names = items(&pod["containers"][0]["env"]).iter().map(|variable| variable["name"].clone());

@@ -81,7 +81,7 @@ pub enum HostVolumes {
     Allowed,
 }
 
-/// The user of pods into which the agent is copied, if neither the job nor its template names a user.
+/// The UNIX user of pods into which the agent is copied, if neither the job nor its template names a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultUser {
     /// User and group 65532.

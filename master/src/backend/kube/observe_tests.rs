@@ -146,13 +146,13 @@ fn a_back_off_keeps_the_cause_of_the_failed_pull() {
     let denied = "rpc error: code = Unknown desc = Error response from daemon: pull access denied for digits";
     let failed = state(&waiting("ErrImagePull", denied), None);
     let cause = format!("image \"registry.local/digits:1\": ErrImagePull: {denied}");
-    assert_eq!(failed, is_pending(Some(&cause)), "the state after the first failed pull");
+    assert_eq!(failed, is_pending(Some(&cause)), "wrong state after the first failed pull");
     let back_off = waiting("ImagePullBackOff", "Back-off pulling image \"registry.local/digits:1\"");
     let given_up = state(&back_off, Some(&failed));
     assert_eq!(given_up, is_unusable(&cause));
-    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "the state after the second back-off");
+    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "wrong state after the second back-off");
     let alone = "ImagePullBackOff: Back-off pulling image \"registry.local/digits:1\"";
-    assert_eq!(state(&back_off, None), is_unusable(alone), "the state of a pod without a previous state");
+    assert_eq!(state(&back_off, None), is_unusable(alone), "wrong state of a pod without a previous state");
     assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_unusable(alone));
 }
 
@@ -288,7 +288,7 @@ fn a_pod_without_a_template_is_running_until_its_phase_changes_even_if_its_conta
 }
 
 #[test]
-fn the_annotations_of_a_pod_with_a_template_name_its_tensorflow_port_and_the_container_that_ends_it() {
+fn annotations_of_a_pod_with_a_template_contain_its_tensorflow_port_and_the_container_whose_end_is_the_pods_end() {
     let named = |pod: &Pod| {
         let mut pod = pod.clone();
         let annotations =

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_distinct_and_below_the_ephemeral_range() {
+    fn claimed_ports_are_distinct_and_below_the_ephemeral_range() {
         let (one, two) = (Ports::new(7), Ports::new(7));
         let claims: Vec<Claim> =
             (0..40).map(|n| if n % 2 == 0 { one.claim() } else { two.claim() }).map(Result::unwrap).collect();

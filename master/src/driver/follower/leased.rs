@@ -44,9 +44,8 @@ impl Leased {
 }
 
 impl Pod {
-    /// The vigil, which watches the lease, before the agent's first answer. Begins a vigil only for a pod that an
-    /// earlier master may have created, because a run may be alive in that pod. The agent of a new pod may be silent
-    /// for long.
+    /// The [`Vigil`] until the agent's first answer. `None` for a pod that this master has created: the agent of a new
+    /// pod may be silent for long. In a pod that an earlier master may have created, a run may be alive.
     pub(super) fn first_vigil(&self) -> Option<Vigil> {
         let Followed { lease, is_found, .. } = self.followed;
         lease.filter(|_| is_found).map(|lease| Vigil::new(lease, self.now()))

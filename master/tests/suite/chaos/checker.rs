@@ -192,8 +192,8 @@ fn agent(pod: &PodLife) -> Vec<String> {
     found
 }
 
-/// In each start, no member runs before all members have their environment. All members have the same cluster and code,
-/// and distinct seats. When a run begins, no run of an older start is alive.
+/// In each start, no member runs before all members have their environment. All members have the same TF_CONFIG
+/// cluster and code, and distinct seats. When a run begins, no run of an older start is alive.
 fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let mut found = vec![];
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).collect();

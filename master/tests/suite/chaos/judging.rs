@@ -111,5 +111,9 @@ async fn the_checker_finds_violations_in_a_run_with_a_store_that_ignores_version
     let says = |sentence: &str| violations.iter().any(|one| one.contains(sentence));
     assert!(says("a master that was replaced has changed the record"), "{violations:#?}");
     assert!(says("the recorded end of the job has changed"), "{violations:#?}");
-    assert_eq!(play.run().await.violations, Vec::<String>::new(), "violations in the same run with a correct store");
+    assert_eq!(
+        play.run().await.violations,
+        Vec::<String>::new(),
+        "the checker finds violations in the same run with a correct store"
+    );
 }

@@ -86,7 +86,7 @@ fn a_success_of_the_decider_takes_precedence_over_later_failures() {
 }
 
 #[test]
-fn a_decider_that_fails_fails_the_job() {
+fn the_job_fails_if_its_decider_fails() {
     let seen = gang(&[("chief-0", Exited(FIRST, exit(7, 5))), ("worker-0", Running(FIRST))]);
     let ending = Ending::Failed(exited("chief-0", exit(7, 5)));
     assert_eq!(look_where_one_decides("chief-0", &seen), (stopping(ending), stop_with(Duration::ZERO)));

@@ -25,7 +25,7 @@ fn conclusion(ending: Ending, phases: &[ReplicaPhase]) -> JobResult {
 }
 
 #[test]
-fn a_pod_that_is_lost_before_the_gang_is_complete_fails_the_job_at_once() {
+fn the_job_fails_at_once_if_a_pod_is_lost_before_the_gang_is_complete() {
     let ending = Ending::Failed(was_lost("worker-1"));
     let expected = JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: SOON };
     let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
@@ -33,7 +33,7 @@ fn a_pod_that_is_lost_before_the_gang_is_complete_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_pod_that_is_lost_while_the_gang_is_started_fails_the_job_at_once() {
+fn the_job_fails_at_once_if_a_pod_is_lost_while_the_gang_is_started() {
     for stage in [StartStage::Configuring, StartStage::Launching] {
         let moved = look(starting(stage), &workers(&[Configured(FIRST), lost()]));
         assert_eq!(moved, failed(was_lost("worker-1")), "{stage:?}");
@@ -41,13 +41,13 @@ fn a_pod_that_is_lost_while_the_gang_is_started_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_run_that_fails_before_all_have_started_fails_the_job_at_once() {
+fn the_job_fails_at_once_if_a_run_fails_before_all_have_started() {
     let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Configured(FIRST)]));
     assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
 }
 
 #[test]
-fn a_failure_that_is_observed_together_with_the_last_launch_fails_the_job_at_once() {
+fn the_job_fails_at_once_if_a_failure_is_observed_together_with_the_last_launch() {
     let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Running(FIRST)]));
     assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
 }
@@ -93,7 +93,7 @@ fn an_exit_takes_precedence_over_a_lost_pod() {
 }
 
 #[test]
-fn a_run_that_was_stopped_while_the_job_is_running_fails_the_job() {
+fn the_job_fails_if_a_run_is_stopped_although_the_master_did_not_ask() {
     let moved = look(running(), &workers(&[Running(FIRST), Exited(FIRST, stopped(9))]));
     assert_eq!(moved, failed(exited("worker-1", stopped(9))));
 }
@@ -125,7 +125,7 @@ fn an_exit_that_is_learned_later_takes_precedence_over_a_lost_pod() {
 }
 
 #[test]
-fn a_run_that_the_master_stopped_is_no_failure() {
+fn a_run_is_not_a_failure_if_the_master_stopped_it() {
     let known = || Ending::Failed(was_lost("worker-1"));
     let result = conclusion(known(), &[Exited(FIRST, stopped(1)), lost(), Exited(FIRST, stopped(2))]);
     assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });

@@ -115,7 +115,7 @@ fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
 }
 
 #[test]
-fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_helper() {
+fn a_gang_that_regroups_has_time_to_leave_if_every_running_script_uses_the_helper() {
     let used = HelperUse::Begun;
     let of = |helper, other| {
         let gang = Gang::new(vec![with_helper("worker-0", Running(FIRST), helper), other]);
@@ -130,7 +130,7 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_hel
     assert_eq!(
         of(HelperUse::Stepped, silent("worker-1")),
         stop_with(POLICY.leaving_grace),
-        "before worker-1 reports a step"
+        "wrong action before worker-1 reports a step"
     );
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }
@@ -192,7 +192,7 @@ fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_the_restart_is_recor
 }
 
 #[test]
-fn scripts_that_leave_because_a_peer_failed_are_not_the_cause() {
+fn a_script_is_not_the_cause_if_it_leaves_because_a_peer_failed() {
     let crash = exited("worker-0", exit(1, 11));
     let policy = Policy { max_restarts: 1, ..POLICY };
     let (_, actions) = after_leaving(&policy, HelperUse::Stepped, Exited(FIRST, exit(1, 11)));

@@ -321,7 +321,10 @@ proptest! {
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
         prop_assert_eq!(concluded.len(), usize::from(!reached.is_empty()));
-        prop_assert!(reached.iter().all(|result| **result == concluded[0]), "{reached:?} after {concluded:?}");
+        prop_assert!(
+            reached.iter().all(|result| **result == concluded[0]),
+            "the result {reached:?} differs from the conclusion {concluded:?}"
+        );
     }
 
     #[test]

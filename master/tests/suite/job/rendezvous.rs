@@ -1,4 +1,5 @@
-//! Tests of the environment of each member: the cluster, the member's task in it, and further variables.
+//! Tests of the environment of each member: TF_CONFIG with the TensorFlow cluster and the member's task, and
+//! further variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -48,7 +49,7 @@ fn environments(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
 }
 
 #[test]
-fn each_of_four_workers_gets_the_whole_cluster_and_its_own_task_and_rank() {
+fn each_of_four_workers_gets_the_whole_tensorflow_cluster_and_its_own_task_and_rank() {
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234", "10.0.0.2:1234", "10.0.0.3:1234"]});
     for (place, (id, env)) in environments(&spec(request(Strategy::AllReduce, 4))).into_iter().enumerate() {
         let tf_config = json!({"cluster": cluster, "task": {"type": "worker", "index": place}});
@@ -60,7 +61,7 @@ fn each_of_four_workers_gets_the_whole_cluster_and_its_own_task_and_rank() {
 }
 
 #[test]
-fn a_single_worker_gets_a_cluster_of_one() {
+fn a_single_worker_gets_a_tensorflow_cluster_of_one() {
     let env = &environments(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
     let expected = json!({"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}});
     assert_eq!(env["TF_CONFIG"], expected);
@@ -102,7 +103,7 @@ const PLACES: [&str; 6] =
     ["LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "PET_NODE_RANK", "PET_NNODES"];
 
 #[test]
-fn replicas_with_the_same_host_form_one_group_of_ranks() {
+fn replicas_on_the_same_host_are_numbered_as_one_group() {
     let spec = spec(request(Strategy::AllReduce, 4));
     let places = |addresses: [&str; 4]| {
         let addresses = addresses.map(|text| text.parse::<SocketAddr>().expect("not an address"));
@@ -144,7 +145,7 @@ fn replicas_that_do_not_train_get_the_lists_of_hosts_but_no_rank_and_no_coordina
 }
 
 #[test]
-fn a_parameter_server_cluster_has_a_chief_workers_and_parameter_servers() {
+fn a_tensorflow_cluster_with_parameter_servers_also_has_a_chief_and_workers() {
     let spec = spec(JobRequest { ps_num: Some(1), ..request(Strategy::ParameterServer, 2) });
     let cluster =
         json!({"chief": ["10.0.0.0:1234"], "worker": ["10.0.0.1:1234", "10.0.0.2:1234"], "ps": ["10.0.0.3:1234"]});
@@ -160,7 +161,7 @@ fn a_parameter_server_cluster_has_a_chief_workers_and_parameter_servers() {
 }
 
 #[test]
-fn a_cluster_without_a_chief_has_only_workers_and_parameter_servers() {
+fn a_tensorflow_cluster_without_a_chief_has_only_workers_and_parameter_servers() {
     let request = JobRequest { ps_num: Some(1), chief_num: Some(0), ..request(Strategy::ParameterServer, 2) };
     let env = &environments(&spec(request))[&id("worker-0")];
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234"], "ps": ["10.0.0.2:1234"]});
@@ -169,7 +170,7 @@ fn a_cluster_without_a_chief_has_only_workers_and_parameter_servers() {
 }
 
 #[test]
-fn an_evaluator_has_a_task_but_is_in_no_cluster() {
+fn an_evaluator_has_a_task_but_is_in_no_tensorflow_cluster() {
     let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
     let envs = environments(&spec(request));
     let evaluator = &envs[&id("evaluator-0")];

@@ -114,7 +114,7 @@ fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
     let dead = workers(&[Exited(FIRST, exit(1, 9))]);
     for (counted, pause) in [(0, 5), (1, 10), (2, 20), (5, 160), (6, 300), (7, 300), (40, 300), (4_000_000, 300)] {
         let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &generous, counted);
-        assert_eq!(moved, restarted_after(failure.clone(), seconds(pause)), "after {counted} restarts");
+        assert_eq!(moved, restarted_after(failure.clone(), seconds(pause)), "wrong pause after {counted} restarts");
     }
 }
 
@@ -273,7 +273,7 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
 }
 
 #[test]
-fn a_job_that_waits_starts_or_runs_fails_at_its_deadline() {
+fn a_job_fails_at_its_deadline_while_it_waits_or_starts_or_runs() {
     let deadline = Deadline { at: seconds(102), given: seconds(3600) };
     let hurried = Policy { deadline: Some(deadline), ..THREE };
     let launching = workers(&[Running(FIRST), Configured(FIRST)]);
@@ -345,7 +345,7 @@ fn a_job_that_keeps_its_pods_is_finished_when_its_last_run_has_ended() {
 }
 
 #[test]
-fn clean_pods_all_deletes_every_pod() {
+fn with_the_rule_all_of_clean_pods_every_pod_is_deleted() {
     let clean = Policy { clean_pods: CleanPods::All, ..POLICY };
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
     for left in [Live, Ended] {

@@ -80,7 +80,11 @@ fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
     let given = Duration::from_secs(3600);
     for (age, left) in [(0, 3600), (3000, 600), (3600, 0), (9999, 0)] {
         let deadline = of(hurried.clone(), age, 0).deadline;
-        assert_eq!(deadline, Some(Deadline { at: Duration::from_secs(left), given }), "after {age} s");
+        assert_eq!(
+            deadline,
+            Some(Deadline { at: Duration::from_secs(left), given }),
+            "wrong deadline {age} s after the job was accepted"
+        );
     }
     assert_eq!(of(RunPolicy::default(), 3000, 0).deadline, None);
 }

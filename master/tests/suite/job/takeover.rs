@@ -147,9 +147,13 @@ fn the_last_words_of_an_ended_pod_tell_the_exit_and_the_generation() {
     assert_eq!(
         phase(Some(FIRST), Some(SECOND)),
         ReplicaPhase::Lost(LostRun::broken("its agent ended")),
-        "a run of an earlier start"
+        "wrong phase of a replica with a run of an earlier start"
     );
-    assert_eq!(phase(None, None), ReplicaPhase::Lost(LostRun::broken("its agent ended")), "a run of an unknown start");
+    assert_eq!(
+        phase(None, None),
+        ReplicaPhase::Lost(LostRun::broken("its agent ended")),
+        "wrong phase of a replica with a run of an unknown start"
+    );
 }
 
 #[test]
@@ -162,7 +166,7 @@ fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
     assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
     assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
     let lost = ReplicaPhase::Lost(LostRun::broken("its container was killed"));
-    assert_eq!(phase(AgentState::Silent), lost, "a kill before any run was observed");
+    assert_eq!(phase(AgentState::Silent), lost, "wrong phase after a kill before any run was observed");
 }
 
 #[test]
@@ -180,7 +184,7 @@ fn the_kill_of_an_agent_is_reported_instead_of_an_exit_of_its_script() {
     assert_eq!(
         phase(AgentState::Started(FIRST)),
         Exited(FIRST, words.exit),
-        "an agent of the prototype, which exits with the status of its script"
+        "wrong phase for an agent of the prototype, which exits with the status of its script"
     );
 }
 
@@ -287,7 +291,7 @@ fn runs_of_a_failed_start_on_record_are_ignored() {
 }
 
 #[test]
-fn unfit_pods_that_a_recorded_failed_start_left_are_deleted_once() {
+fn unfit_pods_of_a_recorded_failed_start_are_deleted_once() {
     let seen = workers(&[Joined, lost()]);
     let (swept, actions) = look(gathering_after_a_failure(Leftovers::Possible), &seen);
     let until = SOON + POLICY.backoff;

@@ -52,7 +52,7 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     pub(crate) current_start: Option<Generation>,
     pub(crate) doom: Option<Death>,
-    /// The cluster of each start.
+    /// The TensorFlow addresses that the members of each start got.
     clusters: BTreeMap<Generation, Cluster>,
     launched: BTreeSet<(ReplicaId, Generation)>,
     pub(crate) newest_launch: Option<Generation>,
@@ -108,7 +108,8 @@ impl World {
     /// Lets a pod carry out its oldest order.
     pub(crate) fn carry_out(&mut self, place: usize) {
         self.now += Duration::from_nanos(1);
-        // The watch reports the change of a pod before the master gives up on the pod's unreachable agent.
+        // A real master learns that a pod has ended before it gives up on the pod's agent. So this master observes the
+        // pod first.
         if self.pods[place].is_out_of_reach() {
             self.look(place);
         }
@@ -117,7 +118,10 @@ impl World {
             Effect::Nothing => {}
             Effect::Configured(generation, cluster) => {
                 let expected = self.clusters.entry(generation).or_insert_with(|| cluster.clone());
-                assert_eq!(*expected, cluster, "{id} gets another cluster than other members of start {generation}");
+                assert_eq!(
+                    *expected, cluster,
+                    "{id} gets other TensorFlow addresses than other members of start {generation}"
+                );
             }
             Effect::Launched(generation) => self.check_start(id, generation),
             Effect::Defied => self.delete_unstopped(place),
@@ -142,8 +146,8 @@ impl World {
         }
     }
 
-    /// Begins to evict a pod if the master has seen that the pod is alive. A pod that the master has not seen would not
-    /// be created again, so that the start would only time out.
+    /// Begins to evict a pod if the master has seen that the pod is alive. If a pod were evicted before that, the
+    /// master would not create another pod, and the start would time out.
     pub(crate) fn disrupt(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         if pod.seen.presence() == Presence::Live {
@@ -197,7 +201,7 @@ impl World {
             }
             let pause = match &self.phase {
                 JobPhase::Restarting { until, .. } if *until > self.now => *until - self.now,
-                // The master deletes a leaving pod again only after this time.
+                // If a pod is still leaving, the master repeats the delete after `release_timeout`.
                 JobPhase::Restarting { .. } => self.policy.release_timeout,
                 JobPhase::Pending { .. }
                 | JobPhase::Starting { .. }

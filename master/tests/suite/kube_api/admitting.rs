@@ -107,7 +107,7 @@ async fn a_quota_that_requires_amounts_is_reported_with_the_options_to_set() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_do_not_concern_the_spec_do_not_refuse_it() {
+async fn a_job_is_not_refused_for_answers_that_do_not_concern_its_spec() {
     for reply in [
         Reply::Instead(failure(409, "AlreadyExists", "pods \"digits-worker-0\" already exists")),
         Reply::Instead(failure(429, "TooManyRequests", "the server has received too many requests")),

@@ -114,7 +114,7 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
             Ok(Some(_)) => {}
             Err(StoreError::Unreadable { job: key, .. }) if !key.uid.is_empty() => unreadable.push(job),
             Err(StoreError::LaterFormat { .. }) => {}
-            other => panic!("seed {seed}: {other:?}"),
+            other => panic!("with seed {seed}, the outcome is unexpected: {other:?}"),
         }
     }
     assert!((200..450).contains(&unreadable.len()), "{} of {MUTATIONS} records are unreadable", unreadable.len());
@@ -132,7 +132,7 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
         assert_eq!(
             captured_log::lines(&["set aside", &format!("config_map=\"muster-{job}\"")]).len(),
             1,
-            "the number of log lines about {job}"
+            "wrong number of log lines about {job}"
         );
     }
     assert_eq!(captured_log::lines(&["set aside", "config_map=\"muster-bad-"]).len(), unreadable.len());
@@ -152,7 +152,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     assert!(matches!(&refused, Err(JobsError::Unreadable { .. })), "{refused:?}");
     assert!(server.object("configmaps", "muster-taken").is_some());
 
-    master.jobs.wish(&spec.name, Wish::Delete).await.expect("delete");
+    master.jobs.wish(&spec.name, Wish::Delete).await.expect("cannot delete the job");
     let journal = server.journal();
     let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert!(deleted.body["preconditions"]["resourceVersion"].is_string(), "{deleted:?}");
@@ -218,7 +218,7 @@ async fn a_refused_write_of_a_result_is_shown_and_retried() {
 }
 
 #[tokio::test]
-async fn a_takeover_that_the_api_refuses_is_retried() {
+async fn a_takeover_is_retried_if_the_api_refuses_it() {
     let server = ApiServer::new();
     let first = Master::over(&server).await;
     first.start("digits").await;
@@ -242,7 +242,7 @@ async fn a_new_job_runs_under_the_name_of_a_job_whose_result_is_not_written_yet(
         .await;
     server.remove("configmaps", "muster-digits");
     let key = JobKey { name: name("digits"), uid: before.view.borrow().uid.clone() };
-    master.backend.delete_all(&key).await.expect("delete the pods");
+    master.backend.delete_all(&key).await.expect("cannot delete the pods");
     let job = master.start("digits").await;
     // The driver of the first job drops the view's sender when it ends.
     let mut view = before.view.clone();

@@ -46,7 +46,7 @@ async fn a_deleted_pod_gets_1_s_of_grace_but_no_grace_if_no_container_has_starte
         let server = ApiServer::new();
         server.put("pods", pod("new", 0, &status));
         let pods = begin(&server).await;
-        pods.delete(&job("new"), worker(0)).await.expect("delete");
+        pods.delete(&job("new"), worker(0)).await.expect("cannot delete the pod");
         let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("no delete");
         assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
         until(&pods, &job("new"), "the pod is gone", PodTable::is_empty).await;
@@ -58,7 +58,7 @@ async fn a_pod_that_is_known_to_be_dead_gets_no_grace_because_its_node_may_be_de
     let server = ApiServer::new();
     server.put("pods", pod("new", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
-    pods.delete_unconfirmed(&job("new"), worker(0)).await.expect("delete");
+    pods.delete_unconfirmed(&job("new"), worker(0)).await.expect("cannot delete the pod");
     let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert_eq!(asked.body["gracePeriodSeconds"], json!(0));
 }
@@ -70,7 +70,7 @@ async fn deleting_all_pods_sends_one_request_and_no_request_if_there_are_no_pods
         server.put("pods", pod("new", index, &running("10.0.0.1")));
     }
     let pods = begin(&server).await;
-    pods.delete_all(&job("new")).await.expect("delete");
+    pods.delete_all(&job("new")).await.expect("cannot delete the pods");
     until(&pods, &job("new"), "the pods are gone", PodTable::is_empty).await;
     pods.delete_all(&job("new")).await.expect("the delete failed although there is nothing to delete");
     assert_eq!(server.mutations(), ["DeleteAll pods"]);
@@ -85,7 +85,7 @@ async fn deleting_all_pods_of_an_earlier_job_keeps_the_pods_of_a_newer_job() {
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     server.put("pods", pod("new", 1, &running("10.0.0.2")));
     let pods = begin(&server).await;
-    pods.delete_all(&job("old")).await.expect("delete");
+    pods.delete_all(&job("old")).await.expect("cannot delete the pods");
     until(&pods, &job("old"), "the pods are gone", PodTable::is_empty).await;
     assert!(server.object("pods", "digits-worker-1").is_some());
 }

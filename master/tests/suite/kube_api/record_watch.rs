@@ -16,9 +16,9 @@ use super::world::internal_error;
 async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiver<StoreEvent>) {
     let store = KubeStore::new(&server.cluster());
     for name in names {
-        store.create(conformance::record(name)).await.expect("create");
+        store.create(conformance::record(name)).await.expect("cannot create the record");
     }
-    let mut watch = store.watch().await.expect("watch");
+    let mut watch = store.watch().await.expect("cannot watch the records");
     for name in names {
         assert_eq!(next(&mut watch).await, format!("changed {name}, epoch 1"));
     }
@@ -49,7 +49,7 @@ async fn records_that_are_listed_again_are_reported_once() {
             asked.iter().filter(|asked| asked.kind == Kind::List).count() > lists
         })
         .await;
-    store.create(conformance::record("zeta")).await.expect("create");
+    store.create(conformance::record("zeta")).await.expect("cannot create the record");
     assert_eq!(next(&mut watch).await, "changed zeta, epoch 1");
 }
 
@@ -60,10 +60,12 @@ async fn changes_while_the_watch_was_down_are_reported() {
     server.end_watches(None);
     server.script_times(2, Kind::Watch, &Reply::Instead(internal_error()));
     server.script(Kind::Watch, Reply::Instead(failure(410, "Expired", "too old resource version")));
-    let raised = store.get(&"raised".parse().expect("not a name")).await.expect("get").expect("no record");
-    store.update(JobRecord { epoch: 2, ..raised.record }, &raised.version).await.expect("update");
-    let lost = store.get(&"gone".parse().expect("not a name")).await.expect("get").expect("no record");
-    store.delete(lost.name(), &lost.record.uid).await.expect("delete");
+    let raised =
+        store.get(&"raised".parse().expect("not a name")).await.expect("cannot read the record").expect("no record");
+    store.update(JobRecord { epoch: 2, ..raised.record }, &raised.version).await.expect("cannot update the record");
+    let lost =
+        store.get(&"gone".parse().expect("not a name")).await.expect("cannot read the record").expect("no record");
+    store.delete(lost.name(), &lost.record.uid).await.expect("cannot delete the record");
     assert_eq!(next(&mut watch).await, "changed raised, epoch 2");
     assert_eq!(next(&mut watch).await, "deleted gone");
 }
@@ -78,14 +80,14 @@ async fn an_unreadable_record_is_reported_as_damaged_and_does_not_delay_other_re
     object["metadata"]["name"] = json!("muster-other");
     object["metadata"]["labels"]["muster/job"] = json!("other");
     server.put("configmaps", object);
-    store.create(conformance::record("whole")).await.expect("create");
+    store.create(conformance::record("whole")).await.expect("cannot create the record");
     assert_eq!(next(&mut watch).await, "damaged damaged", "the watch does not report the damaged record");
     assert_eq!(next(&mut watch).await, "changed whole, epoch 1");
     server.end_watches(Some(gone()));
     server.remove("configmaps", "muster-other");
     server.remove("configmaps", "muster-damaged");
     assert_eq!(next(&mut watch).await, "deleted damaged", "a record that was never reported is reported as deleted");
-    store.create(conformance::record("later")).await.expect("create");
+    store.create(conformance::record("later")).await.expect("cannot create the record");
     assert_eq!(next(&mut watch).await, "changed later, epoch 1");
 }
 
@@ -93,10 +95,11 @@ async fn an_unreadable_record_is_reported_as_damaged_and_does_not_delay_other_re
 async fn a_record_that_is_created_again_is_reported_with_its_new_uid() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["again"]).await;
-    let first = store.get(&"again".parse().expect("not a name")).await.expect("get").expect("no record");
+    let first =
+        store.get(&"again".parse().expect("not a name")).await.expect("cannot read the record").expect("no record");
     server.end_watches(Some(gone()));
-    store.delete(first.name(), &first.record.uid).await.expect("delete");
-    let second = store.create(conformance::record("again")).await.expect("create");
+    store.delete(first.name(), &first.record.uid).await.expect("cannot delete the record");
+    let second = store.create(conformance::record("again")).await.expect("cannot create the record");
     assert_ne!(second.record.uid, first.record.uid);
     let event = timeout(DEADLINE, watch.recv()).await.expect("no event came in time");
     assert_eq!(event, Some(StoreEvent::Changed(Box::new(second))));
@@ -116,7 +119,7 @@ async fn a_slow_reader_receives_every_change() {
     let (store, mut watch) = watched(&server, &[]).await;
     let many = 1500;
     for place in 0..many {
-        store.create(conformance::record(&format!("job-{place:04}"))).await.expect("create");
+        store.create(conformance::record(&format!("job-{place:04}"))).await.expect("cannot create the record");
     }
     for place in 0..many {
         assert_eq!(next(&mut watch).await, format!("changed job-{place:04}, epoch 1"));
@@ -130,6 +133,6 @@ async fn a_copy_of_a_record_under_another_name_is_ignored() {
     let mut copy = server.object("configmaps", "muster-real").expect("no ConfigMap");
     copy["metadata"]["name"] = json!("muster-copy");
     server.put("configmaps", copy);
-    store.create(conformance::record("next")).await.expect("create");
+    store.create(conformance::record("next")).await.expect("cannot create the record");
     assert_eq!(next(&mut watch).await, "changed next, epoch 1");
 }

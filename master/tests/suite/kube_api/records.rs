@@ -33,7 +33,7 @@ async fn a_create_whose_answer_was_lost_returns_its_own_record() {
     let store = KubeStore::new(&server.cluster_over_http().await);
     // After this answer, kube's client retries the request. The API then answers that the name is taken.
     server.script(Kind::Create, Reply::DoneAnd(failure(504, "Timeout", "request did not complete in time")));
-    let created = store.create(record()).await.expect("create");
+    let created = store.create(record()).await.expect("cannot create the record");
     assert_eq!(server.mutations(), ["Create configmaps", "Create configmaps"]);
     let object = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     assert_eq!(json!(created.record.uid), object["metadata"]["uid"]);
@@ -42,7 +42,7 @@ async fn a_create_whose_answer_was_lost_returns_its_own_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_another_record_has_is_taken() {
+async fn a_create_is_refused_if_another_record_has_the_name() {
     let server = ApiServer::new();
     let store = store(&server);
     store.create(record()).await.expect("the first create failed");
@@ -52,7 +52,7 @@ async fn a_name_that_another_record_has_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_of_a_foreign_config_map_is_taken() {
+async fn a_create_is_refused_if_a_foreign_config_map_has_the_name() {
     let server = ApiServer::new();
     let metadata = json!({ "name": "muster-digits", "namespace": NAMESPACE });
     server.put(
@@ -97,8 +97,8 @@ async fn an_update_of_an_absent_or_changed_record_fails() {
     let store = store(&server);
     let absent = store.update(record(), &Version("1".to_owned())).await;
     assert!(matches!(&absent, Err(StoreError::NotFound(name)) if name.as_str() == "digits"), "{absent:?}");
-    let first = store.create(record()).await.expect("create");
-    store.update(first.record.clone(), &first.version).await.expect("update");
+    let first = store.create(record()).await.expect("cannot create the record");
+    store.update(first.record.clone(), &first.version).await.expect("cannot update the record");
     let late = store.update(first.record, &first.version).await;
     assert!(matches!(&late, Err(StoreError::Conflict(name)) if name.as_str() == "digits"), "{late:?}");
 }
@@ -107,10 +107,10 @@ async fn an_update_of_an_absent_or_changed_record_fails() {
 async fn a_delete_names_the_uid_and_does_not_delete_the_record_of_another_job() {
     let server = ApiServer::new();
     let store = store(&server);
-    let stored = store.create(record()).await.expect("create");
+    let stored = store.create(record()).await.expect("cannot create the record");
     store.delete(stored.name(), "of another").await.expect("the delete failed although there is nothing to delete");
     assert!(server.object("configmaps", "muster-digits").is_some());
-    store.delete(stored.name(), &stored.record.uid).await.expect("delete");
+    store.delete(stored.name(), &stored.record.uid).await.expect("cannot delete the record");
     assert_eq!(server.object("configmaps", "muster-digits"), None);
     store
         .delete(stored.name(), &stored.record.uid)
@@ -157,8 +157,8 @@ async fn a_forbidden_watch_fails_at_once() {
 async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     let server = ApiServer::new();
     let store = store(&server);
-    store.create(record()).await.expect("create");
-    store.create(conformance::record("whole")).await.expect("create");
+    store.create(record()).await.expect("cannot create the record");
+    store.create(conformance::record("whole")).await.expect("cannot create the record");
     let mut object = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     object["data"]["record"] = json!("{\"uid\": 1");
     server.put("configmaps", object);

@@ -45,7 +45,7 @@ async fn sees_all_changes(pods: &KubeBackend) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_resumes_at_its_newest_version() {
+async fn after_its_end_a_watch_resumes_at_its_newest_version() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let lists = server.count(Kind::List);

@@ -131,7 +131,11 @@ async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_
 
     let first: ReplicaId = "worker-0".parse().expect("not a replica");
     let history = agents.agent(&spec().name, first).await.history();
-    assert_eq!((history.configs.len(), history.starts.len()), (1, 1), "how often the agent was configured and started");
+    assert_eq!(
+        (history.configs.len(), history.starts.len()),
+        (1, 1),
+        "wrong number of configurations or starts of the agent"
+    );
     let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
     let known = |path: &String| {
         ["pods", "configmaps", "networkpolicies", "resourcequotas"]
@@ -173,7 +177,7 @@ async fn neither_the_agents_key_nor_a_token_is_sent_to_the_api() {
     const KEY: &str = "canary-of-the-agents-key-0123456789abcdef";
     let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
     let file = folder.path().join("agent-key");
-    std::fs::write(&file, KEY).expect("write the key");
+    std::fs::write(&file, KEY).expect("cannot write the key");
     let job = submit_with(AgentKey::read(&file).expect("no key"), &server, &folder).await;
     server
         .until("the pods are created", |asked| {

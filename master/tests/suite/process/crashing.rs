@@ -9,7 +9,7 @@ const SLEEPS: &str =
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)\n";
 
 #[tokio::test]
-async fn a_master_that_starts_removes_the_output_of_jobs_without_a_record_and_keeps_other_folders() {
+async fn at_its_start_a_master_removes_the_output_of_jobs_without_a_record_and_keeps_other_folders() {
     let folders = Folders::new("print('hello')");
     let logs = folders.state.path().join("logs");
     let (lost, other) = (logs.join("0d8f1c6e-6f0a-4c8e-9d55-6f9b0a1f6f52"), logs.join("mine"));

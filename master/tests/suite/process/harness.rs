@@ -30,7 +30,7 @@ pub(crate) struct Folders {
 impl Folders {
     pub(crate) fn new(exec_py: &str) -> Self {
         let folders = Self::without_exec_py();
-        std::fs::write(folders.work.path().join("exec.py"), exec_py).expect("write exec.py");
+        std::fs::write(folders.work.path().join("exec.py"), exec_py).expect("cannot write exec.py");
         folders
     }
 
@@ -72,14 +72,19 @@ impl Folders {
     }
 
     fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
-        let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
+        let mut child =
+            command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("cannot start the program");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("no pipe");
         BufReader::new(stdout).read_line(&mut line).expect("the master's first line cannot be read");
         if line.is_empty() {
-            return Err(child.wait().expect("wait").signal());
+            return Err(child.wait().expect("cannot wait for the program").signal());
         }
-        let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("first line {line:?}")).to_owned();
+        let url = line
+            .trim()
+            .strip_prefix("listening on ")
+            .unwrap_or_else(|| panic!("the master's first line has no address: {line:?}"))
+            .to_owned();
         Ok(Master { child, url })
     }
 }
@@ -105,7 +110,7 @@ impl Master {
 
     /// Waits until the master has ended, and returns the signal that ended it.
     pub(crate) fn wait(mut self) -> Option<i32> {
-        self.child.wait().expect("wait").signal()
+        self.child.wait().expect("cannot wait for the program").signal()
     }
 
     /// Sends a request. Returns the answer, or `None` if the master has died.
@@ -116,8 +121,8 @@ impl Master {
 
     /// Kills the master, as `kill -9` does.
     pub(crate) fn kill(mut self) {
-        self.child.kill().expect("kill");
-        self.child.wait().expect("wait");
+        self.child.kill().expect("cannot kill the master");
+        self.child.wait().expect("cannot wait for the program");
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
@@ -147,18 +152,18 @@ impl Master {
 }
 
 fn client() -> reqwest::Client {
-    // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
-    // second call has no effect.
+    // The crate `client` enables TLS in reqwest for the whole workspace, so every HTTP client needs a crypto provider.
+    // Installing it a second time has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("no client")
 }
 
 /// Runs a master that must refuse to start, and returns its exit code and its stderr.
 pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String) {
-    let mut child = command.spawn().expect("spawn");
+    let mut child = command.spawn().expect("cannot start the program");
     let begin = Instant::now();
     let status: ExitStatus = loop {
-        if let Some(status) = child.try_wait().expect("wait") {
+        if let Some(status) = child.try_wait().expect("cannot wait for the program") {
             break status;
         }
         if begin.elapsed() > DEADLINE {

@@ -45,7 +45,7 @@ fn kubernetes_flags_are_refused_with_the_process_back_end() {
     for flag in [["--namespace", "a"].as_slice(), &["--agent-key-file", "a"], &["--allow-host-volumes"]] {
         refuses(folders.command().args(flag), &[flag[0], "has no meaning with --backend process"]);
     }
-    let by_variable = folders.command().env("MUSTER_ALLOW_HOST_VOLUMES", "1").output().expect("run the master");
+    let by_variable = folders.command().env("MUSTER_ALLOW_HOST_VOLUMES", "1").output().expect("cannot run the master");
     assert!(String::from_utf8_lossy(&by_variable.stderr).contains("--allow-host-volumes has no meaning"));
 }
 
@@ -53,7 +53,7 @@ fn kubernetes_flags_are_refused_with_the_process_back_end() {
 fn a_state_directory_that_cannot_be_created_is_refused() {
     let folders = Folders::new("");
     let file = folders.state.path().join("file");
-    std::fs::write(&file, "").expect("write");
+    std::fs::write(&file, "").expect("cannot write the file");
     let below = file.join("state");
     let mut command = Command::new(built("master"));
     command.args(["--listen", "127.0.0.1:0", "--state-dir", text(&below)]).stderr(Stdio::piped());
@@ -63,7 +63,8 @@ fn a_state_directory_that_cannot_be_created_is_refused() {
 #[test]
 fn a_damaged_database_is_refused() {
     let folders = Folders::new("");
-    std::fs::write(folders.state.path().join("jobs.sqlite"), "no database at all\n".repeat(100)).expect("write");
+    std::fs::write(folders.state.path().join("jobs.sqlite"), "no database at all\n".repeat(100))
+        .expect("cannot write the file");
     refuses(folders.command().args(["--listen", "127.0.0.1:0"]), &["records", "not a database"]);
 }
 
@@ -85,7 +86,7 @@ fn listening_on_all_addresses_requires_a_token() {
 fn an_empty_or_absent_token_file_is_refused() {
     let folders = Folders::new("");
     let (empty, absent) = (folders.work.path().join("empty"), folders.work.path().join("absent"));
-    std::fs::write(&empty, "\n").expect("write");
+    std::fs::write(&empty, "\n").expect("cannot write the file");
     for file in [empty, absent] {
         let arguments = ["--listen", "127.0.0.1:0", "--token-file", text(&file)];
         refuses(folders.command().args(arguments), &[text(&file)]);

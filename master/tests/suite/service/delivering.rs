@@ -107,7 +107,7 @@ async fn an_agent_that_has_lost_the_code_gets_it_again_before_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_cannot_receive_the_code_fails_the_job_and_is_named() {
+async fn the_job_fails_and_names_the_replica_if_a_replica_cannot_receive_the_code() {
     for (status, problem, loss) in [
         (507, r#"{"status": 507, "code": "code_store_full", "detail": "no space left on device"}"#, Loss::Broken),
         (422, r#"{"status": 422, "code": "bad_code", "detail": "no space left on device"}"#, Loss::Hopeless),
@@ -126,7 +126,7 @@ async fn a_replica_that_cannot_receive_the_code_fails_the_job_and_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_and_the_failure_says_what_to_do() {
+async fn if_the_agent_and_the_master_have_lost_the_code_the_job_fails_and_the_failure_says_what_to_do() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 1);
     let job = master.submit(spec.clone()).await;
@@ -148,7 +148,7 @@ async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_and_the_fa
 const MANY: u32 = 32;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_that_do_not_answer_delay_no_other_agent() {
+async fn an_agent_gets_the_code_although_many_other_agents_do_not_answer() {
     let master = Master::new();
     master.backend.take_code((0..MANY).map(worker), TakesCode::StallsAtOffer);
     let spec = JobSpec { worker_num: MANY + 1, ..spec(keep(master.jobs.code()), 0) };

@@ -46,7 +46,7 @@ async fn each_agent_is_configured_once_and_started_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_agents_get_the_same_cluster_and_their_own_index_in_it() {
+async fn all_agents_get_the_same_tensorflow_cluster_and_each_its_own_index_in_this_cluster() {
     let master = Master::new();
     let spec = spec("told", 4);
     master.submit(spec.clone()).await;
@@ -69,7 +69,10 @@ async fn no_run_starts_before_all_agents_have_their_environment() {
     let histories: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history()).collect();
     let last_config = histories.iter().flat_map(|history| &history.configured_at).max();
     let first_start = histories.iter().flat_map(|history| &history.starts).min();
-    assert!(last_config < first_start, "last environment at {last_config:?}, first start at {first_start:?}");
+    assert!(
+        last_config < first_start,
+        "the first start at {first_start:?} is not after the last environment at {last_config:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +109,7 @@ async fn each_agent_receives_its_membership_in_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_jobs_at_once_all_succeed_and_no_two_replicas_share_an_address() {
+async fn twenty_simultaneous_jobs_all_succeed_and_no_two_replicas_share_an_address() {
     let master = Master::new();
     let specs: Vec<_> = (0..20).map(|index| spec(&format!("job-{index}"), 4)).collect();
     let jobs = join_all(specs.iter().map(|spec| master.submit(spec.clone()))).await;
@@ -128,7 +131,7 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     let old = master.succeed(&spec("again", 1)).await;
     // The registry stops following the records, so that it does not learn of the deletion yet.
     master.stop_following().await;
-    master.store.delete(&old.name, &old.uid).await.expect("delete");
+    master.store.delete(&old.name, &old.uid).await.expect("cannot delete the record");
     let submit = {
         let jobs = std::sync::Arc::clone(&master.jobs);
         tokio::spawn(async move { jobs.submit(spec("again", 1)).await })
@@ -136,9 +139,9 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
     // The registry follows the records again when the new record exists and the submission has had time to continue.
     // The registry then learns of the deletion and of the new record.
     let recorded = async {
-        while master.store.get(&old.name).await.expect("get").is_none() {}
+        while master.store.get(&old.name).await.expect("cannot read the record").is_none() {}
         for _ in 0..10 {
-            master.store.list().await.expect("list");
+            master.store.list().await.expect("cannot list the records");
         }
     };
     in_time("the new record exists", recorded).await;

@@ -57,14 +57,14 @@ async fn a_lost_pod_fails_the_job_with_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_another_program_stopped_fails_the_job() {
+async fn the_job_fails_if_another_program_stops_a_run() {
     let master = Master::new();
     let spec = spec("meddled", 2);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     reach(&job, JobState::Running).await;
     let client = master::agent_client::AgentClient::new();
-    client.stop(agents[1].address(), None, Duration::ZERO).await.expect("stop");
+    client.stop(agents[1].address(), None, Duration::ZERO).await.expect("cannot stop the run");
     let view = reach(&job, JobState::Failed).await;
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = view.result else {
         panic!("{:?}", view.result)
@@ -85,7 +85,7 @@ async fn a_cancel_stops_all_runs_with_grace_and_keeps_the_record() {
     for agent in &agents {
         assert_eq!(agent.history().stops, [master::job::policy::STOP_GRACE]);
     }
-    let record = master.store.get(&spec.name).await.expect("get").expect("no record").record;
+    let record = master.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
     assert_eq!(record.ended.map(|ended| ended.result), Some(JobResult::Cancelled));
 }
 
@@ -115,7 +115,7 @@ async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
     master.forgotten(&spec.name).await;
     assert_eq!(master.backend.pods(), 0);
     assert_eq!(files_below(master.logs.path()), 0);
-    assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
+    assert_eq!(master.store.get(&spec.name).await.expect("cannot read the record"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -157,7 +157,7 @@ async fn a_cancel_of_a_finished_job_changes_nothing() {
     let master = Master::new();
     let before = master.succeed(&spec("over", 1)).await;
     master.wish(&before.name, Wish::Cancel).await;
-    let record = master.store.get(&before.name).await.expect("get").expect("no record").record;
+    let record = master.store.get(&before.name).await.expect("cannot read the record").expect("no record").record;
     assert_eq!((record.wish, record.ended.map(|ended| ended.result)), (Wish::Run, Some(JobResult::Succeeded)));
     let job = master.jobs.find(&before.name).expect("the job is no longer listed");
     assert_eq!(until(&job, |_| true).await, before);

@@ -135,7 +135,11 @@ async fn a_new_master_counts_the_start_that_has_halted_the_job_although_all_pods
     push(&second, &spec, keep_other(&second)).await.expect("the code was refused");
     until(&job, runs_in(2, 1)).await;
     for agent in agents(&second, &spec).await {
-        assert_eq!(newest(&agent, "MUSTER_RESTART_COUNT"), json!(2), "after an evicted and a failed start");
+        assert_eq!(
+            newest(&agent, "MUSTER_RESTART_COUNT"),
+            json!(2),
+            "wrong restart count after an evicted and a failed start"
+        );
     }
 }
 

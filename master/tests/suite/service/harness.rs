@@ -149,7 +149,8 @@ impl Master {
     /// Sends these bytes, and returns all that the master answers before it closes the connection.
     pub(crate) async fn raw(&self, request: &[u8]) -> String {
         let url = self.url("");
-        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("connect");
+        let mut stream =
+            TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("cannot connect");
         let mut answer = vec![];
         // The master may close the connection before it has read everything.
         let _ = stream.write_all(request).await;

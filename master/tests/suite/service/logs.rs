@@ -84,7 +84,7 @@ async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each_rep
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_follows_gets_all_output_and_then_the_end() {
+async fn a_request_with_follow_gets_all_output_and_then_the_end() {
     let master = Master::serving(None).await;
     let spec = spec("followed", 2);
     master.submit(spec.clone()).await;
@@ -134,7 +134,7 @@ async fn opening_a_log_file_is_retried_until_it_succeeds() {
         }
     };
     in_time("the file cannot be opened", until(true)).await;
-    std::fs::remove_file(&folder).expect("remove");
+    std::fs::remove_file(&folder).expect("cannot remove the file");
     in_time("the file is opened", until(false)).await;
     agents[0].exit(ExitOutcome::Code(0));
     reach(&job, JobState::Succeeded).await;
@@ -147,8 +147,8 @@ async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
     let job = master.jobs.find(&spec.name).expect("no job");
     let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
-    log.append(114, "after\n".into()).await.expect("append");
-    log.append(130, "".into()).await.expect("append");
+    log.append(114, "after\n".into()).await.expect("cannot append to the log");
+    log.append(130, "".into()).await.expect("cannot append to the log");
 
     let lines = lines(&master.get("/v1/jobs/printed/logs").await);
     let gap =
@@ -175,7 +175,7 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
     let jobs = ["first", "second"].map(|uid| archive.job(uid, &[worker]));
     for job in &jobs {
         let log = job.of(worker).expect("the replica has no log");
-        log.append(0, "x".repeat(100_000).into()).await.expect("append");
+        log.append(0, "x".repeat(100_000).into()).await.expect("cannot append to the log");
         job.complete().await;
     }
     let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("the replica has no log").clone());
@@ -193,7 +193,7 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_follows_does_not_wait_for_pods_that_have_not_ended() {
+async fn a_request_with_follow_does_not_wait_for_pods_that_have_not_ended() {
     let master = Master::serving(None).await;
     let spec = spec("lingers", 2);
     let job = master.submit(spec.clone()).await;
@@ -215,7 +215,7 @@ async fn an_unfinished_line_is_shown_on_request() {
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
     let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
-    log.append(0, "one\n10%".into()).await.expect("append");
+    log.append(0, "one\n10%".into()).await.expect("cannot append to the log");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();
     while !shown.contains("10%") {
@@ -249,7 +249,7 @@ async fn the_output_of_a_deleted_job_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_the_job_does_not_have_is_unknown() {
+async fn a_replica_is_unknown_if_the_job_does_not_have_it() {
     let (master, _) = with_output().await;
     for replica in ["worker-2", "ps-0"] {
         let answer = master.get(&format!("/v1/jobs/printed/logs?replica={replica}")).await;

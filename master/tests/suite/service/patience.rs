@@ -11,7 +11,7 @@ use crate::service::harness::{Master, in_time, statuses};
 /// Sends these bytes. Returns the answer, and the time until the master closed the connection.
 async fn dropped_after(master: &Master, begin: &str) -> (String, Duration) {
     let url = master.url("");
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("connect");
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("cannot connect");
     let began = Instant::now();
     stream.write_all(begin.as_bytes()).await.expect("the master does not read");
     let mut answer = String::new();
@@ -39,7 +39,7 @@ async fn a_body_times_out_after_10_s_even_if_parts_of_it_arrive() {
     assert_eq!((statuses(&answer), time.as_secs()), (vec![408], 10), "{answer}");
 
     let url = master.url("");
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("connect");
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("not a URL")).await.expect("cannot connect");
     let began = Instant::now();
     stream.write_all(head.as_bytes()).await.expect("the master does not read");
     let (mut reader, mut writer) = stream.into_split();

@@ -229,7 +229,7 @@ async fn a_job_with_an_image_takes_no_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_two_pushes_at_once_all_scripts_run_the_code_on_record() {
+async fn after_two_simultaneous_pushes_all_scripts_run_the_code_on_record() {
     let master = Master::new();
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;
@@ -247,7 +247,7 @@ async fn after_two_pushes_at_once_all_scripts_run_the_code_on_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_waits_for_its_pods_takes_a_push_and_a_deleted_job_refuses_it() {
+async fn a_push_is_accepted_while_the_job_waits_for_its_pods_and_refused_after_the_job_is_deleted() {
     let master = Master::over("first", FakeBackend::new(Arrival::Never("no node")), FakeStore::default());
     let spec = spec(keep(master.jobs.code()), 0);
     let job = master.submit(spec.clone()).await;

@@ -184,7 +184,7 @@ async fn an_evicted_pod_is_replaced_and_no_restart_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_503_of_an_ending_agent_causes_an_uncounted_restart_and_a_503_of_a_proxy_a_counted_restart() {
+async fn a_503_of_an_ending_agent_causes_an_uncounted_restart_and_a_503_of_a_proxy_causes_a_counted_restart() {
     let ending = r#"{"status":503,"code":"unavailable","detail":"the agent is ending"}"#;
     for (body, counts) in [(ending, (1, 1)), ("no healthy upstream", (2, 0))] {
         let master = Master::new();
@@ -260,11 +260,11 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
     let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let first = logs();
     let log = first.of(worker(0)).expect("the replica has no log");
-    assert_eq!(log.base_of("one").await.expect("record the base"), 0);
-    log.append(0, "of one\n".into()).await.expect("append");
+    assert_eq!(log.base_of("one").await.expect("cannot record the base"), 0);
+    log.append(0, "of one\n".into()).await.expect("cannot append to the log");
     assert_eq!(log.base_of("one").await.expect("no recorded base"), 0);
-    assert_eq!(log.base_of("two").await.expect("record the base"), 7);
-    log.append(7, "of two\n".into()).await.expect("append");
+    assert_eq!(log.base_of("two").await.expect("cannot record the base"), 7);
+    log.append(7, "of two\n".into()).await.expect("cannot append to the log");
     // A second master reads the same files.
     let second = logs();
     let log = second.of(worker(0)).expect("the replica has no log");
@@ -278,7 +278,7 @@ async fn the_last_lines_of_long_output_are_complete_lines() {
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let log = logs.of(worker(0)).expect("the replica has no log");
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
-    log.append(0, output.clone().into()).await.expect("append");
+    log.append(0, output.clone().into()).await.expect("cannot append to the log");
     let expected: Vec<&str> = output.lines().collect();
     assert_eq!(log.last_lines(20, 0).await, expected[84..], "not the last lines that fit");
     assert_eq!(log.last_lines(3, 0).await, expected[97..]);
@@ -338,7 +338,7 @@ async fn the_failure_at_a_deadline_lists_the_run_that_was_silent_longest_first_a
     agents[1].print("waiting for the others\n");
     // A fake agent serves output only at the end of its run, so the test copies this line.
     let copied = job.logs.of(worker(1)).expect("the replica has no log");
-    copied.append(0, "waiting for the others\n".into()).await.expect("append");
+    copied.append(0, "waiting for the others\n".into()).await.expect("cannot append to the log");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
     let failed = view.restarts.failed_starts.last().expect("no failed start").clone();
@@ -400,7 +400,7 @@ async fn a_second_master_counts_a_failed_start_once_and_numbers_its_starts_above
     let view = reach(&job, JobState::Running).await;
     assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
     assert_eq!(view.restarts.counted, 1);
-    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
+    let record = first.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
     assert_eq!(record.restarts.failed_starts.len(), 1);
     let agent = first.backend.agent(&spec.name, worker(1)).await;
     assert_eq!((agent.history().starts.len(), agent.history().stops.as_slice()), (2, &[Duration::ZERO][..]));

@@ -34,7 +34,7 @@ async fn a_new_job_is_created_and_shown_with_every_default() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_to_a_submit_names_the_fields_of_a_template_without_effect() {
+async fn the_answer_to_a_submit_names_the_template_fields_that_have_no_effect() {
     let master = Master::serving(None).await;
     let container = json!({"name": "main", "image": "digits:1", "stdin": true});
     let template = json!({"container": "main", "pod": {"spec": {"containers": [container]}}});
@@ -75,7 +75,7 @@ async fn concurrent_submissions_of_the_same_job_create_it_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_invalid_job_is_refused_with_its_code() {
+async fn an_invalid_job_is_refused_with_the_error_code_of_its_fault() {
     let master = Master::serving(None).await;
     let cases = [
         (json!({"name": "a", "strategy": "AllReduce", "worker_num": 0}), "bad_worker_num", "worker-num is 0"),
@@ -103,7 +103,7 @@ async fn an_invalid_job_is_refused_with_its_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_no_json_is_refused() {
+async fn a_body_that_is_not_a_json_object_is_refused() {
     let master = Master::serving(None).await;
     for body in ["", "{", "[]", "name=a", "\u{0}"] {
         let answer = Answer::of(client().post(master.url("/v1/jobs")).body(body)).await;
@@ -214,5 +214,5 @@ async fn a_spec_that_is_too_long_for_a_record_is_refused_with_its_length() {
     let spec = protocol::job::JobSpec { pod, ..spec("long", 2) };
     let refused = master.jobs.submit(spec.clone()).await.expect_err("a spec that is too long was accepted").to_string();
     assert!(refused.contains("bytes long as JSON, above 573440"), "{refused}");
-    assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
+    assert_eq!(master.store.get(&spec.name).await.expect("cannot read the record"), None);
 }

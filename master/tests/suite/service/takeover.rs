@@ -52,7 +52,7 @@ async fn a_master_with_another_key_does_not_change_a_running_job_and_shows_the_r
         crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some()))
             .await;
     let reason = view.replicas[0].reason.clone().unwrap_or_default();
-    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
+    let record = first.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
     let theirs = record.agent_key.expect("the record has no key");
     assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
     assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
@@ -126,7 +126,7 @@ async fn ends(asked: &Master, shown: &master::registry::JobHandle, wish: Wish) {
         Wish::Delete => {
             let mut view = shown.view.clone();
             in_time("the driver ends", async { while view.changed().await.is_ok() {} }).await;
-            assert_eq!(asked.store.get(&name).await.expect("get"), None);
+            assert_eq!(asked.store.get(&name).await.expect("cannot read the record"), None);
         }
         Wish::Run | Wish::Cancel => {
             let view = reach(shown, JobState::Cancelled).await;
@@ -205,7 +205,7 @@ async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
     crate::service::harness::until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
     let key = master::job::key::JobKey { name: spec.name.clone(), uid: String::new() };
     let backend: &dyn master::backend::PodBackend = &master.backend;
-    backend.delete(&key, crate::service::harness::worker(1)).await.expect("delete");
+    backend.delete(&key, crate::service::harness::worker(1)).await.expect("cannot delete the pod");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));
     in_time("the pod is created again", master.backend.table(&spec.name).wait_for(is_there)).await.expect("no table");
     assert!(job.view.borrow().restarts.is_empty(), "a failed start is recorded: {:?}", job.view.borrow());
@@ -221,7 +221,7 @@ async fn the_epoch_is_raised_once_and_the_first_master_stops_driving_the_job() {
 
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Running).await;
-    let record = first.store.get(&spec.name).await.expect("get").expect("no record").record;
+    let record = first.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
     assert_eq!((record.epoch, record.holder.as_str()), (2, "second"));
     // A driver that has ended drops the view's sender.
     let mut view = job.view.clone();
@@ -274,7 +274,7 @@ async fn runs_that_the_first_master_stopped_for_a_cancel_are_not_a_failure_for_t
     first.wish(&spec.name, master::store::Wish::Cancel).await;
     let client = master::agent_client::AgentClient::new();
     for agent in &agents {
-        client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("stop");
+        client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("cannot stop the run");
     }
 
     let second = successor(&first);

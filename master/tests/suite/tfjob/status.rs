@@ -10,7 +10,7 @@ use super::read_file;
 /// 2026-01-01T00:00:00Z.
 const BEGIN: u64 = 1_767_225_600_000;
 
-/// The TFJob object of the job in this file. `more` contains fields of the job's view.
+/// The TFJob object that is shown for the job of the file `name`. `more` contains fields of the job's view.
 fn shown(name: &str, more: &Value) -> Value {
     let spec = read_file(name).expect("an invalid TFJob").spec;
     let mut view = json!({
@@ -110,7 +110,8 @@ fn a_suspension_and_a_resumption_have_their_times() {
             json!({ "state": "running", "times": restarted, "restarts": failed }),
             vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
         ),
-        // A gang that starts again without a failure, for example with other members.
+        // The failure is older than the newest start. So this restart has another cause, for example other members, and
+        // the condition stays Running.
         (
             json!({ "state": "restarting", "times": restarted, "restarts": failed }),
             vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
@@ -128,7 +129,7 @@ fn the_created_condition_has_the_warnings() {
 }
 
 #[test]
-fn replicas_are_counted_by_the_types_of_the_file() {
+fn replicas_are_counted_by_replica_type_as_the_file_spells_it() {
     let done = json!({ "code": 0, "ended_at": BEGIN, "stopped": false });
     let killed = json!({ "signal": 9, "ended_at": BEGIN, "stopped": true });
     let replicas = json!([
@@ -151,7 +152,7 @@ fn replicas_are_counted_by_the_types_of_the_file() {
 }
 
 #[test]
-fn the_object_is_the_document_that_was_sent_with_a_status() {
+fn the_object_is_the_sent_document_with_added_metadata_and_a_status() {
     let ended = json!({
         "state": "succeeded", "result": { "outcome": "succeeded" },
         "times": { "accepted": BEGIN, "started": BEGIN + 5_000, "ended": BEGIN + 30_000 },

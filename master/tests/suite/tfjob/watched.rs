@@ -99,7 +99,7 @@ fn a_status_is_written_only_when_it_changes() {
     assert_eq!(status["observedGeneration"], 1);
     let shown = object(|object| object["status"] = status.clone());
     let later = UnixMillis(NOW.0 + 60_000);
-    // A new master reads in the status that this generation was applied.
+    // The status tells a new master that this generation was applied.
     assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &Memory::default(), later), Need::Nothing);
 
     // A new master may compute other times for the same events. The times in the object then stay.
@@ -122,7 +122,7 @@ fn a_status_is_written_only_when_it_changes() {
 }
 
 #[test]
-fn a_status_in_which_only_counts_have_changed_is_written_every_thirty_seconds() {
+fn if_only_counts_change_the_status_is_written_at_most_every_thirty_seconds() {
     let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
     let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
         panic!("the new status is not written")
@@ -138,7 +138,7 @@ fn a_status_in_which_only_counts_have_changed_is_written_every_thirty_seconds() 
     assert_eq!(
         unheard.need(Some(&joined), &applied, after(3)),
         Need::Wait(Duration::from_secs(27)),
-        "the wait after a write that the watch has not yet reported"
+        "the status is written again too early after a write that the watch has not yet reported"
     );
     let running = job(&plain, &json!({ "state": "running", "replicas": replicas }));
     assert_eq!(newest(&shown.need(Some(&running), &applied, after(3))), "TFJobRunning: TFJob mnist is running");
@@ -229,5 +229,6 @@ fn a_master_that_begins_to_honour_the_annotation_for_root_leaves_the_job_as_it_i
     let annotated = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
     let (job, applied) = (job(&annotated, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
     let shown = newest(&watched_by(true, &annotated).need(Some(&job), &applied, NOW));
-    assert!(shown.ends_with("; this master reads the TFJob differently: the job is not changed"), "{shown}");
+    let expected = "; this master reads the TFJob differently than the master that created the job: ";
+    assert!(shown.ends_with(&format!("{expected}the job is not changed")), "{shown}");
 }

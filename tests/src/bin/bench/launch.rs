@@ -87,7 +87,7 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     }
     let added = launch_time(&view.wait_for(|view| view.state == JobState::Running).await?.times)?;
     let starts: Vec<Instant> = agents.iter().flat_map(|agent| agent.history().starts).collect();
-    ensure!(starts.len() == agents.len(), "{} starts of {} agents", starts.len(), agents.len());
+    ensure!(starts.len() == agents.len(), "there were {} starts of {} agents", starts.len(), agents.len());
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     view.wait_for(|view| view.state.is_finished()).await?;
     following.abort();

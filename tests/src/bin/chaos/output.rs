@@ -7,8 +7,8 @@ use anyhow::{Context as _, ensure};
 use protocol::ids::Generation;
 use protocol::view::{JobView, LogLine};
 
-/// Checks that no replica ran twice in a start, and that all members of a start received the same cluster. In the last
-/// start, all replicas must have printed `done`.
+/// Checks that no replica ran twice in a start, and that all members of a start received the same TF_CONFIG cluster. In
+/// the last start, all replicas must have printed `done`.
 pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
     let mut clusters: BTreeMap<Generation, String> = BTreeMap::new();
     let (mut begun, mut done) = (BTreeSet::new(), Vec::<Generation>::new());
@@ -19,7 +19,11 @@ pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
                 let generation = generation.parse()?;
                 ensure!(begun.insert((generation, replica)), "{}: {replica} ran twice in start {generation}", end.name);
                 let first = clusters.entry(generation).or_insert_with(|| (*cluster).to_owned());
-                ensure!(first == cluster, "{}: two clusters in start {generation}: {first} and {cluster}", end.name);
+                ensure!(
+                    first == cluster,
+                    "{}: two TF_CONFIG clusters in start {generation}: {first} and {cluster}",
+                    end.name
+                );
             }
             ["done", generation] => done.push(generation.parse()?),
             _ => {}

@@ -102,7 +102,7 @@ impl Traces {
                 serde_json::from_str(line).with_context(|| format!("{job}: {line}"))?;
             ensure!(starts.entry(generation).or_default().insert(replica), "{job}: a replica ran twice: {line}");
             let first = clusters.entry(generation).or_insert_with(|| cluster.clone());
-            ensure!(*first == cluster, "{job}: two clusters in start {generation}: {first} and {cluster}");
+            ensure!(*first == cluster, "{job}: two TF_CONFIG clusters in start {generation}: {first} and {cluster}");
         }
         Ok(Self { folder, starts })
     }

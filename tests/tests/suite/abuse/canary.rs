@@ -28,7 +28,7 @@ impl Seen {
     }
 
     fn add_folder(&mut self, folder: &Path) {
-        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        for entry in fs::read_dir(folder).expect("cannot read the folder").flatten() {
             let path = entry.path();
             if path.is_dir() {
                 self.add_folder(&path);
@@ -42,7 +42,7 @@ impl Seen {
     fn add_processes(&mut self, folder: &Path) -> usize {
         let processes = working_in(folder);
         for process in &processes {
-            let pid = process.split(':').next().expect("a process id");
+            let pid = process.split(':').next().expect("no process id");
             for name in ["cmdline", "environ"] {
                 self.add(format!("{name} of {process}"), fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default());
             }
@@ -63,7 +63,7 @@ impl Seen {
 /// the answer with the job's view. curl reads the tokens from files, so that no process has a token in its arguments.
 fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
     for (file, token) in [("right", TOKEN), ("wrong", WRONG)] {
-        fs::write(scene.path().join(file), format!("Authorization: Bearer {token}\n")).expect("write");
+        fs::write(scene.path().join(file), format!("Authorization: Bearer {token}\n")).expect("cannot write the file");
     }
     let mut job = String::new();
     let paths =
@@ -84,9 +84,9 @@ fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
 #[test]
 fn no_token_is_in_any_log_file_argument_environment_or_answer() {
     let scene = Scene::new(EXEC_PY);
-    let outside = tempfile::tempdir().expect("a folder");
+    let outside = tempfile::tempdir().expect("cannot create a temporary folder");
     let file = outside.path().join("token");
-    fs::write(&file, TOKEN).expect("write the token");
+    fs::write(&file, TOKEN).expect("cannot write the token");
     let file = file.to_str().expect("a path that is text");
     let master = Master::start(scene.path(), &["--state-dir", "state", "--token-file", file], &[("RUST_LOG", "trace")]);
     let flags = ["--master", &master.url, "--token-file", file, "--task", "canary", "--worker-num", "2"];
@@ -102,7 +102,7 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
     );
     let job = answers(&scene, &master, &mut seen);
     assert!(job.contains("\"running\""), "{job}");
-    fs::write(scene.path().join("go"), "").expect("write");
+    fs::write(scene.path().join("go"), "").expect("cannot write the file");
     let run = client.ended().code(0);
     seen.add("the client's stdout", run.stdout);
     seen.add("the client's stderr", run.stderr);

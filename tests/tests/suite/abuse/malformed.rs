@@ -79,7 +79,7 @@ impl Random {
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
         let place = self.below(bytes.len());
         match self.below(6) {
-            0 if !bytes.is_empty() => bytes[place] = u8::try_from(self.below(256)).expect("a byte"),
+            0 if !bytes.is_empty() => bytes[place] = u8::try_from(self.below(256)).expect("not a byte"),
             1 => bytes.truncate(place),
             2 => drop(bytes.drain(place..(place + self.below(20)).min(bytes.len()))),
             3 => {
@@ -112,7 +112,7 @@ fn abuse(wanted: usize) -> String {
             connections += 1;
             for status in statuses(&answer) {
                 let shown = [bytes.as_slice(), &answer].map(String::from_utf8_lossy);
-                assert!(status < 500, "request and answer: {shown:?}");
+                assert!(status < 500, "an answer with a status of 500 or more; the request and the answer: {shown:?}");
                 *counts.entry(status).or_default() += 1;
             }
         }

@@ -47,9 +47,9 @@ fn take_all_descriptors() -> usize {
 /// addresses, because the number of ports of an address is limited.
 async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Duration {
     let turn = connecting.acquire().await.expect("the semaphore is closed");
-    let socket = TcpSocket::new_v4().expect("a descriptor");
+    let socket = TcpSocket::new_v4().expect("no free descriptor");
     let last = u8::try_from(2 + index % 50).expect("the address has a number above 255");
-    socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 0)).expect("an address of this machine");
+    socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 0)).expect("cannot bind the address");
     let begin = Instant::now();
     let stream = socket.connect(to).await.expect("cannot connect to the master");
     drop(turn);

@@ -32,17 +32,18 @@ fn readme_has_at_most_150_lines() {
 fn the_http_page_lists_the_routes_of_the_master() {
     let scene = Scene::new("");
     let master = scene.master();
-    let document: Value = serde_json::from_str(&scene.curl(&[&format!("{}/openapi.json", master.url)])).expect("JSON");
-    let paths = document["paths"].as_object().expect("routes");
+    let document: Value =
+        serde_json::from_str(&scene.curl(&[&format!("{}/openapi.json", master.url)])).expect("not JSON");
+    let paths = document["paths"].as_object().expect("not an object of routes");
     let routes_of = |(path, methods): (&String, &Value)| -> Vec<String> {
-        let methods = methods.as_object().expect("methods").keys();
+        let methods = methods.as_object().expect("not an object of methods").keys();
         methods.map(|method| format!("{} {path}", method.to_uppercase())).collect()
     };
     let described: BTreeSet<String> = paths.iter().flat_map(routes_of).collect();
 
     let page = text(Path::new("docs/reference/http.md"));
-    let section = page.split_once("\n## Routes of the master\n").expect("the section").1;
-    let section = section.split("\n## ").next().expect("its text");
+    let section = page.split_once("\n## Routes of the master\n").expect("no such section").1;
+    let section = section.split("\n## ").next().expect("the section has no text");
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
     let listed: BTreeSet<String> = rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect();
     assert_eq!(listed, described);

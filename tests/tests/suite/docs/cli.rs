@@ -24,7 +24,8 @@ fn help(program: &str, verb: &[&str]) -> String {
 
 /// Returns the verbs in the client's help.
 fn verbs(help: &str) -> Vec<&str> {
-    let listed = help.split_once("\nCommands:\n").expect("verbs").1.lines().take_while(|line| !line.is_empty());
+    let listed =
+        help.split_once("\nCommands:\n").expect("no list of verbs").1.lines().take_while(|line| !line.is_empty());
     let names = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
     names.filter(|name| *name != "help").collect()
 }
@@ -46,7 +47,7 @@ fn the_cli_page_contains_the_current_help_of_the_programs() {
     let path = root().join(PAGE);
     let page = page();
     if config::writes_docs() {
-        fs::write(&path, &page).expect("write the page");
+        fs::write(&path, &page).expect("cannot write the page");
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
     let differs = page.lines().zip(written.lines()).find(|(printed, written)| printed != written);

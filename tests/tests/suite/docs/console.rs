@@ -63,7 +63,8 @@ fn run(block: &str) {
     let mut script = format!("set -e -o pipefail\n{}", typed.concat());
     let mut shell = Command::new("bash");
     for port in PORTS {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+        let free =
+            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("no free port").port();
         // Replace the colon too. Otherwise, the next replacement could change digits of this free port.
         script = script.replace(&format!(":{port}"), &format!(":{free}"));
         if port == "7897" {
@@ -97,8 +98,8 @@ fn run(block: &str) {
 }
 
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in fs::read_dir(from).expect("a folder").flatten() {
+    fs::create_dir_all(to).expect("cannot create the folder");
+    for entry in fs::read_dir(from).expect("cannot read the folder").flatten() {
         let target = to.join(entry.file_name());
         if entry.path().is_dir() { copy(&entry.path(), &target) } else { drop(fs::copy(entry.path(), target)) }
     }

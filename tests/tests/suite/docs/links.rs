@@ -47,7 +47,7 @@ fn fault(page: &Path, target: &str) -> Option<String> {
         path => root().join(page).parent().expect("the page has no parent folder").join(path),
     };
     let Ok(file) = fs::canonicalize(&leads_to) else { return Some("the file does not exist".into()) };
-    let book = fs::canonicalize(root().join("docs")).expect("docs");
+    let book = fs::canonicalize(root().join("docs")).expect("docs/ does not exist");
     if page.starts_with("docs") && !file.starts_with(book) {
         return Some("the book contains only docs/: write the path as code".into());
     }

@@ -14,7 +14,11 @@ use e2e::programs::root;
 
 /// Returns the Markdown files of the root, docs/ and examples/, as paths from the root.
 fn pages() -> Vec<PathBuf> {
-    let top = fs::read_dir(root()).expect("the root").flatten().map(|entry| entry.path()).filter(|path| path.is_file());
+    let top = fs::read_dir(root())
+        .expect("cannot read the root folder")
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_file());
     let mut found: Vec<PathBuf> = top.collect();
     ["docs", "examples"].iter().for_each(|dir| collect(&root().join(dir), &mut found));
     found.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
@@ -34,8 +38,8 @@ fn text(page: &Path) -> String {
     let path = root().join(page);
     let expand = |line: &str| match line.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix(":}}")) {
         Some(included) => {
-            let (file, first) = included.split_once(':').expect("a file and its first line");
-            let skipped = first.parse::<usize>().expect("a line's number") - 1;
+            let (file, first) = included.split_once(':').expect("no colon before the first line");
+            let skipped = first.parse::<usize>().expect("not a line's number") - 1;
             let file = path.parent().expect("the file has no parent folder").join(file);
             read(&file).lines().skip(skipped).map(|line| format!("{line}\n")).collect()
         }

@@ -83,7 +83,7 @@ fn the_result_of_a_job_that_ends_during_an_outage_of_the_api_is_recorded_afterwa
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_accepted_just_before_an_outage_of_the_api_starts_after_it() {
+fn a_job_that_is_accepted_just_before_an_outage_of_the_api_runs_after_the_outage() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     api.misbehave(On::Creating("networkpolicies"), Fault::Refused(500));
@@ -112,8 +112,8 @@ fn a_submit_while_the_api_is_unavailable_or_refuses_gets_503_and_leaves_no_objec
         api.until_struck(4);
         let client = stage.submit(&["--task", "early"]).code(3);
         client.says(&["error: ", "could not access the job's record", "hint: try again later"]);
-        assert_eq!(stage.cluster().objects(), Vec::<String>::new(), "after {fault:?}");
-        assert_eq!(stage.cluster().policies(), Vec::<String>::new(), "after {fault:?}");
+        assert_eq!(stage.cluster().objects(), Vec::<String>::new(), "objects are left after {fault:?}");
+        assert_eq!(stage.cluster().policies(), Vec::<String>::new(), "objects are left after {fault:?}");
     }
     api.behave();
     stage.submit(&["--task", "early"]).code(0);
@@ -159,7 +159,7 @@ fn if_the_answer_to_the_creation_of_a_record_is_lost_the_record_exists_once_and_
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn if_answers_are_lost_pods_are_created_once_and_a_delete_removes_pods_and_record() {
+fn if_answers_are_lost_each_pod_is_created_once_and_a_delete_removes_the_pods_and_the_record() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "pods-500"), (503, "pods-503")] {
@@ -264,18 +264,18 @@ fn assert_refused(stage: &Stage, job: &str) {
     let (status, answer) = post(stage, job);
     assert!(begin.elapsed() < ANSWER_TIMEOUT, "the answer came after {:?}: {answer}", begin.elapsed());
     assert_eq!(status, 503, "{answer}");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("no end of the head");
     assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
-    let problem: Problem = serde_json::from_str(body).expect("a problem");
+    let problem: Problem = serde_json::from_str(body).expect("not a problem");
     assert_eq!(problem.code, ErrorCode::Unavailable, "{}", problem.detail);
 }
 
 /// Submits a job over HTTP. Returns the status and the whole answer.
 fn post(stage: &Stage, job: &str) -> (u16, String) {
     let request = JobRequest {
-        image: Some(stage.cluster().image.wrapped().parse().expect("an image")),
+        image: Some(stage.cluster().image.wrapped().parse().expect("not an image's name")),
         env: stage.script_variable(),
-        ..JobRequest::new(job.parse().expect("a name"), Strategy::AllReduce)
+        ..JobRequest::new(job.parse().expect("not a name"), Strategy::AllReduce)
     };
     let body = serde_json::to_string(&request).expect("cannot serialize the request");
     let answer = stage.curl(&["-i", "-X", "POST", "--data-binary", &body], "/v1/jobs");

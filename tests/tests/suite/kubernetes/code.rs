@@ -21,8 +21,8 @@ time.sleep(600)
 fn an_unmodified_image_runs_code_and_pushed_code_with_the_agent_from_another_image() {
     let context = |dockerfile: &str| {
         let scene = Scene::new("");
-        fs::write(scene.path().join("Dockerfile"), dockerfile).expect("write the Dockerfile");
-        fs::copy(static_agent(), scene.path().join("agent")).expect("copy the agent");
+        fs::write(scene.path().join("Dockerfile"), dockerfile).expect("cannot write the Dockerfile");
+        fs::copy(static_agent(), scene.path().join("agent")).expect("cannot copy the agent");
         Image::unwrapped(scene.path())
     };
     let agent = context("FROM scratch\nCOPY agent /muster/agent\nUSER 65532:65532\n");
@@ -50,8 +50,8 @@ fn an_unmodified_image_runs_code_and_pushed_code_with_the_agent_from_another_ima
 
 fn each_save_runs_in_the_same_pods(stage: &Stage, output: &Running) {
     let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("a folder");
-    let save = |text: &str| fs::write(folder.join("train.py"), text).expect("a script");
+    fs::create_dir(&folder).expect("cannot create the folder");
+    let save = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
     let number = |number: u32, rest: &str| format!("import time\nprint('number {number} ', flush=True)\n{rest}\n");
     save(&number(0, "time.sleep(600)"));
     let containers = "{range .items[*]}{.metadata.uid} {.status.containerStatuses[0].containerID} \

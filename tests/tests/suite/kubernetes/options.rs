@@ -73,7 +73,7 @@ fn a_read_only_volume_cannot_be_written() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_checkpoint_on_a_claim_outlives_its_pod_which_has_the_given_priority() {
+fn a_pod_has_the_given_priority_and_its_checkpoint_on_a_claim_outlives_the_pod() {
     let stage = Stage::new(
         Place::Cluster,
         "import os, time\n\
@@ -95,7 +95,7 @@ fn a_checkpoint_on_a_claim_outlives_its_pod_which_has_the_given_priority() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_pod_keeps_its_images_user_and_folder_and_variables_but_not_a_binary_entrypoint() {
+fn a_pod_keeps_the_settings_of_its_image_except_an_entrypoint_that_is_a_binary() {
     let image = Image::of_dockerfile(
         "FROM python:3.11-slim\nWORKDIR /srv/code\nCOPY exec.py hello.py ./\nENV FLAVOUR=vanilla\nUSER 1234\n\
          ENTRYPOINT [\"/bin/false\"]\nCMD [\"never\"]\n",
@@ -191,9 +191,9 @@ const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
 /// another user than this test.
 fn folder_of_node(stage: &Stage) -> String {
     let dir = stage.scene().path().join("data");
-    fs::create_dir(&dir).expect("a folder");
+    fs::create_dir(&dir).expect("cannot create the folder");
     fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("cannot change the mode of the folder");
-    fs::write(dir.join("in"), "from the node").expect("write");
+    fs::write(dir.join("in"), "from the node").expect("cannot write the file");
     dir.display().to_string()
 }
 

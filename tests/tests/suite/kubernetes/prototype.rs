@@ -21,11 +21,11 @@ fn stand_in(file: &str, args: &[&str]) -> Finished {
 /// Builds an image with the prototype's agent and [`EXEC_PY`].
 fn image_of_prototype(stage: &Stage) -> Image {
     let context = stage.scene().path().join("prototype");
-    fs::create_dir(&context).expect("a folder");
+    fs::create_dir(&context).expect("cannot create the folder");
     for file in ["agent.py", "Dockerfile"] {
-        fs::copy(root().join("tests/prototype").join(file), context.join(file)).expect("copy");
+        fs::copy(root().join("tests/prototype").join(file), context.join(file)).expect("cannot copy the file");
     }
-    fs::write(context.join("exec.py"), EXEC_PY).expect("write");
+    fs::write(context.join("exec.py"), EXEC_PY).expect("cannot write the file");
     Image::unwrapped(&context)
 }
 

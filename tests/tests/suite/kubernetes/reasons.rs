@@ -23,7 +23,7 @@ fn an_image_that_cannot_be_pulled_fails_the_job_with_the_kubelets_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_missing_image_with_the_pull_policy_never_fails_the_job_with_the_kubelets_reason() {
+fn a_job_with_the_pull_policy_never_and_a_missing_image_fails_with_the_kubelets_reason() {
     let stage = Stage::hello(Place::Cluster);
     let request = json!({
         "name": "unpulled",
@@ -48,7 +48,7 @@ fn if_the_image_has_no_agent_the_job_fails_with_a_hint_to_client_build() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_too_big_for_every_node_waits_with_its_reason_and_can_be_cancelled() {
+fn a_job_too_big_for_every_node_waits_and_shows_the_reason_and_can_be_cancelled() {
     let stage = Stage::hello(Place::Cluster);
     let client = Running::of(&mut stage.submitting(&["--task", "big", "--worker-num", "2", "--cpu", "1000"]));
     client.until_said("it cannot be scheduled: 0/");
@@ -139,7 +139,7 @@ fn an_evicted_pod_is_replaced_and_the_reason_is_shown() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_whose_pods_the_cluster_refuses_is_refused_before_it_has_a_record() {
+fn a_job_is_refused_before_it_has_a_record_if_the_cluster_refuses_its_pods() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--priority-class", "absent"]).code(2).says(&["error: ", "PriorityClass", "absent"]);
     stage.submit(&["--service-account", "nobody"]).code(2).says(&["error: ", "serviceaccount", "nobody"]);

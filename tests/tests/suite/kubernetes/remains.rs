@@ -32,7 +32,7 @@ fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_no_pods() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
+fn after_a_success_the_record_and_pods_with_the_output_are_left() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--task", "done"]).code(0);
     stage.assert_nothing_runs();
@@ -48,7 +48,7 @@ fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_failed_leaves_its_record_and_pods_that_show_the_exit_code() {
+fn after_a_failure_the_record_and_pods_with_the_exit_code_are_left() {
     let exec_py = format!("import os\nif os.environ['RANK'] == '1': raise SystemExit(3)\n{STUBBORN}");
     let stage = Stage::new(Place::Cluster, &exec_py);
     stage.submit(&["--task", "broken", "--max-restarts", "0"]).code(1);
@@ -63,7 +63,7 @@ fn a_job_that_failed_leaves_its_record_and_pods_that_show_the_exit_code() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_was_cancelled_leaves_its_record_and_pods_that_have_ended() {
+fn after_a_cancel_the_record_and_ended_pods_are_left() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     stage.submit(&["-d", "--task", "halted"]).code(0);
     stage.follow("halted").until_printed(2, "ready");

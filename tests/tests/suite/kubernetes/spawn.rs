@@ -24,7 +24,7 @@ fn a_training_is_spawned_and_deleted_by_its_tag() {
     let stage = Stage::with_master(Place::Cluster, "", &["--state-dir", "state", "--agent-image", &image]);
     let commands = "echo prepared $WORKER_NUMBER\npython /script/training-script.py\n";
     for (name, text) in [("train.py", SCRIPT), ("pod.yaml", POD), ("env", "KEY=a b\n"), ("entrypoint.sh", commands)] {
-        fs::write(stage.scene().path().join(name), text).expect("write a file");
+        fs::write(stage.scene().path().join(name), text).expect("cannot write the file");
     }
     let line = ["spawn", "-w", "3", "-e", "env", "-c", "entrypoint.sh", "-i", &image];
     let spawn = |tag: &str| stage.verb(&[line.as_slice(), &["-t", tag, "train.py"]].concat());

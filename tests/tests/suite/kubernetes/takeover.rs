@@ -30,9 +30,9 @@ fn scripts_continue_without_a_master_and_a_client_that_follows_the_job_sees_its_
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn a_master_with_another_state_directory_and_the_same_key_takes_over_the_job() {
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    fs::write(file.path(), "a key of more than thirty-two characters").expect("write");
-    let key = ["--agent-key-file", file.path().to_str().expect("text")];
+    let file = tempfile::NamedTempFile::new().expect("cannot create a temporary file");
+    fs::write(file.path(), "a key of more than thirty-two characters").expect("cannot write the file");
+    let key = ["--agent-key-file", file.path().to_str().expect("not UTF-8")];
     let mut stage = Stage::with_master(
         Place::Cluster,
         &with_peers(AWAITS_ITS_END),

@@ -36,7 +36,7 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
         "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": "hello" },
         "spec": { "runPolicy": { "cleanPodPolicy": "Running" }, "tfReplicaSpecs": types },
     });
-    fs::write(stage.scene().path().join("job.json"), tfjob.to_string()).expect("write the TFJob");
+    fs::write(stage.scene().path().join("job.json"), tfjob.to_string()).expect("cannot write the TFJob");
     let applied = stage.verb(&["apply", "-f", "job.json"]).code(0);
     assert_eq!(applied.stdout, "tfjob/hello created\n");
     applied.says(&["tfjob hello: spec.tfReplicaSpecs: the processes of ", "run as user 65532"]);
@@ -46,7 +46,7 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
     assert_eq!(chief, "chief 0 {'chief': 1, 'worker': 2, 'ps': 1} --batch=64\n");
     let object = stage.verb(&["get", "hello", "-o", "json"]).code(0).stdout;
     let object: Value = serde_json::from_str(&object).expect("the client has not printed JSON");
-    let conditions = object["status"]["conditions"].as_array().expect("conditions");
+    let conditions = object["status"]["conditions"].as_array().expect("no conditions");
     let types: Vec<&str> = conditions.iter().filter_map(|condition| condition["type"].as_str()).collect();
     assert_eq!(types, ["Created", "Running", "Succeeded"], "{object:#}");
     assert_eq!(object["status"]["replicaStatuses"]["Chief"], json!({ "succeeded": 1 }), "{object:#}");
@@ -90,8 +90,8 @@ fn a_master_ignores_tfjobs_and_install_refuses_them_if_another_program_owns_thei
     cluster.namespace.add_tfjobs();
     let refused = of_one_worker("refused", json!([]), "mnist:1");
     cluster.namespace.kubectl_with(&["apply", "-f", "-"], &refused.to_string());
-    let is_told = || cluster.master.log().contains("the cluster's TFJobs are not Muster's").then_some(());
-    within("the master logs that the TFJobs are not Muster's", is_told, || cluster.to_string());
+    let is_told = || cluster.master.log().contains("the cluster's definition of TFJobs is not Muster's").then_some(());
+    within("the master logs that the definition of TFJobs is not Muster's", is_told, || cluster.to_string());
     let status = || cluster.namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status}"]);
     assert_eq!(status(), "");
 
@@ -123,7 +123,7 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     let brought = tfjob("brought", json!(["python", "/image/hello.py"]));
     fs::create_dir(stage.scene().path().join("code")).expect("make a folder");
     for (name, text) in [("brought.json", brought.to_string()), ("code/hello.py", "print('brought')".to_owned())] {
-        fs::write(stage.scene().path().join(name), text).expect("write a file");
+        fs::write(stage.scene().path().join(name), text).expect("cannot write the file");
     }
     stage.verb(&["apply", "-f", "brought.json", "--code", "code"]).code(0);
     let hello = tfjob("hello", json!(["python", "-c", "print('hello')"]));

@@ -38,8 +38,10 @@ struct File {
 fn corpus(namespace: &str) -> Vec<File> {
     let folder = root().join("master/tests/tfjob");
     let read = |path: &PathBuf| fs::read_to_string(path).expect("read a file of the corpus");
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(folder).expect("the corpus").map(|file| file.expect("a file").path()).collect();
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("cannot read the corpus")
+        .map(|file| file.expect("cannot read an entry of the corpus").path())
+        .collect();
     paths.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
     paths.sort();
     let file = |path: PathBuf| {
@@ -47,8 +49,8 @@ fn corpus(namespace: &str) -> Vec<File> {
         let first = document.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
         let given: Value =
             serde_json::from_str(&first.replace("\"team\"", &format!("{namespace:?}"))).unwrap_or_default();
-        let golden = serde_json::from_str(&read(&path.with_extension("json"))).expect("JSON");
-        let name = path.file_stem().expect("a name").to_string_lossy().replace('_', "-");
+        let golden = serde_json::from_str(&read(&path.with_extension("json"))).expect("not JSON");
+        let name = path.file_stem().expect("no file name").to_string_lossy().replace('_', "-");
         File { name, document, given, golden }
     };
     // Files with a `place` are for machines without a cluster.
@@ -64,15 +66,15 @@ impl File {
 
     /// Returns the request with this image and [`SCRIPT`] in place of the file's image and script.
     fn runnable(&self, image: &str) -> String {
-        let mut document: Value = serde_saphyr::from_str(&self.document).expect("YAML");
+        let mut document: Value = serde_saphyr::from_str(&self.document).expect("not YAML");
         document["metadata"]["name"] = self.name.as_str().into();
-        let spec = document["spec"].as_object_mut().expect("a spec");
+        let spec = document["spec"].as_object_mut().expect("not a spec");
         let replicas: Vec<&mut Value> = match (spec.remove("tfReplicaSpecs"), spec.get_mut("replicaSpecs")) {
             (Some(types), _) => {
                 spec.insert("tfReplicaSpecs".to_owned(), types);
-                spec["tfReplicaSpecs"].as_object_mut().expect("types").values_mut().collect()
+                spec["tfReplicaSpecs"].as_object_mut().expect("not an object of replica types").values_mut().collect()
             }
-            (None, old) => old.and_then(Value::as_array_mut).expect("a list").iter_mut().collect(),
+            (None, old) => old.and_then(Value::as_array_mut).expect("not a list").iter_mut().collect(),
         };
         for of_type in replicas {
             let pod = &mut of_type["template"]["spec"];
@@ -80,7 +82,7 @@ impl File {
                 pod[kind].as_array_mut().into_iter().flatten().for_each(|container| run_here(container, image));
             }
             if pod["initContainers"].is_null() {
-                pod.as_object_mut().expect("a pod").remove("initContainers");
+                pod.as_object_mut().expect("not a pod").remove("initContainers");
             }
         }
         let known = self.given.get("entrypoints").and_then(Value::as_object).into_iter().flatten();
@@ -102,7 +104,7 @@ fn run_here(container: &mut Value, image: &str) {
         _ => json!(["true"]),
     };
     let has_command = container["name"] != "tensorflow" || !container["command"].is_null();
-    let fields = container.as_object_mut().expect("a container");
+    let fields = container.as_object_mut().expect("not a container");
     fields.remove("resources");
     fields.insert("image".to_owned(), image.into());
     fields.insert("imagePullPolicy".to_owned(), "IfNotPresent".into());
@@ -118,8 +120,8 @@ fn expected(spec: &JobSpec, replica: ReplicaId) -> Value {
     let listed = Role::ALL.into_iter().filter(|role| *role != Role::Evaluator && spec.count(*role) > 0);
     let cluster: BTreeMap<String, Vec<u16>> = listed
         .map(|role| {
-            let of_role = spec.groups.iter().find(|group| group.role == role).expect("a group");
-            let port = of_role.template.as_ref().expect("a template").tf_port;
+            let of_role = spec.groups.iter().find(|group| group.role == role).expect("no such group");
+            let port = of_role.template.as_ref().expect("no template").tf_port;
             (name(role), vec![port; spec.count(role) as usize])
         })
         .collect();
@@ -144,7 +146,7 @@ fn found(printed: &str) -> Value {
 
 /// Returns the user id of the processes of a golden job. All templates of a job name the same user.
 fn user(spec: &JobSpec) -> u64 {
-    let template = spec.groups[0].template.as_ref().expect("a template");
+    let template = spec.groups[0].template.as_ref().expect("no template");
     match (template.pod["spec"]["securityContext"]["runAsUser"].as_u64(), spec.pod.run_as) {
         (Some(user), _) => user,
         // The user of the shared image.
@@ -177,9 +179,9 @@ fn each_tfjob_of_the_corpus_becomes_the_expected_job_or_is_refused() {
             "{}: {answer:#}",
             file.name
         );
-        let detail = answer["detail"].as_str().expect("text").replace(namespace.name(), "team");
-        for note in file.golden["refused"].as_array().expect("a list") {
-            assert!(detail.contains(note.as_str().expect("text")), "{}: {note} is not in {detail}", file.name);
+        let detail = answer["detail"].as_str().expect("not text").replace(namespace.name(), "team");
+        for note in file.golden["refused"].as_array().expect("not a list") {
+            assert!(detail.contains(note.as_str().expect("not text")), "{}: {note} is not in {detail}", file.name);
         }
     }
     for file in &accepted {
@@ -198,7 +200,7 @@ fn each_tfjob_of_the_corpus_becomes_the_expected_job_or_is_refused() {
 fn check(stage: &Stage, file: &File) {
     let mut golden = file.golden["spec"].clone();
     golden["name"] = file.name.as_str().into();
-    let spec: JobSpec = serde_json::from_value(golden).expect("a golden job");
+    let spec: JobSpec = serde_json::from_value(golden).expect("not a job spec");
     if file.golden["is_suspended"] == true {
         let is_suspended = || (stage.status(&file.name).state == JobState::Suspended).then_some(());
         return within("the job is suspended", is_suspended, || stage.cluster().to_string());
@@ -214,9 +216,9 @@ fn check(stage: &Stage, file: &File) {
         }
         let found = found(&printed);
         assert_eq!(found["user"], user(&spec), "{} {replica}: {found:#}", file.name);
-        let args: Vec<String> = serde_json::from_value(found["args"].clone()).expect("texts");
+        let args: Vec<String> = serde_json::from_value(found["args"].clone()).expect("not a list of texts");
         assert!(
-            spec.group_of(replica).expect("a group").command.ends_with(&args),
+            spec.group_of(replica).expect("no such group").command.ends_with(&args),
             "{} {replica}: {found:#}",
             file.name
         );

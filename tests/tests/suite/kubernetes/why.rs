@@ -16,7 +16,7 @@ fn says(stage: &Stage, job: &str, begins: &str) -> String {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn why_names_the_replica_that_needed_more_memory_than_its_limit() {
+fn client_why_names_the_replica_that_needed_more_memory_than_its_limit() {
     let stage = Stage::new(
         Place::Cluster,
         &with_peers("if INDEX != 1: serve_stubbornly()\ncall(ALL[0])\nprint('begun', flush=True)\nbytearray(1 << 30)"),
@@ -34,7 +34,7 @@ fn why_names_the_replica_that_needed_more_memory_than_its_limit() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn why_names_the_evicted_replica_and_says_that_the_restart_does_not_count() {
+fn client_why_names_the_evicted_replica_and_says_that_the_restart_does_not_count() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "evicted", "--max-restarts", "0", "--backoff", "0s"]));
     client.until_printed(2, "ready");
@@ -53,7 +53,7 @@ fn why_names_the_evicted_replica_and_says_that_the_restart_does_not_count() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn after_a_start_timeout_why_names_the_first_missing_replica_and_the_reason() {
+fn after_a_start_timeout_client_why_names_the_first_missing_replica_and_the_reason() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--task", "big", "--cpu", "1000", "--start-timeout", "15s"]).code(1);
     let how = "2 replicas were not ready within 15 s: worker-0, worker-1 (it cannot be scheduled: 0/";
@@ -64,7 +64,7 @@ fn after_a_start_timeout_why_names_the_first_missing_replica_and_the_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_syntax_error_leads_to_no_restart_and_why_names_it() {
+fn a_syntax_error_leads_to_no_restart_and_client_why_names_the_error() {
     let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nRUN echo 'x = (' >exec.py\nUSER 1000\n");
     let stage = Stage::in_image(&image, "");
     stage.submit(&["--task", "typo"]).code(1);

@@ -19,7 +19,7 @@ const PEER_CRASHES: usize = 20;
 /// Maximum number of agents of each peer that are killed. A peer can take a minute after each kill.
 const PEER_LOSSES: usize = 3;
 
-/// Returns all rows. `pairs` sets the number of measurements of hello scripts, and `tensorflow_pairs` that of
+/// Returns all rows. `pairs` sets the number of measurements of hello scripts, and `tensorflow_pairs` the number of
 /// measurements of TensorFlow.
 pub(crate) async fn compare(pairs: usize, tensorflow_pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut rows = vec![];
