@@ -18,7 +18,7 @@ pub fn workers_of_an_all_reduce_training_reduce_the_loss_and_end_with_the_same_w
 
 pub fn a_parameter_server_training_succeeds_with_a_falling_loss(place: Place) {
     let stage = Stage::of_example(place, "parameter_server");
-    let flags = ["--strategy", "ParameterServer", "--ps-num", "1", "--worker-num", "2", "--", "--steps", "200"];
+    let flags = ["--strategy", "ParameterServer", "--ps-num", "1", "--worker-num", "2", "--", "--steps", "100"];
     let run = stage.submit(&flags).code(0);
     stage.assert_nothing_runs();
     assert_falling(&run.lines("step "));

@@ -109,9 +109,9 @@ fn killing_the_local_master_fails_the_client_and_leaves_no_process_behind() {
 }
 
 #[test]
-fn after_a_quarter_of_a_gibibyte_without_a_newline_the_last_line_is_still_shown() {
+fn after_an_eighth_of_a_gibibyte_without_a_newline_the_last_line_is_still_shown() {
     let scene = Scene::new(
-        "import sys\nfor _ in range(256): sys.stdout.buffer.write(b'x' * 2**20)\nsys.stdout.buffer.write(b'\\nthe end\\n')",
+        "import sys\nfor _ in range(128): sys.stdout.buffer.write(b'x' * 2**20)\nsys.stdout.buffer.write(b'\\nthe end\\n')",
     );
     let run = scene.run(&["--worker-num", "1"]).code(0);
     assert!(run.stdout.ends_with("worker-0 │ the end\n"), "{:?}", &run.stdout[run.stdout.len().saturating_sub(100)..]);
