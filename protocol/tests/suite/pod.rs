@@ -136,7 +136,7 @@ fn names_and_labels_follow_the_rules_of_kubernetes() {
 }
 
 #[test]
-fn pull_policies_are_read_in_any_case() {
+fn pull_policies_are_read_in_any_letter_case() {
     assert_eq!("always".parse(), Ok(PullPolicy::Always));
     assert_eq!("IfNotPresent".parse(), Ok(PullPolicy::IfNotPresent));
     assert_refused::<PullPolicy>(&["", "sometimes"]);

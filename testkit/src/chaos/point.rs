@@ -208,7 +208,8 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // HTTP handlers perform these actions. If a handler panics, no driver ends: the client receives status 500.
+            // HTTP handlers perform the actions in this list. If a handler panics, no driver ends: the client receives
+            // status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
                 !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
             }
