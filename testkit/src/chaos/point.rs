@@ -13,7 +13,7 @@ use master::store::JobRecord;
 pub enum Deed {
     /// Create the record of a new job.
     Accept,
-    /// Record that this master holds the job, and raise its epoch.
+    /// Record that this master holds the job, and raise the job's epoch.
     Adopt,
     /// Create the network policy of the pods.
     Prepare,
