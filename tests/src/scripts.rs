@@ -59,7 +59,8 @@ def serve_stubbornly():
     while True: time.sleep(60)
 "#;
 
-/// Prints `begun`, and answers `still here` to each caller. When a caller sends `end`, prints `ended` and ends.
+/// Prints `begun`. Prints `still here` for each caller, and answers the caller with the same text. When a caller sends
+/// `end`, prints `ended` and ends without an answer.
 pub const AWAITS_ITS_END: &str = r#"
 server = serve()
 print("begun")

@@ -200,7 +200,7 @@ fn values_of_the_wrong_kind_are_refused() {
 }
 
 #[test]
-fn a_strategy_is_read_in_any_case() {
+fn a_strategy_is_read_in_any_letter_case() {
     for text in ["AllReduce", "allreduce", "ALLREDUCE"] {
         assert_eq!(text.parse(), Ok(Strategy::AllReduce));
     }

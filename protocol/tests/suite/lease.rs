@@ -8,7 +8,7 @@ use protocol::lease::{ClockMillis, Fence, Lease, Renewal, Standing, Vigil};
 
 const LENGTH: u64 = 1000;
 
-/// One poll of a master, in milliseconds.
+/// One poll of a master. All times are in milliseconds.
 #[derive(Debug, Clone)]
 struct Exchange {
     /// The pause before the poll.

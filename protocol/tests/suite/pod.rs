@@ -26,7 +26,7 @@ fn assert_refused<T: FromStr>(texts: &[&str]) {
 }
 
 #[test]
-fn amounts_are_quantities_with_a_limit_of_at_least_the_request() {
+fn an_amount_is_a_quantity_or_a_request_with_a_limit_that_is_not_smaller() {
     assert_kept::<Amount>(&["2", "500m", "1.5", "500m:2", "4Gi", "512Mi:1Gi", "1T:2P"]);
     assert_eq!("2:2".parse::<Amount>().expect("an invalid amount").to_string(), "2");
     assert_refused::<Amount>(&[
@@ -136,7 +136,7 @@ fn names_and_labels_follow_the_rules_of_kubernetes() {
 }
 
 #[test]
-fn pull_policies_are_read_in_any_case() {
+fn pull_policies_are_read_in_any_letter_case() {
     assert_eq!("always".parse(), Ok(PullPolicy::Always));
     assert_eq!("IfNotPresent".parse(), Ok(PullPolicy::IfNotPresent));
     assert_refused::<PullPolicy>(&["", "sometimes"]);

@@ -8,7 +8,7 @@ use testkit::chaos::{Chaos, STRIKE_VARIABLE, Strike, strike};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    #[expect(clippy::disallowed_methods, reason = "a test's program has no flags of its own")]
+    #[expect(clippy::disallowed_methods, reason = "this program has the flags of a master, and no others")]
     let armed = std::env::var(STRIKE_VARIABLE).expect("the variable MUSTER_CHAOS is not set");
     let armed: Strike = armed.parse().expect("MUSTER_CHAOS is not of the form POINT:FAULT:N");
     let chaos = Chaos::new([armed]);

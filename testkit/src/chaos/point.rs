@@ -13,7 +13,7 @@ use master::store::JobRecord;
 pub enum Deed {
     /// Create the record of a new job.
     Accept,
-    /// Record that this master holds the job, and raise its epoch.
+    /// Record that this master holds the job, and raise the job's epoch.
     Adopt,
     /// Create the network policy of the pods.
     Prepare,
@@ -208,7 +208,8 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // HTTP handlers perform these actions. If a handler panics, no driver ends: the client receives status 500.
+            // HTTP handlers perform the actions in this list. If a handler panics, no driver ends: the client receives
+            // status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
                 !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
             }

@@ -164,7 +164,7 @@ impl FakeAgent {
         history.events.clear();
     }
 
-    /// Locks the history. Only the holder of the lock may change the agent.
+    /// Locks the history. The state of the run changes only under this lock.
     pub(super) fn history_mut(&self) -> MutexGuard<'_, History> {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +236,8 @@ impl FakeAgent {
         [&self.0.waiting_poll, &self.0.waiting_reader].into_iter().all(|waiting| Arc::strong_count(waiting) > 1)
     }
 
-    /// Cuts the agent off from all masters, or connects the agent again. The run continues.
+    /// Cuts the agent off from all masters, or connects the agent again. The run continues until its
+    /// fence, if any, passes.
     pub fn cut_off(&self, is_cut_off: bool) {
         self.0.is_cut_off.send_replace(is_cut_off);
     }

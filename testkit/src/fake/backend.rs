@@ -1,5 +1,5 @@
-//! Pods in memory, for the tests and the benchmark. Each pod has an agent that answers over real HTTP on its own
-//! loopback address. The caller decides when a run ends.
+//! Pods in memory, for the tests and the benchmark. Each running pod has an agent that answers over real HTTP on its
+//! own loopback address. The caller decides when a run ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,7 +25,7 @@ use super::routes;
 pub enum Arrival {
     /// Pods start at once, with an agent that answers.
     AtOnce,
-    /// Pods start at once, with an agent of the first prototype that answers.
+    /// Pods start at once, with an agent of the first prototype. The agent answers.
     Prototypes,
     /// Pods never start. They stay pending, for this reason.
     Never(&'static str),
@@ -299,7 +299,7 @@ impl PodBackend for FakeBackend {
         }
         let mut jobs = self.lock();
         let pods = jobs.entry(job.clone()).or_default();
-        // While the agent started, another master has created the pod.
+        // Another master may have created the pod while the agent started.
         if pods.table.borrow().contains_key(&replica) {
             agent.iter().for_each(FakeAgent::vanish);
             return Ok(());

@@ -28,7 +28,7 @@ use crate::processes::within;
 /// What the proxy does with a request, instead of only forwarding the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Delays the answer by this time.
+    /// Waits for this time, and then forwards the request.
     Slow(Duration),
     /// Answers 429 with `Retry-After: 1`.
     TooMany,

@@ -166,7 +166,7 @@ fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_win
     fs::write(folder.join("train.py"), "print(\n").expect("cannot write the script");
     watch.until_said("error: the new code does not parse");
     fs::create_dir_all(folder.join("__pycache__/new")).expect("cannot create the folder");
-    fs::write(folder.join("__pycache__/new/train.pyc"), "").expect("a file that is not sent");
+    fs::write(folder.join("__pycache__/new/train.pyc"), "").expect("cannot write a file that is not sent");
     // These changes come so fast that some may not be pushed. The last change must run in the end.
     (10..=20).for_each(save);
     runs(20);
@@ -198,7 +198,7 @@ fn with_push_watch_a_job_in_its_users_folder_restarts_when_its_source_changes() 
     job.until_printed(2, "number 1 0");
     let watch = Running::of(&mut scene.client(&["push", "local", "--watch"]));
     watch.until_said("watching ");
-    fs::write(scene.path().join("state"), "of the job").expect("a file that is no source");
+    fs::write(scene.path().join("state"), "of the job").expect("cannot write a file that is no source");
     fs::write(scene.path().join("exec.py"), script(2)).expect("cannot write the script");
     job.until_printed(2, "number 2 1");
     watch.until_said("job local runs the new code after");

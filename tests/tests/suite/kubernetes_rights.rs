@@ -246,7 +246,7 @@ impl Master {
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("the stream is not piped"))
             .read_line(&mut line)
-            .expect("a line or the end");
+            .expect("cannot read the master's stdout");
         let url = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
         let master = Self { child, url };
         if master.url.is_empty() { Err("the master ended before it served".to_owned()) } else { Ok(master) }

@@ -65,7 +65,7 @@ fn a_job_on_machines_survives_a_killed_master_and_goes_on_without_a_dead_machine
     let view = until_running(&scene, &master, &["worker-0", "worker-1"], None);
     assert_eq!((view.generation, view.restarts.total()), (first.generation, 0), "the scripts were restarted");
 
-    // Each of the two agents may be the agent of worker-0.
+    // Either of the two agents may be the agent of worker-0.
     let is_first = |running: &Running| running.said(WORKER_0);
     let (stays, dies) = if is_first(&one) { (one, two) } else { (two, one) };
     dies.kill();

@@ -95,7 +95,7 @@ fn an_agent_that_the_master_or_another_agent_cannot_reach_is_refused_and_the_err
     unknown.says(&["the master cannot reach the agent at 10.77.0.200:7896 (--address)"]);
     let one = Running::of(&mut site.agent(2, &[]));
     one.until_printed(1, "world 1");
-    // Only the master has a network with this address.
+    // Among the other machines, only the master can reach this address.
     let (_, own) = site.network.connect_two(MASTER, 3);
     let own = own.to_string();
     let hidden = Finished::of(&mut site.agent(3, &["--listen", "0.0.0.0:7896", "--address", &own])).code(2);

@@ -55,7 +55,7 @@ fn a_client_whose_master_does_not_return_prints_how_to_follow_the_job_later() {
 }
 
 #[test]
-fn variables_of_the_agent_that_are_set_for_the_client_or_the_master_do_not_reach_agents() {
+fn agents_do_not_inherit_settings_from_the_environment_of_the_client_or_the_master() {
     let scene = Scene::new("import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
     let mut command = scene.client(&["--worker-num", "1"]);
     let run =

@@ -27,7 +27,7 @@ fn a_training_of_tf_spawner_runs_on_this_machine() {
 fn a_bad_command_line_of_tf_spawner_is_refused_and_the_error_names_the_fault() {
     let scene = Scene::new("");
     let tf_spawner = scene.path().join("tf-spawner");
-    symlink(built("client"), &tf_spawner).expect("make a link");
+    symlink(built("client"), &tf_spawner).expect("cannot create a link");
     fs::write(scene.path().join("a.py"), "").expect("cannot write the file");
     let at = "--master=http://127.0.0.1:1";
     for (words, sentence) in [

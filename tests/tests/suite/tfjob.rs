@@ -33,7 +33,7 @@ const COMMAND: &str = "command: [python, /var/of-the-image/mnist.py]";
 fn scene(document: &str) -> Scene {
     let scene = Scene::new("");
     let project = scene.path().join("project");
-    fs::create_dir(&project).expect("make a folder");
+    fs::create_dir(&project).expect("cannot create the folder");
     fs::write(project.join("mnist.py"), SCRIPT).expect("cannot write the script");
     fs::write(project.join("job.yaml"), document).expect("cannot write the TFJob");
     scene
@@ -68,12 +68,12 @@ fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_re
         (elsewhere, "put the script beside the TFJob's file, or name the script's folder with --code DIR"),
         (of_cluster, "its value comes from the cluster: set the value with --env KEY=VALUE"),
         (tfjob("mnist", &[("Worker", 1)], "args: []"), "add the field command to containers[tensorflow] of Worker"),
-        (two, "only one TFJob can be followed, and there are 2"),
+        (two, "a local master and --follow accept only one TFJob, and there are 2"),
         ("kind: TFJob\nkind: TFJob\n".to_owned(), "project/job.yaml is not valid YAML: duplicate mapping key: kind"),
     ] {
         let scene = scene(&document);
-        // At this address, no Docker answers.
         let mut client = scene.client(&["apply", "-f", "project/job.yaml"]);
+        // Docker does not answer at this address, so the client cannot ask for the image's program.
         let run = Finished::of(client.env("DOCKER_HOST", "unix:///nowhere/docker.sock")).code(2);
         run.says(&[sentence]);
         scene.assert_empty();

@@ -17,7 +17,8 @@ use protocol::view::JobView;
 use crate::sample::{Figure, RUNS, Row, median};
 
 /// For each launch: the number of replicas, and the number of API writes of Kubeflow's tf-operator 1.1 for as many
-/// replicas: writes of jobs, pods, services and bindings. The number of writes is the smallest of several measurements.
+/// replicas. These writes concern jobs, pods, services and bindings. Their number is the smallest of several
+/// measurements.
 const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
 /// The first prototype's time from submit to four running scripts. It includes 18 s of sleep.
 const PROTOTYPE: Duration = Duration::from_millis(24_900);

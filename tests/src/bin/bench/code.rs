@@ -201,7 +201,7 @@ fn upload(site: &Installed, receivers: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the job is running. Returns the number of API writes until then.
+/// Waits until the job is running. Returns the API server's counts of writes at that time.
 fn until_running(site: &Installed) -> anyhow::Result<Writes> {
     let view = || Finished::of(&mut site.client(&["status", JOB, "-o", "json"])).code(0).view();
     within("the job runs", || (view().state == JobState::Running).then_some(()), || format!("{:#?}", view()));

@@ -87,7 +87,7 @@ impl Installed {
         addresses.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Waits until all scripts of these pods have started. Returns when the last script started.
+    /// Waits until all scripts of these pods have started. Returns the time at which the last script started.
     pub(crate) fn bare_started(&self, name: &str, start: usize, count: usize) -> SystemTime {
         self.until_ready(name);
         last_start(|| self.namespace.try_kubectl(&["logs", "-l", &format!("{BARE}={name}")]), start, count)

@@ -121,8 +121,8 @@ async fn ask(address: &str, path: &str, answer: Answer) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
-/// Measures the memory per finished replica: the growth of a master's memory by 10,000 further finished replicas,
-/// divided by 10,000.
+/// Measures the memory per finished replica: the growth of a master's memory when the number of finished
+/// replicas grows by 10,000, divided by 10,000.
 pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     let few = memory_with(FEW_JOBS).await?;
     let many = memory_with(MANY_JOBS).await?;

@@ -23,7 +23,7 @@ use crate::work::{STEPS, Site, Traces, request};
 
 /// Number of concurrent jobs.
 const LANES: usize = 4;
-/// Maximum restarts of a job. No job is killed that often.
+/// Maximum restarts of a job. No job has that many kills.
 const BUDGET: u32 = 1000;
 
 /// The kind of jobs to run.

@@ -107,7 +107,10 @@ fn judge(samples: &[Sample], afterwards: Afterwards, seconds: f64) -> anyhow::Re
             of(last) / unit
         ));
     };
-    say(&format!("the last {} jobs in a row, without the first fifth, {afterwards:?}, {seconds:.0} s:", samples.len()));
+    say(&format!(
+        "the last {} jobs (the first fifth is left out), {afterwards:?}, {seconds:.0} s for all jobs:",
+        samples.len()
+    ));
     line("resident KiB", |sample| sample.resident, 1024);
     line("descriptors", |sample| sample.descriptors, 1);
     line("threads", |sample| sample.threads, 1);

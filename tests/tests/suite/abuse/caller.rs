@@ -18,7 +18,7 @@ pub(crate) fn runtime() -> Runtime {
 }
 
 pub(crate) fn address(master: &Master) -> SocketAddr {
-    master.url.strip_prefix("http://").and_then(|address| address.parse().ok()).expect("an address")
+    master.url.strip_prefix("http://").and_then(|address| address.parse().ok()).expect("the URL has no address")
 }
 
 /// Sends bytes on a new connection. Returns everything that the master sends until it closes the connection.

@@ -87,7 +87,7 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
     let outside = tempfile::tempdir().expect("cannot create a temporary folder");
     let file = outside.path().join("token");
     fs::write(&file, TOKEN).expect("cannot write the token");
-    let file = file.to_str().expect("a path that is text");
+    let file = file.to_str().expect("the path is not UTF-8");
     let master = Master::start(scene.path(), &["--state-dir", "state", "--token-file", file], &[("RUST_LOG", "trace")]);
     let flags = ["--master", &master.url, "--token-file", file, "--task", "canary", "--worker-num", "2"];
     let client = Running::of(scene.client(&flags).env("RUST_LOG", "trace"));

@@ -220,7 +220,7 @@ metadata: { name: NAME }
 value: 7
 ";
 
-/// The objects of [`CLAIM`], in this namespace. Dropping this deletes the volume and the priority class.
+/// The objects of [`CLAIM`], for this namespace. Dropping this deletes the volume and the priority class.
 struct Claimed<'a>(&'a Namespace);
 
 impl<'a> Claimed<'a> {

@@ -121,7 +121,7 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     let tfjob = |name: &str, command: Value| of_one_worker(name, command, &image);
     // This job brings its script: `client apply` sends the folder `code`.
     let brought = tfjob("brought", json!(["python", "/image/hello.py"]));
-    fs::create_dir(stage.scene().path().join("code")).expect("make a folder");
+    fs::create_dir(stage.scene().path().join("code")).expect("cannot create the folder");
     for (name, text) in [("brought.json", brought.to_string()), ("code/hello.py", "print('brought')".to_owned())] {
         fs::write(stage.scene().path().join(name), text).expect("cannot write the file");
     }

@@ -37,7 +37,7 @@ struct File {
 /// Returns the files of the corpus that are for a cluster. Replaces the namespace in the files with this namespace.
 fn corpus(namespace: &str) -> Vec<File> {
     let folder = root().join("master/tests/tfjob");
-    let read = |path: &PathBuf| fs::read_to_string(path).expect("read a file of the corpus");
+    let read = |path: &PathBuf| fs::read_to_string(path).expect("cannot read a file of the corpus");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .expect("cannot read the corpus")
         .map(|file| file.expect("cannot read an entry of the corpus").path())
