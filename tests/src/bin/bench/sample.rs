@@ -85,7 +85,7 @@ impl Figure {
     }
 }
 
-/// Returns the median of some ratios, with its confidence interval: at least 92 % if there are 5 ratios or more.
+/// Returns the median of some ratios, with its confidence interval: at least 95 % if there are 6 ratios or more.
 fn interval(mut ratios: Vec<f64>) -> String {
     ratios.sort_by(f64::total_cmp);
     let count = ratios.len();
@@ -95,10 +95,11 @@ fn interval(mut ratios: Vec<f64>) -> String {
         clippy::cast_sign_loss,
         reason = "a small count, and the conversion of a negative number is 0"
     )]
-    // The rank of the true median has a binomial distribution with p = 1/2. `low` is the lower 2.5 % quantile of this
-    // distribution, by the normal approximation, rounded down so that the interval becomes wider.
-    let low = ((count as f64 - 1.96 * (count as f64).sqrt()) / 2.0).floor() as usize;
-    let at = |rank: usize| ratios.get(rank).copied().unwrap_or(f64::NAN);
+    // The rank of the true median, counted from 1, has a binomial distribution with p = 1/2. `rank` is the lower 2.5 %
+    // quantile of this distribution, by the normal approximation, rounded down so that the interval becomes wider.
+    let rank = ((count as f64 - 1.96 * (count as f64).sqrt()) / 2.0).floor() as usize;
+    let low = rank.saturating_sub(1);
+    let at = |index: usize| ratios.get(index).copied().unwrap_or(f64::NAN);
     format!("{:.2} ({:.2} to {:.2})", at(count / 2), at(low), at(count.saturating_sub(low + 1)))
 }
 
