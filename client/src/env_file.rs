@@ -26,8 +26,8 @@ pub(crate) enum EnvFileError {
     },
 }
 
-/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Muster 0.1 interpreted them. This
-/// parser refuses them until version 0.3, so that no old file silently changes its meaning.
+/// What is wrong with a line. Docker reads quotes and `${` as parts of the value, and refuses `export`. Muster 0.1
+/// interpreted all three. This parser refuses them until version 0.3, so that no old file silently changes its meaning.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadLine {
     /// The line has neither the form `NAME=VALUE` nor the form `NAME`.

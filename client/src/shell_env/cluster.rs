@@ -14,7 +14,7 @@ const NODE_PORT: u16 = 31898;
 const NODES: &str = r#"jsonpath={range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{" "}{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
 const TOKEN: &str = "go-template={{with .data.token}}{{base64decode .}}{{end}}";
 
-/// Why no master was found.
+/// Why `client env` found no cluster.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvError {
     /// A tool is not installed.
