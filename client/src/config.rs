@@ -211,8 +211,8 @@ impl Config {
     }
 }
 
-/// The folders for [`Config::run_folders`]. Ignores relative paths, and variables that are not UTF-8: a job runs without
-/// these folders too.
+/// The folders for [`Config::run_folders`]. Ignores relative paths, and variables that are not UTF-8: a job runs
+/// without these folders too.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
     let folder = |name| set(name).ok().flatten().map(PathBuf::from);
     let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
