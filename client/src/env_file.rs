@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_without_a_leading_quote_or_a_dollar_sign_is_read_unchanged(
+        fn a_value_without_a_dollar_sign_and_without_a_leading_quote_is_read_unchanged(
             pairs in vec(("[A-Za-z_][A-Za-z0-9_]{0,8}", "([^'\"\r\n\0$][^\r\n\0$]{0,20})?"), 0..4),
         ) {
             let text: String = pairs.iter().map(|(name, value)| format!("{name}={value}\n")).collect();

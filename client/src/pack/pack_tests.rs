@@ -56,7 +56,7 @@ fn same_stream(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn files_of_git_virtual_environments_caches_and_muster_are_never_sent() {
+fn files_of_git_and_of_virtual_environments_and_of_caches_and_of_muster_are_never_sent() {
     let files =
         [".git/config", "venv/a", "src/.venv/a", "src/__pycache__/a.pyc", ".muster/a", "src/.muster", "venv.py"];
     let folder = folder(&files.map(|path| (path, "")));
