@@ -1,5 +1,5 @@
-//! The configuration from flags and variables: the master, its token, Docker, and folders for the files that show
-//! local masters. No other file of the client reads the environment.
+//! The configuration from flags and variables: the master, its token, Docker, and folders for the files by which
+//! commands find local masters. No other file of the client reads the environment.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -109,8 +109,8 @@ pub(crate) struct Config {
     pub(crate) master: MasterChoice,
     /// The token, if one is set.
     pub(crate) token: Option<Token>,
-    /// Folders for the files that show local masters. The client writes to the first usable folder, and reads the files
-    /// in all folders.
+    /// Folders for the files by which commands find local masters. The client writes to the first usable folder, and
+    /// reads the files in all folders.
     pub(crate) run_folders: Vec<PathBuf>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
@@ -211,7 +211,8 @@ impl Config {
     }
 }
 
-/// Leaves out folders whose path is relative, or not UTF-8 in the variable. A job runs without these folders too.
+/// The folders for [`Config::run_folders`]. Ignores relative paths, and variables that are not UTF-8: a job runs
+/// without these folders too.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
     let folder = |name| set(name).ok().flatten().map(PathBuf::from);
     let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));

@@ -26,8 +26,8 @@ pub(crate) enum EnvFileError {
     },
 }
 
-/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Muster 0.1 interpreted them. This
-/// parser refuses them until version 0.3, so that no old file silently changes its meaning.
+/// What is wrong with a line. Docker reads quotes and `${` as parts of the value, and refuses `export`. Muster 0.1
+/// interpreted all three. This parser refuses them until version 0.3, so that no old file silently changes its meaning.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadLine {
     /// The line has neither the form `NAME=VALUE` nor the form `NAME`.
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_without_a_leading_quote_or_a_dollar_sign_is_read_unchanged(
+        fn a_value_without_a_dollar_sign_and_without_a_leading_quote_is_read_unchanged(
             pairs in vec(("[A-Za-z_][A-Za-z0-9_]{0,8}", "([^'\"\r\n\0$][^\r\n\0$]{0,20})?"), 0..4),
         ) {
             let text: String = pairs.iter().map(|(name, value)| format!("{name}={value}\n")).collect();

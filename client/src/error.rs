@@ -109,7 +109,7 @@ pub(crate) enum Error {
     /// The local master failed.
     #[error(transparent)]
     Local(#[from] LocalMasterError),
-    /// The runtime could not start: no threads or sockets.
+    /// The runtime could not start, or signals cannot be caught.
     #[error("start the client's runtime")]
     Runtime(#[source] io::Error),
     /// Data could not be written to stdout.
@@ -143,7 +143,7 @@ pub(crate) enum Error {
     /// Someone deleted the job and submitted another job with the same name.
     #[error("job {0} was deleted, and another job has its name now")]
     Replaced(JobName),
-    /// Someone deleted the job that this command has submitted.
+    /// Someone deleted the job while this command waited for it.
     #[error("job {0} was deleted before it ended")]
     Deleted(JobName),
 }

@@ -1,8 +1,8 @@
 //! The `local` master: a child of this process that lives as long as one job. It never outlives the client.
 //!
-//! When the child's stdin ends, the child ends everything that it has started, and exits. The kernel closes that stdin
-//! when the client dies, whatever the cause. The child has its own process group, so Ctrl-C in the terminal reaches
-//! only the client.
+//! When the child's stdin ends, the child ends everything that it has started, and exits. The kernel closes the pipe to
+//! this stdin when the client dies, whatever the cause. The child has its own process group, so Ctrl-C in the terminal
+//! reaches only the client.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};

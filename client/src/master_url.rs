@@ -38,10 +38,10 @@ impl BadMasterUrl {
     pub(crate) fn hint(&self) -> String {
         match self {
             Self::Scheme(text) if !text.is_empty() && !text.contains("://") => {
-                format!("write http://{text}, or local for a master for this job only")
+                format!("write http://{text}, or \"local\" for a master of this job only")
             }
             Self::Scheme(_) | Self::Syntax(_, _) => {
-                "write http://HOST:PORT, kube for the master in a cluster, or local for a master for this job only"
+                "write http://HOST:PORT, \"kube\" for a cluster's master, or \"local\" for a master of this job only"
                     .to_owned()
             }
             Self::Place(_, _) => "write kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE".to_owned(),

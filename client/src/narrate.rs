@@ -13,7 +13,7 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, Repli
 
 use crate::output::spelled;
 
-/// Maximum sentences of one kind for one change. If there are more, one further sentence has their number.
+/// Maximum sentences of one kind for one change. If there are more, one further sentence has the number of the others.
 const LINES_MAX: usize = 5;
 
 /// Maximum lines shown of a failed replica's last output.

@@ -1,4 +1,4 @@
-//! Finds the script that a command line names, and the folder that the job brings with it.
+//! Finds the script that a command line names, and the folder whose files the job brings.
 
 use std::io;
 use std::path::{Path, PathBuf};

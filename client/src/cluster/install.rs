@@ -14,7 +14,7 @@ use super::{Cluster, ClusterError, MUSTER, PART_OF, SECRET_KEYS, manifests, righ
 use crate::config::Token;
 use crate::output::Notes;
 
-/// Whether clients can reach the master at a port of every node.
+/// What happens to the Service, through which clients reach the master at a port of every node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServiceChoice {
     /// An existing Service stays as it is.

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn tfjobs_need_a_kind_rights_and_a_flag_of_the_master() {
+    fn tfjobs_need_their_kind_and_rights_and_a_flag_of_the_master() {
         let shown_of = |objects: &[DynamicObject]| objects.iter().map(shown).collect::<Vec<_>>();
         assert_eq!(shown_of(&[tfjob_kind()]), ["customresourcedefinition/tfjobs.kubeflow.org"]);
         assert_eq!(shown_of(&tfjob_rights()), ["role/muster-tfjobs", "rolebinding/muster-tfjobs"]);

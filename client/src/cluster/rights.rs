@@ -56,7 +56,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// Since Kubernetes 1.35, a port-forward needs this right in addition to [`FORWARD`]
 /// (`AuthorizePodWebsocketUpgradeCreatePermission`).
 pub(super) const CREATE_FORWARD: Right = right("create", "", "pods/portforward");
-/// The rights of everyone who uses `--master kube`.
+/// The rights that a user of `--master kube` needs.
 pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FORWARD];
 
 /// The API group and the plural of each kind in the manifests, without [`OF_CLUSTER`].

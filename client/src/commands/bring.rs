@@ -24,7 +24,7 @@ use crate::script::Named;
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
 
-/// Packs the code in the script's folder. Returns the job with the id of the code, and the code.
+/// Packs the code in the job's folder. Returns the job with the id of the code, and the code.
 pub(super) async fn with_code(
     spec: JobSpec,
     named: Named,

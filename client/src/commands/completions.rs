@@ -28,7 +28,7 @@ fn script(shell: Shell) -> String {
     String::from_utf8(script).expect("flags, verbs and their help are UTF-8")
 }
 
-/// The flags and verbs to complete. Omits positional arguments, because zsh would take a verb for SCRIPT.
+/// The flags and verbs to complete. Omits positional arguments, because zsh would treat a verb as SCRIPT.
 fn completed() -> Command {
     let cli = Cli::command();
     let flags = cli.get_arguments().filter(|arg| !arg.is_positional()).cloned().map(with_values);

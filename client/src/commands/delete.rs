@@ -1,5 +1,5 @@
-//! `delete`: stops a job, deletes its record and output, and returns when its pods are gone. `--replace` first does the
-//! same.
+//! `delete`: stops a job, deletes its record and output, and returns when its pods are gone. With `--replace`, a submit
+//! does the same first.
 
 use std::time::{Duration, Instant};
 

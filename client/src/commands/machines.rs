@@ -20,8 +20,8 @@ pub(super) fn how_to_join(job: &JobName, master: &MasterUrl) -> String {
     format!("{on_each}\n{master} works only on this machine: on other machines, use an address that they can reach")
 }
 
-/// Makes the job elastic, with `replace` as the default of `on_unreachable`, because only a lease shows that a machine
-/// is lost. If the user has `given` another value, the master refuses the job.
+/// Makes the job elastic, with `replace` as the default of `on_unreachable`: this value gives the agents a lease, and
+/// only a lease shows that a machine is lost. If the user has `given` another value, the master refuses the job.
 pub(super) fn on_machines(spec: JobSpec, given: Option<OnUnreachable>) -> JobSpec {
     let on_unreachable = given.unwrap_or(OnUnreachable::Replace);
     let run_policy = RunPolicy { on_unreachable, ..spec.run_policy };

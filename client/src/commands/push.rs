@@ -162,7 +162,8 @@ async fn parse(python: &str, input: &[u8]) -> Option<Output> {
     tokio::join!(write, child.wait_with_output()).1.ok()
 }
 
-/// Waits until the job has run the new code, is pending or suspended, or has ended. `None` if the push changed nothing.
+/// Waits until all scripts have started with the new code, or the new code has halted the job, or the job is pending,
+/// suspended or ended. `None` if the push changed nothing.
 pub(super) async fn started(
     client: &MasterClient,
     before: &JobView,

@@ -88,7 +88,8 @@ struct Place {
     on_unreachable: Option<OnUnreachable>,
 }
 
-/// Adds to the job the folder, the image or the code that the replicas run. The master's back end decides which.
+/// Adds to the job what its replicas run. If the command line names a script or a folder, the job brings its code.
+/// Otherwise the master's back end decides: processes run the script in the folder, and pods run an image.
 async fn placed(
     spec: JobSpec,
     place: Place,
@@ -99,7 +100,7 @@ async fn placed(
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
         let script = &spec.script;
-        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will run as this user"));
+        notes.say(&format!("the master at {url} runs as another user (uid {uid}): {script} will run as that user too"));
     }
     if master.backend == BackendKind::Joined {
         return at_machines(spec, &place, client);

@@ -216,8 +216,8 @@ impl Watch {
         Ok(started.map(|view| push::outcome(&view, &now, since.elapsed()).1))
     }
 
-    /// Packs the folder, and returns when the newest file was modified. To miss no change, watches all folders before
-    /// it reads the files.
+    /// Packs the folder. Also returns the modification time of the newest file. To miss no change, watches all folders
+    /// before it reads the files.
     async fn pack(&mut self) -> Result<(Packed, Option<SystemTime>), Error> {
         loop {
             let listing = self.blocking(|folder, spec| {

@@ -50,7 +50,10 @@ pub(crate) enum ImageError {
     #[error("the image {image} runs as the user \"{user}\": Kubernetes cannot verify that a named user is not root")]
     UserByName { image: String, user: String },
     /// `--image-pull-policy Always` is given without `--push`.
-    #[error("--image-pull-policy Always: nodes cannot pull the image {0} with the agent, because no registry has it")]
+    #[error(
+        "--image-pull-policy Always: Muster adds its agent to the image {0}, and nodes cannot pull the result, because \
+         no registry has it"
+    )]
     NothingToPull(String),
     /// A file or folder of a build cannot be read.
     #[error("read {} for the build", path.display())]

@@ -286,7 +286,7 @@ mod tests {
         assert!(order(Some("r:5000")).is_ok());
         let refused = order(None).err().unwrap().to_string();
         assert!(
-            refused.starts_with("--image-pull-policy Always: nodes cannot pull the image digits with"),
+            refused.starts_with("--image-pull-policy Always: Muster adds its agent to the image digits,"),
             "{refused}"
         );
     }

@@ -82,7 +82,7 @@ enum LogLines {
 }
 
 impl Data {
-    /// The process's stdout. On a terminal, data is written above the progress of these notes.
+    /// The process's stdout. On a terminal, data is written above the progress that `notes` shows.
     pub(crate) fn above(notes: &Notes) -> Self {
         let stdout = io::stdout();
         let (terminal, colours) = (stdout.is_terminal(), colours_of(&stdout));

@@ -56,7 +56,7 @@ fn same_stream(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn files_of_git_virtual_environments_caches_and_muster_are_never_sent() {
+fn files_of_git_and_of_virtual_environments_and_of_caches_and_of_muster_are_never_sent() {
     let files =
         [".git/config", "venv/a", "src/.venv/a", "src/__pycache__/a.pyc", ".muster/a", "src/.muster", "venv.py"];
     let folder = folder(&files.map(|path| (path, "")));
@@ -181,7 +181,7 @@ fn the_error_for_an_invalid_pattern_names_the_pattern_and_its_file() {
 }
 
 #[test]
-fn a_file_that_grew_after_it_was_listed_is_sent_as_read_but_refused_if_it_vanished_or_is_too_large() {
+fn a_file_that_grew_after_it_was_listed_is_sent_as_read_and_a_vanished_or_too_large_file_is_refused() {
     let folder = folder(&[("grows.txt", "now longer than it was")]);
     let listed = |name: &str| Found { path: name.into(), real: folder.path().join(name), size: 1, executable: false };
     let (files, contents) = read::all(&[listed("grows.txt")]).unwrap();

@@ -14,7 +14,7 @@ const NODE_PORT: u16 = 31898;
 const NODES: &str = r#"jsonpath={range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{" "}{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
 const TOKEN: &str = "go-template={{with .data.token}}{{base64decode .}}{{end}}";
 
-/// Why no master was found.
+/// Why `client env` found no cluster.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvError {
     /// A tool is not installed.
@@ -164,7 +164,7 @@ fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {
         return false;
     }
-    // Some programs read no_proxy, others NO_PROXY. An unset variable begins with the value of the other variable.
+    // Some programs read no_proxy, others NO_PROXY. If only one of them is set, its value is used for both.
     let lower = value("no_proxy").or_else(|| value("NO_PROXY"));
     let upper = value("NO_PROXY").or_else(|| value("no_proxy"));
     for (name, old) in [("no_proxy", lower), ("NO_PROXY", upper)] {

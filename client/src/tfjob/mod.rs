@@ -36,8 +36,8 @@ pub(crate) enum TfJobError {
     /// --code names no folder.
     #[error("--code {} is not a folder", .0.display())]
     NoFolder(PathBuf),
-    /// Several TFJobs are given to a local master or with --follow.
-    #[error("a local master and --follow accept only one TFJob, and there are {0}")]
+    /// Several TFJobs are given, but a local master runs one, and `--follow` follows one.
+    #[error("{0} TFJobs are given, but a local master runs only one, and --follow follows only one")]
     Several(usize),
     /// The same TFJob has ended before.
     #[error("tfjob {0} has already ended")]

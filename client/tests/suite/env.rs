@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use crate::support::{Ended, finish};
 
 /// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. If NODES_FAIL or TOKEN_FAIL
-/// is set, kubectl prints the text of that variable as an error instead. In errors, and at the first place in NODES,
-/// `_` means a space.
+/// is set, kubectl prints the text of that variable as an error instead. In errors, each `_` means a space. In NODES,
+/// only the first `_` does.
 const KUBECTL: &str = r#"#!/bin/bash
 echo "Warning: this is no reason" >&2
 fail() {

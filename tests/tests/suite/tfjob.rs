@@ -68,7 +68,7 @@ fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_re
         (elsewhere, "put the script beside the TFJob's file, or name the script's folder with --code DIR"),
         (of_cluster, "its value comes from the cluster: set the value with --env KEY=VALUE"),
         (tfjob("mnist", &[("Worker", 1)], "args: []"), "add the field command to containers[tensorflow] of Worker"),
-        (two, "a local master and --follow accept only one TFJob, and there are 2"),
+        (two, "2 TFJobs are given, but a local master runs only one"),
         ("kind: TFJob\nkind: TFJob\n".to_owned(), "project/job.yaml is not valid YAML: duplicate mapping key: kind"),
     ] {
         let scene = scene(&document);
