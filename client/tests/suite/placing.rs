@@ -51,7 +51,7 @@ fn flags_for_kubernetes_are_refused_with_a_local_master() {
 }
 
 #[test]
-fn flags_for_kubernetes_are_refused_by_a_master_with_processes() {
+fn flags_for_kubernetes_are_refused_if_the_master_runs_replicas_as_processes() {
     let folder = folder_with_script();
     for flags in POD_FLAGS {
         let master = at(BackendKind::Process);

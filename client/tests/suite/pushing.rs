@@ -27,7 +27,7 @@ fn refused(status: u16, code: ErrorCode, detail: &str) -> Changed {
     Changed::Refused(Problem { status, code, detail: detail.to_owned() })
 }
 
-/// Pushes to a running job. The master answers each request for the change with the next of these answers.
+/// Pushes to a running job. The master answers each PATCH request with the next of `changes`.
 #[track_caller]
 fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) {
     let changes = changes.into().into();
