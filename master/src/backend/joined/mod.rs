@@ -137,8 +137,8 @@ impl Shared {
         places.remove(replica);
     }
 
-    /// Carries out the changes that a machine's message causes. Writes each change to disk first, and then to the table of
-    /// pods. Pods may be created and deleted during the write.
+    /// Carries out the changes that a machine's message causes. Writes each change to disk first, and then to the
+    /// table of pods. Pods may be created and deleted during the write.
     async fn take(self: Arc<Self>, job: JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let _turn = self.turn.lock().await;
         let boot_id = message.boot_id.clone();
