@@ -109,7 +109,7 @@ impl Member {
         }
     }
 
-    /// Whether the cluster is evicting the replica's pod.
+    /// Whether the cluster is evicting the replica's pod, and exec.py has not ended by itself.
     pub fn is_leaving(&self) -> bool {
         let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
         is_disrupted && self.pod == Presence::Live && self.place.standing == Standing::Held

@@ -237,7 +237,8 @@ impl PodBackend for JoinedBackend {
             return Err(Refusal { code, sentence });
         }
         if spec.run_policy.lease().is_none() {
-            let sentence = "on-unreachable must be replace here: only a lease shows that a machine is lost";
+            let sentence = "on-unreachable must be \"replace\": this master runs jobs on machines that join it, and \
+                            only a lease shows that a machine is lost";
             return Err(Refusal { code: ErrorCode::BadRunPolicy, sentence: sentence.to_owned() });
         }
         Ok(())
