@@ -142,7 +142,7 @@ impl Config {
         }
     }
 
-    /// The value of HOSTNAME, which Kubernetes sets to the pod's name. Outside a pod, no pod has this name.
+    /// The value of HOSTNAME. In a pod, this is the pod's name. Elsewhere it is another name, which no pod has.
     pub fn pod_name() -> Option<String> {
         variable("HOSTNAME")
     }

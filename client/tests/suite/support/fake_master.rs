@@ -181,7 +181,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             if let Some(answer) = shared.view(path, query) {
                 break answer;
             }
-            // If no change adds a view, the client's deadline ends this wait.
+            // If no change adds a view, this wait ends when the client gives up or is killed.
             tokio::time::sleep(CHANGE_INTERVAL).await;
         },
         ("PUT", path) => {

@@ -221,7 +221,7 @@ fn the_memory_limit_is_reported_in_bytes() {
         let resources = json!({ "limits": { "memory": limit } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
         let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else {
-            panic!("no exit report: {limit}")
+            panic!("a pod with memory limit {limit:?} has no exit report")
         };
         assert_eq!(exit.exit.outcome, ExitOutcome::OutOfMemory { limit: bytes }, "{limit}");
     }
@@ -262,7 +262,7 @@ fn valid_last_words_are_used_and_other_messages_are_ignored() {
         let mut status = status.clone();
         status["containerStatuses"][0]["state"]["terminated"]["message"] = json!(other);
         let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else {
-            panic!("no exit report: {other}")
+            panic!("a pod with the message {other:?} has no exit report")
         };
         assert_eq!((exit.generation, exit.exit.outcome), (None, ExitOutcome::Code(3)), "{other}");
     }
