@@ -45,7 +45,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_AGENT_BINARY", value_name = "PATH")]
     pub agent_binary: Option<PathBuf>,
 
-    /// Image with the agent, for jobs that bring their code, with --backend kubernetes [default: the image of this pod]
+    /// Image with the agent, for jobs that bring their code or have pod templates, with --backend kubernetes [default:
+    /// the image of this pod]
     #[arg(long, env = "MUSTER_AGENT_IMAGE", value_name = "REF")]
     pub agent_image: Option<ImageRef>,
 

@@ -48,8 +48,8 @@ impl Image {
         docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
     }
 
-    /// The instruction that labels this test's images. `drop` finds the images by the label, even
-    /// images without a name.
+    /// The instruction that labels this test's images. `drop` finds the images by the label, even images without a
+    /// name.
     pub(crate) fn label(&self) -> String {
         format!("LABEL muster.test={}", self.name)
     }
