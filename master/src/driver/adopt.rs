@@ -28,7 +28,7 @@ pub enum Tenure {
     First,
     /// An earlier driver of this master held the job and panicked. This driver raises the epoch, as in a takeover.
     Anew,
-    /// Another master holds the job. It was started after this master, and accepted the job or took it over.
+    /// Another master holds the job. That master was started after this master, and accepted the job or took it over.
     Others,
 }
 

@@ -59,7 +59,7 @@ impl Image {
         format!("{}_pod:latest", self.name)
     }
 
-    /// The wrapped image's other name. Its tag is computed from the image's content.
+    /// The wrapped image's other name. The tag of this name is a digest of the content.
     #[track_caller]
     pub(crate) fn wrapped_by_content(&self) -> String {
         let names = self.inspect_wrapped()["RepoTags"].take();
