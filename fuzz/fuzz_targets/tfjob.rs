@@ -35,6 +35,6 @@ pub(crate) fn check(document: &[u8]) {
     });
     let view: JobView = serde_json::from_value(view).expect("the view could not be parsed");
     let shown = object(&view, Some("team"), UnixMillis(0)).expect("the job could not be shown as a TFJob");
-    let again = read(shown.to_string()).unwrap_or_else(|refused| panic!("{refused:?} of {shown:#}"));
+    let again = read(shown.to_string()).unwrap_or_else(|refused| panic!("{refused:?} in the shown TFJob {shown:#}"));
     assert_eq!(difference(&spec, spec.workers(), &again), Some(JobPatch::default()), "{shown:#}");
 }

@@ -45,7 +45,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_AGENT_BINARY", value_name = "PATH")]
     pub agent_binary: Option<PathBuf>,
 
-    /// Image with the agent, for jobs that bring their code, with --backend kubernetes [default: the image of this pod]
+    /// Image with the agent, for jobs that bring their code or have pod templates, with --backend kubernetes [default:
+    /// the image of this pod]
     #[arg(long, env = "MUSTER_AGENT_IMAGE", value_name = "REF")]
     pub agent_image: Option<ImageRef>,
 
@@ -142,7 +143,7 @@ impl Config {
         }
     }
 
-    /// The value of HOSTNAME, which Kubernetes sets to the pod's name. Outside a pod, no pod has this name.
+    /// The value of HOSTNAME. In a pod, this is the pod's name. Elsewhere it is another name, which no pod has.
     pub fn pod_name() -> Option<String> {
         variable("HOSTNAME")
     }

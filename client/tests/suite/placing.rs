@@ -51,7 +51,7 @@ fn flags_for_kubernetes_are_refused_with_a_local_master() {
 }
 
 #[test]
-fn flags_for_kubernetes_are_refused_by_a_master_with_processes() {
+fn flags_for_kubernetes_are_refused_if_the_master_runs_replicas_as_processes() {
     let folder = folder_with_script();
     for flags in POD_FLAGS {
         let master = at(BackendKind::Process);
@@ -62,7 +62,7 @@ fn flags_for_kubernetes_are_refused_by_a_master_with_processes() {
 }
 
 #[test]
-fn bad_values_of_pod_flags_are_refused_with_their_flag() {
+fn errors_about_bad_values_of_pod_flags_name_the_flag() {
     let folder = folder_with_script();
     for (flags, sentence) in [
         (["--image", "Digits"], "--image: \"Digits\" is not the name of an image"),
@@ -127,7 +127,7 @@ fn a_build_needs_an_image_and_docker_but_no_master() {
 }
 
 #[test]
-fn an_invalid_tool_in_the_variable_fails_only_commands_that_use_it() {
+fn an_invalid_tool_in_muster_load_fails_only_commands_that_use_this_variable() {
     let folder = folder_with_script();
     let with_variable = |arguments: &[&str]| {
         let mut command = client(folder.path());

@@ -27,7 +27,7 @@ fn refused(status: u16, code: ErrorCode, detail: &str) -> Changed {
     Changed::Refused(Problem { status, code, detail: detail.to_owned() })
 }
 
-/// Pushes to a running job. The master answers each request for the change with the next of these answers.
+/// Pushes to a running job. The master answers each PATCH request with the next of `changes`.
 #[track_caller]
 fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) {
     let changes = changes.into().into();
@@ -96,10 +96,10 @@ fn a_watch_pushes_at_once_if_files_were_saved_after_the_scripts_began() {
 }
 
 #[test]
-fn a_path_that_is_not_a_folder_is_refused_and_a_folder_that_is_not_used_is_named() {
+fn a_path_that_is_not_a_folder_is_refused_and_a_message_names_a_folder_that_the_job_does_not_use() {
     let (refused, master) = push([], &["exec.py"]);
     refused.expect_code(2).expect_stderr("/exec.py is not a folder").expect_stderr("hint: give the folder");
-    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was sent");
+    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was pushed");
 
     let folder = folder_with_script();
     let mut own = job(2, 1, 0, 0);

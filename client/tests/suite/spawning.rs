@@ -1,4 +1,4 @@
-//! Command lines of tf-spawner: the choice of the master, the submitted job, and the question of `-d`.
+//! Command lines of tf-spawner: the choice of the master, the submitted job, and the question that `-d` asks.
 
 use std::fs;
 

@@ -63,7 +63,7 @@ fn status_shows_the_job_and_each_replica() {
 }
 
 #[test]
-fn an_unknown_job_is_named() {
+fn an_error_about_an_unknown_job_names_the_job() {
     let master = serving(vec![running("digits")]);
     for arguments in [&["status", "letters"][..], &["logs", "letters"], &["wait", "letters"], &["delete", "letters"]] {
         let ended = at(&master, arguments).expect_code(2);
@@ -86,7 +86,7 @@ fn logs_prints_the_merged_output_or_the_output_of_one_replica() {
     let ended = at(&master, &["logs", "digits", "--replica", "worker-1"]).expect_code(0);
     assert_eq!(ended.stdout, String::from_utf8_lossy(b"raw \x1b[2J\xffbytes\nno end"));
     let asked = "GET /v1/jobs/digits/logs?follow=false&replica=worker-1";
-    // The second request asks for more output, which could follow a gap.
+    // The first answer may have ended before a gap. So the client asks whether more output follows.
     assert_eq!(master.asked()[1..], [asked.to_owned(), format!("{asked}&offset=21")]);
 }
 

@@ -16,7 +16,7 @@ use super::upload::Upload;
 /// files.
 const BLOCK: u64 = 4096;
 
-/// The bytes that a file of this size uses of the limit of all code.
+/// How much of the limit of all code a file of this size uses, in bytes.
 pub(super) fn charged(size: u64) -> u64 {
     size.max(1).next_multiple_of(BLOCK)
 }
@@ -39,7 +39,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The bytes that all files use of the limit.
+    /// How much of the limit all files use, in bytes.
     pub(super) fn kept(&self) -> io::Result<u64> {
         let mut kept = 0;
         for folder in [&self.manifests, &self.blobs] {
@@ -113,7 +113,7 @@ impl Disk {
         }
     }
 
-    /// Removes a blob. Returns the bytes that its file used of the limit.
+    /// Removes a blob. Returns how much of the limit its file used, in bytes.
     pub(super) fn remove_blob(&self, blob: Sha256) -> io::Result<u64> {
         let freed = self.blob_path(blob).metadata().map_or(0, |found| charged(found.len()));
         unless_absent(fs::remove_file(self.blob_path(blob)))?;

@@ -52,7 +52,7 @@ pub enum CodeError {
     #[error("the code has no file {0}")]
     NoScript(ScriptPath),
     /// The manifest's id is not the id in the request.
-    #[error("the manifest has another id: {0}")]
+    #[error("the manifest's id is {0}, not the id in the request")]
     OtherId(CodeId),
     /// The stream of blobs is not valid.
     #[error("the blobs are refused")]

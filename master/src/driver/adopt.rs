@@ -28,7 +28,7 @@ pub enum Tenure {
     First,
     /// An earlier driver of this master held the job and panicked. This driver raises the epoch, as in a takeover.
     Anew,
-    /// A master that was started after this master holds the job. That master accepted the job or took it over.
+    /// Another master holds the job. That master was started after this master, and accepted the job or took it over.
     Others,
 }
 
@@ -121,10 +121,10 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
     let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
     match (keys.filter(|(theirs, own)| theirs != own), tenure) {
         (Some((theirs, own)), _) => Some(format!(
-            "left to the master whose agent key has the fingerprint {theirs}: this master's key has the fingerprint \
-             {own}, and the job's agents would refuse this master's token"
+            "the job is left to the master whose agent key has the fingerprint {theirs}: this master's key has the \
+             fingerprint {own}, and the job's agents would refuse this master's token"
         )),
-        (None, Tenure::Others) => Some("left to a master that was started after this one".to_owned()),
+        (None, Tenure::Others) => Some("the job is left to a master that was started after this one".to_owned()),
         (None, Tenure::First | Tenure::Anew) => None,
     }
 }

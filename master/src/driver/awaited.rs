@@ -1,5 +1,6 @@
-//! Reports that the phase needs from every member of a start: an acknowledgement, or the end of a run. Only the last of
-//! these reports can move the phase. `step` takes long for a large gang, so the driver does not call it for the others.
+//! The reports that the phase needs from every member of a start: an acknowledgement, or the end of a run. Only the
+//! last of these reports can move the phase. `step` takes long for a large gang, so the driver does not call it for the
+//! earlier reports.
 
 use protocol::agent::RunState;
 use protocol::ids::Generation;

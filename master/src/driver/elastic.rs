@@ -194,7 +194,8 @@ impl Driver {
             JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
                 self.starts.cause.get_or_insert(ChangeCause::Pushed);
             }
-            // If a member has failed by now, somebody has stopped the member's run.
+            // If a member has failed by now, the gang regroups for that reason: usually, somebody has stopped the
+            // member's run.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }

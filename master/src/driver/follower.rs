@@ -40,7 +40,7 @@ const QUIET_DELIVERY: Duration = Duration::from_secs(1);
 /// because the whole gang waits for the last agent.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 
-/// Maximum time between two requests to an agent that has no run.
+/// Maximum pause between two polls of an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
 
 /// Follows one pod. Dropping the follower aborts its task, so that no request reaches a later pod at the same address.

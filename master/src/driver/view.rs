@@ -14,7 +14,8 @@ use crate::job::phase::JobPhase;
 use crate::job::replica::ReplicaPhase;
 use crate::store::JobRecord;
 
-/// Maximum number of replicas in a small gang. The view of a small gang is published after every change.
+/// Maximum number of replicas in a small gang. Except during a start, the view of a small gang is published after every
+/// change.
 const SMALL_GANG: usize = 64;
 /// Minimum time between two views of a larger gang while its phase stays the same.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);

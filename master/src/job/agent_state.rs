@@ -104,7 +104,7 @@ impl LostRun {
         Self::new(reason, Loss::Hopeless)
     }
 
-    /// A loss because the cluster removed the pod.
+    /// A loss that the cluster caused: the pod was removed or could not be created now, or the agent does not answer.
     pub fn disrupted(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Disrupted)
     }

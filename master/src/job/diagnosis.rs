@@ -19,7 +19,8 @@ pub struct Evidence {
     pub generation: Option<Generation>,
     /// The current time, by the store's clock.
     pub now: UnixMillis,
-    /// Whether a restart would use up one of the job's restarts; `None` if a restart cannot help.
+    /// Whether a restart would use up one of the job's restarts. `None` if a restart cannot help, or if the restart
+    /// rule of the replica's role forbids it.
     pub budget: Option<Budget>,
     /// The last lines of the replica that failed first. At the job's deadline: the last lines of the replica that
     /// [`longest_silent`] returns.

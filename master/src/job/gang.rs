@@ -35,7 +35,7 @@ pub struct Place {
     pub enrolled: Option<Enrolled>,
     /// Whether exec.py of any start may still run in the replica's pod.
     pub may_run: bool,
-    /// Whether the cluster is removing the replica's pod.
+    /// Whether the replica's pod is being evicted or deleted.
     pub is_leaving: bool,
     /// The standing of the lease of the replica's agent.
     pub standing: Standing,
@@ -88,8 +88,8 @@ impl Member {
         self.pod == Presence::Live && !self.phase.was_configured()
     }
 
-    /// Whether the cluster is removing the replica's pod, so that this master need not delete the pod. False for the
-    /// pod of a fenced agent: the node of that pod may be dead, and then the pod would stay.
+    /// Whether the replica's pod is being evicted or deleted, so that this master need not delete the pod. False for
+    /// the pod of a fenced agent: the node of that pod may be dead, and then the pod would stay.
     pub fn is_on_its_way(&self) -> bool {
         self.place.is_leaving && self.place.standing < Standing::Fenced
     }
@@ -109,7 +109,7 @@ impl Member {
         }
     }
 
-    /// Whether the cluster is evicting the replica's pod.
+    /// Whether the replica's pod is being evicted, or deleted by somebody else, and exec.py has not ended by itself.
     pub fn is_leaving(&self) -> bool {
         let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
         is_disrupted && self.pod == Presence::Live && self.place.standing == Standing::Held
@@ -232,7 +232,7 @@ impl Gang {
         self.places.iter().any(test)
     }
 
-    /// The first failure. Call this function only before this master stops a run. A pod that the cluster removed comes
+    /// The first failure. Call this function only before this master stops a run. A loss that the cluster caused comes
     /// first, then the earliest exit by the agents' clocks, then any other lost pod. A run that somebody else stopped
     /// comes last. That run is a failure too, because the gang cannot continue without it.
     pub fn first_failure(&self) -> Option<Failure> {
@@ -312,8 +312,8 @@ impl Gang {
     }
 }
 
-/// The time of a failure, for sorting. An eviction sorts first, because other members may fail before this master
-/// observes the eviction. A failure without a time sorts last.
+/// The time of a failure, for sorting. A loss that the cluster caused, such as an eviction, sorts first, because other
+/// members may fail before this master observes the loss. A failure without a time sorts last.
 fn time_of(failure: &Failure) -> UnixMillis {
     match failure {
         Failure::ReplicaExited { exit, .. } => exit.ended_at,

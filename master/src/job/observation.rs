@@ -50,7 +50,7 @@ pub enum PodState {
         /// The back end's reason.
         reason: String,
     },
-    /// The cluster is evicting the pod. The pod's processes have a grace period to end.
+    /// The pod is being evicted or deleted. The pod's processes have a grace period to end.
     Leaving {
         /// The back end's reason.
         reason: String,
@@ -231,7 +231,7 @@ impl Observation {
         }
     }
 
-    /// Whether the cluster is evicting the replica's pod.
+    /// Whether the replica's pod is being evicted or deleted.
     pub fn is_leaving(&self) -> bool {
         matches!(self.pod, Some(PodState::Leaving { .. }))
     }

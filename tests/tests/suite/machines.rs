@@ -139,7 +139,7 @@ fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() 
     };
     let hint = format!("leave it out; each machine has its own command: agent --join {} --task other", master.url);
     submit(&["exec.py"]).code(2).says(&["the script exec.py has no meaning here", &hint]);
-    submit(&["--on-unreachable", "wait"]).code(2).says(&["on-unreachable must be replace here"]);
+    submit(&["--on-unreachable", "wait"]).code(2).says(&["on-unreachable must be \"replace\": this master runs"]);
     submit(&["--", "--steps", "3"]).code(2).says(&["an argument has no meaning here"]);
     drop(master);
 

@@ -48,17 +48,18 @@ impl Image {
         docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
     }
 
-    /// The instruction that labels this test's images. `drop` finds the images by the label, even without a name.
+    /// The instruction that labels this test's images. `drop` finds the images by the label, even images without a
+    /// name.
     pub(crate) fn label(&self) -> String {
         format!("LABEL muster.test={}", self.name)
     }
 
-    /// The name for people of the wrapped image.
+    /// The wrapped image's name with the tag `latest`.
     pub(crate) fn wrapped(&self) -> String {
         format!("{}_pod:latest", self.name)
     }
 
-    /// The name by content of the wrapped image.
+    /// The wrapped image's other name. The tag of this name is a digest of the content.
     #[track_caller]
     pub(crate) fn wrapped_by_content(&self) -> String {
         let names = self.inspect_wrapped()["RepoTags"].take();

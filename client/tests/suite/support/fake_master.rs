@@ -181,7 +181,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             if let Some(answer) = shared.view(path, query) {
                 break answer;
             }
-            // If no change adds a view, the client's deadline ends this wait.
+            // If no change adds a view, this wait ends when the client gives up or is killed.
             tokio::time::sleep(CHANGE_INTERVAL).await;
         },
         ("PUT", path) => {
@@ -291,7 +291,7 @@ impl Shared {
         let mut script = self.script.lock().unwrap();
         let is_last = script.logs.len() <= 1;
         if is_last && query.contains("follow=true") {
-            // The last stream ends when the job has ended.
+            // A real master ends the stream when the job has ended. So the job's last view is the newest now.
             *self.newest.lock().unwrap() = script.views.len() - 1;
         }
         let logs = if is_last { script.logs.front().cloned() } else { script.logs.pop_front() };

@@ -81,8 +81,8 @@ impl JoinedBackend {
         tokio::spawn(async move { shared.take(job, message).await }).await.map_err(io::Error::other)?
     }
 
-    /// A machine of this job that can test whether `address` is reachable: the first machine with another address that
-    /// has not left.
+    /// A machine of this job that can test whether `address` is reachable: the first machine that has another address
+    /// and has not left.
     pub fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
         self.0.with_job(job, |places| places.neighbour(address))
     }
@@ -137,8 +137,8 @@ impl Shared {
         places.remove(replica);
     }
 
-    /// Writes the changes that a machine's message causes first to disk, and then to the table of pods. Pods may be
-    /// created and deleted during the write.
+    /// Carries out the changes that a machine's message causes. Writes each change to disk first, and then to the
+    /// table of pods. Pods may be created and deleted during the write.
     async fn take(self: Arc<Self>, job: JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let _turn = self.turn.lock().await;
         let boot_id = message.boot_id.clone();
@@ -237,7 +237,8 @@ impl PodBackend for JoinedBackend {
             return Err(Refusal { code, sentence });
         }
         if spec.run_policy.lease().is_none() {
-            let sentence = "on-unreachable must be replace here: only a lease shows that a machine is lost";
+            let sentence = "on-unreachable must be \"replace\": this master runs jobs on machines that join it, and \
+                            only a lease shows that a machine is lost";
             return Err(Refusal { code: ErrorCode::BadRunPolicy, sentence: sentence.to_owned() });
         }
         Ok(())

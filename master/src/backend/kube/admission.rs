@@ -91,7 +91,7 @@ impl KubeBackend {
         let dry_run = PostParams { dry_run: true, field_manager: None };
         match call(self.pods.create(&dry_run, &trial)).await {
             Ok(pod) => Ok(pod),
-            // Other jobs may release their share of the quota, so the driver retries `create`.
+            // Admit the job: other jobs may release their share of the quota, and the driver retries `create`.
             Err(failure) if failure.says_over_quota() => Ok(trial),
             Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
                 let missing = quota::missing_options(&message);

@@ -258,7 +258,7 @@ fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminat
     let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
     match outcome {
         ExitOutcome::Signal(_) | ExitOutcome::OutOfMemory { .. } => {
-            format!("its container {outcome} and left no report on exec.py ({why})")
+            format!("its container left no report on exec.py ({why}): it {outcome}")
         }
         ExitOutcome::Code(_) | ExitOutcome::NotStarted(_) => format!(
             "its container ended with exit code {} before its agent ran exec.py ({why}); was the pod's image made by client build?",

@@ -133,7 +133,7 @@ proptest! {
         let before = before.map(|before| state(&before, None));
         let now = state(&pod, before.as_ref());
         prop_assert_eq!(state(&pod, Some(&now)), now.clone());
-        // No annotation names a template, so the phase alone shows whether the pod has ended.
+        // Without annotations, a pod has no template. So the phase alone shows whether the pod has ended.
         let is_over = matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Failed" | "Succeeded"));
         prop_assert_eq!(matches!(now, PodState::Terminated { .. } | PodState::Disrupted { .. }), is_over);
     }

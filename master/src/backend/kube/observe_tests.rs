@@ -188,18 +188,18 @@ fn the_reason_of_a_killed_container_says_that_the_container_left_no_report() {
     };
     assert_eq!(
         said_of(terminated("Failed", 137, "OOMKilled")),
-        "its container was killed because it needed more memory than its limit of 1536 MiB and left no report on exec.py (OOMKilled)"
+        "its container left no report on exec.py (OOMKilled): it was killed because it needed more memory than its limit of 1536 MiB"
     );
     assert_eq!(
         said_of(terminated("Failed", 139, "Error")),
-        "its container was killed by signal 11 (SIGSEGV) and left no report on exec.py (Error)"
+        "its container left no report on exec.py (Error): it was killed by signal 11 (SIGSEGV)"
     );
     let message = "The container could not be located when the pod was terminated";
     let lost = json!({ "terminated": { "exitCode": 137, "reason": "ContainerStatusUnknown", "message": message } });
     assert_eq!(
         said_of(pod(&with("Failed", &lost))),
         format!(
-            "its container was killed by signal 9 (SIGKILL) and left no report on exec.py (ContainerStatusUnknown: {message})"
+            "its container left no report on exec.py (ContainerStatusUnknown: {message}): it was killed by signal 9 (SIGKILL)"
         )
     );
 }
@@ -221,7 +221,7 @@ fn the_memory_limit_is_reported_in_bytes() {
         let resources = json!({ "limits": { "memory": limit } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
         let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else {
-            panic!("no exit report: {limit}")
+            panic!("a pod with memory limit {limit:?} has no exit report")
         };
         assert_eq!(exit.exit.outcome, ExitOutcome::OutOfMemory { limit: bytes }, "{limit}");
     }
@@ -262,7 +262,7 @@ fn valid_last_words_are_used_and_other_messages_are_ignored() {
         let mut status = status.clone();
         status["containerStatuses"][0]["state"]["terminated"]["message"] = json!(other);
         let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else {
-            panic!("no exit report: {other}")
+            panic!("a pod with the message {other:?} has no exit report")
         };
         assert_eq!((exit.generation, exit.exit.outcome), (None, ExitOutcome::Code(3)), "{other}");
     }
@@ -282,13 +282,13 @@ fn containers_beside_the_agents_container_are_ignored() {
 
 #[test]
 fn a_pod_without_a_template_is_running_until_its_phase_changes_even_if_its_container_has_ended() {
-    // The kubelet reports the container first, and an eviction later together with the phase
-    // (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
+    // The kubelet reports the container's end first. Whether this was an eviction is known only later, with the pod's
+    // phase (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
     assert_eq!(state(&terminated("Running", 137, "Error"), None), runs_at("10.244.0.7"));
 }
 
 #[test]
-fn annotations_of_a_pod_with_a_template_contain_its_tensorflow_port_and_the_container_whose_end_is_the_pods_end() {
+fn the_observer_reads_the_tensorflow_port_and_the_ending_container_from_annotations() {
     let named = |pod: &Pod| {
         let mut pod = pod.clone();
         let annotations =

@@ -54,7 +54,10 @@ async fn a_master_with_another_key_does_not_change_a_running_job_and_shows_the_r
     let reason = view.replicas[0].reason.clone().unwrap_or_default();
     let record = first.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
     let theirs = record.agent_key.expect("the record has no key");
-    assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
+    assert!(
+        reason.starts_with("the job is left to the master whose agent key") && reason.contains(&theirs),
+        "{reason}"
+    );
     assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
 
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));

@@ -66,9 +66,9 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
     pod
 }
 
-/// The container that copies the agent. It has the resources of the job's container except for devices, because a quota
-/// may require resources of each container. The pod's total does not grow: the scheduler does not add the resources of
-/// the two containers, but uses the maximum.
+/// The container that copies the agent. A quota may require resources of each container. So this container has the
+/// resources of the job's container, without devices. The pod's total does not grow: the scheduler does not add the
+/// resources of the two containers, but uses the maximum.
 fn installer(container: &Container, agent: &ImageRef) -> Container {
     Container {
         name: INSTALLER.to_owned(),
