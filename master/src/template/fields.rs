@@ -302,8 +302,8 @@ fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
 fn not_root(value: &Value, allowed: Allowed) -> Option<String> {
     let is_refused = is_zero_or_false(value) && !allowed.root;
     is_refused.then(|| {
-        "a container may not run as root: use another user or, for a TFJob, allow root with client apply --allow-root or, \
-         if the master has --watch-tfjobs=allow-root, with the annotation muster/allow-root: \"true\""
+        "a container may not run as root: use another user. To allow root in a TFJob, use client apply --allow-root, \
+         or the annotation muster/allow-root: \"true\" if the master has --watch-tfjobs=allow-root"
             .to_owned()
     })
 }
