@@ -1,6 +1,5 @@
 //! The output of all jobs of this master, below one folder and with one disk budget. If the output exceeds the budget,
-//! the output of the job that finished first is dropped first. The budget never leads to the drop of a running job's
-//! output.
+//! the output of the job that finished first is dropped first. The output of running jobs stays even then.
 
 use std::collections::BTreeMap;
 use std::io;

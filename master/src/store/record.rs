@@ -29,7 +29,7 @@ pub struct JobRecord {
     pub spec: JobSpec,
     /// When the job was accepted.
     pub accepted_at: UnixMillis,
-    /// How many masters have held the job. Each takeover adds one.
+    /// At first 1. Each takeover adds one, by another master or by a new driver of the same master.
     pub epoch: u32,
     /// The boot id of the master that holds the job.
     pub holder: String,
