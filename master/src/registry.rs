@@ -144,7 +144,7 @@ impl Jobs {
     }
 
     /// This master takes over every job that it finds at startup. If a newer master accepts a job later, the job stays
-    /// with the newer master. This master is being replaced, and would soon leave the job without a driver.
+    /// with the newer master: the newer master is replacing this master, which will soon drive no job.
     fn tenure(&self, record: &JobRecord) -> Tenure {
         let was_there = !*self.is_complete.borrow();
         if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }

@@ -66,7 +66,7 @@ struct Thinned {
     kept: Vec<SeriesPoint>,
     /// The newest point, if it is not in `kept`.
     newest: Option<SeriesPoint>,
-    /// The number of points that were added, with the dropped points.
+    /// The number of points that were added, including the dropped points.
     pushed: usize,
     /// n is two to this power.
     halvings: u32,
@@ -144,12 +144,12 @@ mod tests {
             let kept = steps(&series, None, None);
             assert!(
                 kept.len() <= REPLICA_POINTS_MAX + 1 && kept.last() == Some(&step),
-                "too many, or no newest: {kept:?}"
+                "too many points, or the newest is missing: {kept:?}"
             );
             let is_even = kept.windows(3).all(|three| three[2] == step || three[2] - three[1] == three[1] - three[0]);
             assert!(
                 is_even && kept[0] == 0 && (step < 256 || kept.len() >= REPLICA_POINTS_MAX / 2),
-                "uneven or too few: {kept:?}"
+                "too few points, or their distances differ: {kept:?}"
             );
         }
     }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false};
 pub(crate) use self::fields::{is_masters, is_masters_claim};
 
-/// What the operator and the job allow in a template.
+/// What the master's configuration and the job allow in a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowed {
     /// Whether a pod may mount folders of its node.

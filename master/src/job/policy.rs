@@ -90,7 +90,8 @@ pub struct Policy {
 pub struct Elastic {
     /// The minimum and the maximum number of workers.
     pub workers: Workers,
-    /// Maximum time that a gang with enough workers waits for more workers before the job's first start.
+    /// Maximum time that a gang with enough workers waits for more workers before the job's first start, and before the
+    /// first start after all pods were deleted.
     pub gather: Duration,
     /// Maximum time that a gang with enough workers waits for more workers before a later start.
     pub settle: Duration,

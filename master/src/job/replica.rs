@@ -57,7 +57,8 @@ impl ReplicaPhase {
                 Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit, .. }), .. }),
                 Self::Running(generation),
             ) => match (&exit.outcome, &observation.agent) {
-                // An agent always reports how exec.py ended, unless the agent itself is killed.
+                // Only the prototype's agent exits with the status of its script. Newer agents report how exec.py
+                // ended. Without such a report, the signal has killed the agent itself.
                 (ExitOutcome::Signal(_), AgentState::Status(_)) => {
                     Self::Lost(LostRun::broken(format!("its agent {}", exit.outcome)))
                 }

@@ -118,7 +118,8 @@ pub enum Resize {
     Grow,
 }
 
-/// Whether a gang that has run since `since` must change its size. After a member has succeeded, returns `None`.
+/// How a gang that has run since `since` must change its size; `None` if its size must stay. After a member has
+/// succeeded, the size must stay.
 pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) -> Option<Resize> {
     if gang.any(|member| member.phase.has_succeeded()) {
         return None;

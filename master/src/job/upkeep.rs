@@ -60,8 +60,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// Spaces the replacements of one replica's pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Replacements {
-    /// The number of pods created so far. After [`FORGET_AFTER`] without a new pod, only one pod
-    /// counts.
+    /// The number of pods created so far. After [`FORGET_AFTER`] without a new pod, all these pods count as one.
     created: u32,
     /// When the newest pod was created, as the time since the driver began.
     last: Duration,

@@ -108,7 +108,8 @@ impl ApiFailure {
         }
     }
 
-    /// Whether a quota has no room now (`k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`).
+    /// Whether the call failed because a quota has no room now. The text of the message comes from
+    /// `k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`.
     pub(crate) fn says_over_quota(&self) -> bool {
         match self {
             Self::Refused { status, message, .. } => *status == 403 && message.contains("exceeded quota"),

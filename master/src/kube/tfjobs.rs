@@ -49,7 +49,7 @@ pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
                 );
             }
             Ok(false) => {}
-            Err(error) => warn!(error = error_chain(&error), "could not ask for the cluster's kinds of objects"),
+            Err(error) => warn!(error = error_chain(&error), "could not check the cluster's definition of TFJobs"),
         }
         sleep(RETRY_PAUSE).await;
     }

@@ -1,5 +1,5 @@
 //! The output of all jobs of this master, below one folder and with one disk budget. If the output exceeds the budget,
-//! the output of the job that finished first is dropped first. For the budget, no output of a running job is dropped.
+//! the output of the job that finished first is dropped first. The output of running jobs stays even then.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -26,7 +26,7 @@ impl Jobs {
     ///
     /// # Errors
     /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] if
-    /// only the code differs, and the errors of [`Jobs::submit`] and [`Jobs::patch`].
+    /// only the code differs and the job has not ended, and the errors of [`Jobs::submit`] and [`Jobs::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
         let Read { spec, is_suspended } = tfjob;
         let name = spec.name.clone();

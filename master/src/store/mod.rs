@@ -123,7 +123,7 @@ fn delete_command(job: &JobName) -> String {
 fn set_aside(error: &(dyn std::error::Error + 'static)) -> &'static str {
     match error.downcast_ref() {
         Some(StoreError::LaterFormat { .. }) => "ignored a record that a later version of the master wrote",
-        Some(_) | None => "set aside an unreadable record and its pods; client delete NAME removes both",
+        Some(_) | None => "ignored an unreadable record and its pods; client delete NAME removes both",
     }
 }
 

@@ -29,7 +29,7 @@ pub struct JobRecord {
     pub spec: JobSpec,
     /// When the job was accepted.
     pub accepted_at: UnixMillis,
-    /// How many masters have held the job. Each takeover adds one.
+    /// At first 1. Each takeover adds one, by another master or by a new driver of the same master.
     pub epoch: u32,
     /// The boot id of the master that holds the job.
     pub holder: String,
@@ -40,7 +40,7 @@ pub struct JobRecord {
     /// The user's current wish.
     pub wish: Wish,
     /// The last start in which an agent of the first prototype takes part, recorded before that start. Such an agent
-    /// cannot report later whether it was started. All newer agents report this themselves.
+    /// cannot report later whether its exec.py was started. All newer agents report this themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
     /// The failed starts of the gang, and the number of restarts.

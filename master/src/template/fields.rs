@@ -114,7 +114,7 @@ const POD_SECURITY: Fields = &[
 
 const SECCOMP: Fields = &[("type", Check(confined)), ("localhostProfile", Keep)];
 
-/// Another type could give a container all rights on its node.
+/// Another SELinux type could give a container all rights on its node.
 const SELINUX: Fields = &[
     ("level", Keep),
     ("role", Refuse(SHARES_THE_NODE)),
@@ -171,7 +171,8 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
     ("terminationMessagePolicy", BY_THE_AGENT),
 ];
 
-/// Usual names of a claim for the master's state. An operator creates this claim: the installation creates no claim.
+/// Usual names of a claim for the master's state. An administrator creates this claim, because the installation creates
+/// no claim.
 const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
 
 const OTHER_HOST: &str = "the node would send the request, also to hosts that the pod cannot reach: remove it";
@@ -302,8 +303,8 @@ fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
 fn not_root(value: &Value, allowed: Allowed) -> Option<String> {
     let is_refused = is_zero_or_false(value) && !allowed.root;
     is_refused.then(|| {
-        "a container may not run as root: use another user or, for a TFJob, allow root with client apply --allow-root or, \
-         if the master has --watch-tfjobs=allow-root, with the annotation muster/allow-root: \"true\""
+        "a container may not run as root: use another user. To allow root in a TFJob, use client apply --allow-root, \
+         or the annotation muster/allow-root: \"true\" if the master has --watch-tfjobs=allow-root"
             .to_owned()
     })
 }

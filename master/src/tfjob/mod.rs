@@ -142,7 +142,7 @@ fn check_namespace(asked: Option<&String>, place: &Place, findings: &mut Finding
     if let Some(asked) = asked.filter(|asked| *asked != namespace) {
         let why = format!(
             "\"{asked}\" is not the namespace of this master, \"{namespace}\": add -n {namespace}, or ask the master of \
-             that namespace with --master kube:{asked}"
+             namespace {asked} with --master kube:{asked}"
         );
         findings.refuse("metadata.namespace", why);
     }

@@ -59,8 +59,8 @@ pub enum Need {
     Show(Value),
     /// Look again after this time. Only counts of replicas have changed, and the last write is too recent.
     Wait(Duration),
-    /// Delete the object, because a user or the job's time limit has deleted the job. Otherwise the job would run
-    /// again.
+    /// Delete the object, because its job was deleted, by a user or when `ttlSecondsAfterFinished` was over. Otherwise
+    /// the job would run again.
     Remove,
 }
 

@@ -307,7 +307,7 @@ async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     let manifest = serde_json::to_value(&code.manifest).expect("not JSON");
     let asked_for = missing(&put_manifest(&master, code.id(), &manifest).await);
     assert_eq!(asked_for.len(), 3);
-    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "the manifest alone is accepted");
+    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "a job without blobs is accepted");
     let blobs = format!("/v1/code/{}/blobs", code.id());
     let (first, rest) = asked_for.split_at(1);
     assert_eq!(
@@ -319,7 +319,7 @@ async fn a_job_is_accepted_only_after_its_code_has_been_sent() {
     assert_eq!(master.post("/v1/jobs", &job).await.status, 201);
     let mut other = job.clone();
     other["code"] = json!("0".repeat(64));
-    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "other code is accepted");
+    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "the job's name is used twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,7 +26,7 @@ pub(super) fn pending(
     if let Some(failure) = overdue(seen) {
         return fail(&phase, failure, seen);
     }
-    // Here, the gang has an unfinished start only after a takeover.
+    // In `Pending`, a start in which exec.py ran is always a start of an earlier master.
     if let Some(generation) = seen.gang.newest_launch() {
         return resume(generation, phase, seen);
     }
@@ -91,7 +91,7 @@ pub(super) fn is_disruption(failure: &Failure) -> bool {
     matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. })
 }
 
-/// Gathers the next gang at once. Nothing is recorded, because the agents report the earlier starts.
+/// Gathers the next gang at once. Nothing is recorded: a new master learns of the earlier start from the agents.
 pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let restart = Restart { next, without: PodSelection::Unfit, until: seen.now, since: seen.now };
     (restart.into(), vec![])
@@ -132,8 +132,8 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     }
 }
 
-/// Whether the gang restarts after this failure without a record: the cluster has removed a pod of an elastic job
-/// before any agent was asked to run exec.py. The next start then has another member.
+/// Whether the gang restarts after this failure, and the failure is not recorded. This is the case if the cluster has
+/// removed a pod of an elastic job before any agent was asked to run exec.py.
 pub(super) fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
     seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
 }

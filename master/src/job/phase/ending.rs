@@ -133,7 +133,8 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
     has_live_run(seen.gang) || may_be_told
 }
 
-/// Whether a member may run. A configured agent may have received the request to run even if its answer was lost.
+/// Whether a member's exec.py may be alive. A configured agent may have received the request to run even if its answer
+/// was lost.
 pub(super) fn has_live_run(gang: &Gang) -> bool {
     gang.any(|member| member.phase.was_configured() && !member.phase.is_dead())
 }

@@ -77,8 +77,8 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
 }
 
-/// Whether to wait for silent agents, which may still report how their runs ended. Agents are silent only after a
-/// takeover.
+/// Whether to wait for silent agents, which may still report how their runs ended. Only a new driver waits for them,
+/// until [`Policy::release_timeout`] after the driver began.
 fn awaits_reports(seen: Seen<'_>) -> bool {
     seen.now < seen.policy.release_timeout && seen.gang.any_place(Member::is_silent)
 }

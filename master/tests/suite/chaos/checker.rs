@@ -136,7 +136,7 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         found.push(format!("{} restarts exceed the budget of {}", restarts.counted, evidence.budget));
     }
     let Mishaps { failures, evictions } = evidence.mishaps;
-    let free = evictions..=evictions + evidence.unconfirmed_pods;
+    let free = if evidence.is_elastic { 0..=0 } else { evictions..=evictions + evidence.unconfirmed_pods };
     let is_right = if evidence.is_elastic {
         restarts.uncounted == 0
             && (restarts.counted == failures || evidence.is_overlapping && restarts.counted < failures)

@@ -1,5 +1,5 @@
-//! The diagnosis of a failed start: the time of the failure, whether it counts, the last lines of the replica that
-//! caused it, and its consequences.
+//! Tests of the diagnosis of a failed start: the time of the failure, whether the failure counts, the last lines of the
+//! replica that failed, and the consequences.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -95,7 +95,7 @@ fn after_a_deadline_the_run_that_was_silent_longest_is_listed_first_and_replicas
 }
 
 #[test]
-fn the_time_of_a_failure_comes_from_the_agents_report_and_without_a_report_is_now() {
+fn the_time_of_a_failure_comes_from_the_agents_report_or_is_now_if_there_is_no_report() {
     let gang = workers(&[Joined]);
     assert_eq!(diagnosed(exited("worker-0", exit(3, 5)), &gang).at, UnixMillis(5));
     assert_eq!(diagnosed(was_lost("worker-0"), &gang).at, NOW);
@@ -111,7 +111,7 @@ fn only_a_failure_that_uses_the_budget_is_counted() {
 }
 
 #[test]
-fn the_last_lines_come_from_the_output_and_without_output_from_stderr() {
+fn the_last_lines_come_from_the_output_or_if_there_is_no_output_from_stderr() {
     let stderr_tail: String = (0..30).map(|line| format!("line {line}\n")).collect();
     let failure = exited("worker-0", ExitReport { stderr_tail, ..exit(3, 5) });
     let from_stderr = diagnosed(failure.clone(), &workers(&[Joined])).last_lines;

@@ -1,4 +1,4 @@
-//! Tests when a job has succeeded, and the phases from the decision to end it until it is finished.
+//! Tests of the conditions of a job's success, and of the phases from the decision to end a job until it is finished.
 
 use std::time::Duration;
 

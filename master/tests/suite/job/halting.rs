@@ -88,7 +88,7 @@ fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
     let pushed = Policy { pushes: 1, ..halting(0) };
     let again = JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until: SOON, since: SOON };
     assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
-    assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "failed code has ended the wait");
+    assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "the failed code ends the wait");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_run_that_appears_while_the_job_waits_for_code_is_stopped_and_later_its_pod_
     let look = |now, policy: &Policy| look_at(now, halted(0), &late, policy);
     assert_eq!(look(SOON, &halting(0)), (halted(0), stop_with(Duration::ZERO)));
     let deleted = || (halted(0), vec![Action::DeletePods(PodSelection::Unended)]);
-    assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "the late run has not ended during the wait");
+    assert_eq!(look(SOON + WAIT, &halting(0)), deleted(), "after the wait, the pod of the late run is not deleted");
     assert_eq!(look(SOON, &Policy { pushes: 1, ..halting(0) }), deleted());
 }
 

@@ -345,7 +345,7 @@ fn a_job_that_keeps_its_pods_is_finished_when_its_last_run_has_ended() {
 }
 
 #[test]
-fn with_the_rule_all_of_clean_pods_every_pod_is_deleted() {
+fn with_clean_pods_all_every_pod_of_a_finished_job_is_deleted() {
     let clean = Policy { clean_pods: CleanPods::All, ..POLICY };
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
     for left in [Live, Ended] {

@@ -216,7 +216,7 @@ fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
 }
 
 #[test]
-fn only_a_script_that_leaves_with_exit_code_75_after_a_step_costs_no_restart() {
+fn a_script_that_leaves_with_exit_code_75_costs_no_restart_only_after_a_step() {
     let fixed = of(RunPolicy::default(), 0, 0);
     let elastic = Elastic::of(Workers { min: 1, max: 2 }, &RunPolicy::default());
     let (left, failed) = (ended(ExitOutcome::Code(75)), ended(ExitOutcome::Code(1)));

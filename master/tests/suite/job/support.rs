@@ -26,7 +26,8 @@ pub(crate) const SINCE: Duration = Duration::from_secs(100);
 /// One second after [`SINCE`].
 pub(crate) const SOON: Duration = Duration::from_secs(101);
 
-/// The policy of the tests: all times differ, all replicas that train must succeed, and a failure is final.
+/// The policy of the tests: all replicas that train must succeed, and a failure is final. All times differ, except that
+/// `stop_grace` and `success_grace` are equal.
 pub(crate) const POLICY: Policy = with_restarts(0);
 
 /// [`POLICY`] with this number of restarts.
