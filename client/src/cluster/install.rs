@@ -66,10 +66,8 @@ pub(crate) fn exported(order: &Order) -> Value {
 /// Fails if a check or a call fails, or if the master does not serve in time.
 pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), ClusterError> {
     let of_tfjobs = order.tfjobs.map(|_| rights::to_install_tfjobs()).into_iter().flatten();
-    let missing = rights::missing(cluster, rights::to_install().chain(of_tfjobs)).await?;
-    if !missing.is_empty() {
-        return Err(cluster.forbidden(missing));
-    }
+    let of_service = (order.service == ServiceChoice::None).then(|| rights::on_object("delete", "Service"));
+    rights::require(cluster, rights::to_install().chain(of_tfjobs).chain(of_service)).await?;
     check_namespace(cluster).await?;
     if order.tfjobs.is_some() && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
         return Err(ClusterError::Kubeflow);

@@ -78,7 +78,8 @@ pub(super) fn to_install() -> impl Iterator<Item = Right> {
     let of_kind = |(group, resource)| ["get", "create", "patch"].map(|verb| right(verb, group, resource));
     let of_rollout = ["list", "watch"].map(|verb| right(verb, "apps", "deployments"));
     let kinds = KINDS.into_iter().flat_map(of_kind);
-    TO_USE.into_iter().chain(kinds).chain(of_rollout).chain([WATCH_PODS, CREATE_SECRET])
+    // A pod is deleted if its image is missing, because the kubelet retries the new image too late.
+    TO_USE.into_iter().chain(kinds).chain(of_rollout).chain([WATCH_PODS, CREATE_SECRET, DELETE_POD])
 }
 
 /// The rights that `client uninstall` needs.
@@ -95,6 +96,15 @@ pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
     let known = KINDS.into_iter().chain([OF_CLUSTER]).find(|(_, resource)| *resource == plural);
     let (group, resource) = known.expect("the manifests contain only these kinds, which a test checks");
     right(verb, group, resource)
+}
+
+/// Checks that the user has these rights.
+///
+/// # Errors
+/// [`ClusterError::Forbidden`] with the missing rights. Also fails if a call fails.
+pub(super) async fn require(cluster: &Cluster, rights: impl IntoIterator<Item = Right>) -> Result<(), ClusterError> {
+    let missing = missing(cluster, rights).await?;
+    if missing.is_empty() { Ok(()) } else { Err(cluster.forbidden(missing)) }
 }
 
 /// Which of these rights the user lacks, in the given order.

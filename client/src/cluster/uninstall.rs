@@ -51,10 +51,7 @@ fn installed() -> Vec<DynamicObject> {
 /// [`ClusterError::Forbidden`] if a right for the removal is missing. Without this check, the removal would stop
 /// halfway.
 pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
-    let missing = rights::missing(cluster, rights::to_uninstall()).await?;
-    if !missing.is_empty() {
-        return Err(cluster.forbidden(missing));
-    }
+    rights::require(cluster, rights::to_uninstall()).await?;
     let labels = ListParams::default().labels(OF_JOBS);
     let records = cluster.call(rights::LIST_RECORDS, cluster.api::<ConfigMap>().list(&labels)).await?.items;
     let mut found = sorted(&records);
@@ -63,7 +60,10 @@ pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
             found.objects.push(manifests::shown(&object));
         }
     }
-    found.objects.extend(unused_kind(cluster).await?.as_ref().map(manifests::shown));
+    if let Some(kind) = unused_kind(cluster).await? {
+        rights::require(cluster, [rights::on_object("delete", manifests::kind(&kind))]).await?;
+        found.objects.push(manifests::shown(&kind));
+    }
     if own_secret(cluster).await?.is_some() {
         found.objects.push("secret/muster".to_owned());
     }

@@ -185,7 +185,8 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     let refused = bare.run_as(json!({"token": "expired"}), &["list"]).code(3);
     refused.says(&["refuses your login", "hint: "]);
     bare.run_without_rights(&["list"]).code(3).says(&["you may not get secrets in namespace"]);
-    bare.run_without_rights(&["install"]).code(3).says(&["get secrets", "patch deployments", "create rolebindings"]);
+    let needed = ["get secrets", "patch deployments", "create rolebindings", "delete pods", "delete services"];
+    bare.run_without_rights(&["install", "--service", "none"]).code(3).says(&needed);
     bare.namespace.kubectl(&["create", "serviceaccount", "muster"]);
     bare.run(&["install"]).code(2).says(&["serviceaccount/muster without the label"]);
     bare.namespace.kubectl(&["delete", "serviceaccount", "muster"]);
