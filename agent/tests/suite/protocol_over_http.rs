@@ -221,7 +221,8 @@ fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_w
     drop(folder);
     let outcome = agent.outcome();
     assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains(&path)), "{outcome:?}");
-    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "the script exits with 127");
+    let outcome = Agent::of_shell("exit 127").outcome();
+    assert_eq!(outcome, ExitOutcome::Code(127), "wrong outcome of a script that exits with code 127");
 }
 
 #[test]
