@@ -83,7 +83,8 @@ pub struct Config {
     pub work_dir: PathBuf,
     /// Number of newest bytes to keep of each stream.
     pub log_bytes: NonZeroU64,
-    /// How long the agent waits for a request after a run has ended, before it exits.
+    /// How long the agent waits for a request after a run has ended, before it exits. An agent that joins a job waits
+    /// for an answer of the master instead.
     pub linger: Duration,
     /// The agent's supervisor sends SIGTERM, and after this time SIGKILL. Within this time, the agent stops its run.
     pub termination_grace: Duration,

@@ -277,7 +277,8 @@ fn a_long_poll_answers_at_the_next_change_or_after_its_wait() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "wrong answer to the number of another agent");
+    let of_another_agent = agent.get("/status?after=999999&wait=60");
+    assert_eq!(of_another_agent.status, 200, "wrong answer to a status number of another agent");
 }
 
 #[test]
