@@ -50,7 +50,7 @@ Exit codes:
   0  the job succeeded; for a verb: done
   1  the job failed, was cancelled, or is not known to have succeeded
   2  bad usage or input
-  3  the master could not be reached, refused the request, or failed
+  3  the master or the cluster could not be reached, refused the request, or failed
   4  the image could not be found, built, pushed or loaded, or Docker could not be reached
 Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 
