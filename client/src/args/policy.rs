@@ -41,7 +41,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) ttl_after_finished: Option<u32>,
     /// Pods to delete at the end: `all`, `none` or `running`. With `running`, ended pods stay for kubectl logs. With
-    /// `none`, all pods and their agents stay for 10 minutes, for inspection [default: running]
+    /// `none`, all pods stay, and their agents run for up to 10 more minutes, for inspection [default: running]
     #[arg(long, value_name = "WHICH")]
     pub(crate) clean_pods: Option<CleanPods>,
     /// Replicas that must exit with 0 for the job to succeed: `all` (all that train), `chief` or `worker-0`
