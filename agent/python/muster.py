@@ -59,7 +59,7 @@ class Job:
         self.global_batch = global_batch
         self.sizes = shares(global_batch, [1] * self.world)  # samples per step, by rank
         self._split = 0  # the version of `sizes`
-        # Removed, so that a child process does not use the socket.
+        # Removes the variable, so that a child process does not use the socket.
         self._channel = Channel.inherited(environ.pop("MUSTER_FD", None))
         self._got_sigterm = False
         self._leave_reason = None  # None unless the newest notice says to leave

@@ -1,4 +1,5 @@
-"""Finds a script's heavy imports, and the script's changes before them. warm.py is the rest of this program."""
+"""Finds a script's heavy imports, and the script's changes to the environment before these imports. warm.py is the rest
+of this program."""
 import sys
 
 # With `-c`, Python searches the working directory first. No file there may replace a module that this program imports.

@@ -98,7 +98,7 @@ def settle(score):
     """Prepares for forks. A fork copies only one thread. A lock of another thread stays locked for ever in the copy."""
     gc.collect()
     gc.freeze()
-    # The libraries end the threads of their pools before a fork, and start new threads later.
+    # Before a fork, libraries such as OpenBLAS end the threads of their pools. They start new threads later.
     child = os.fork()
     if child == 0:
         os._exit(0 if all([attempt(set_oom_score, each) for each in (OOM_SCORE_MAX, score)]) else 1)
@@ -107,7 +107,7 @@ def settle(score):
     if status == 0:
         set_oom_score(OOM_SCORE_MAX)
     if threads() > 1:
-        raise Cold("the imported modules have started threads, which a forked process lacks: %d" % (threads() - 1))
+        raise Cold("threads of the imported modules run (%d), and a forked process would lack them" % (threads() - 1))
 
 
 def set_title(title):

@@ -67,7 +67,8 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 /// Who starts and ends the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supervision {
-    /// A pod. The agent is its process 1, and the agent's stdout and stderr are the pod's log.
+    /// A pod, in which the agent is process 1, or a user on a bare machine. The agent copies the run's output to its
+    /// own stdout and stderr.
     Pod,
     /// A master. The agent is its child, and the agent's stdin and stdout are pipes to the master.
     Parent,
@@ -82,13 +83,14 @@ pub struct Config {
     pub work_dir: PathBuf,
     /// Number of newest bytes to keep of each stream.
     pub log_bytes: NonZeroU64,
-    /// How long the agent waits for a request after a run has ended, before it exits.
+    /// How long the agent waits for a request after a run has ended, before it exits. An agent that joins a job waits
+    /// for an answer of the master instead.
     pub linger: Duration,
     /// The agent's supervisor sends SIGTERM, and after this time SIGKILL. Within this time, the agent stops its run.
     pub termination_grace: Duration,
     /// The file that receives the report of a run's end.
     pub termination_log: Option<PathBuf>,
-    /// The token that requests must carry, if any.
+    /// The hash of the token that requests must carry, if any.
     pub token: Option<TokenHash>,
     /// Who starts and ends the agent.
     pub supervision: Supervision,
@@ -191,8 +193,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
-    // Only an agent that a pod supervises has this default. The agent of a local master may run in another program's
-    // container, and must not write that container's termination message.
+    // The agent of a local master does not have this default. It may run in another program's container, and must not
+    // write that container's termination message.
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
     }

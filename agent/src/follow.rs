@@ -50,7 +50,8 @@ pub enum Piece {
 }
 
 impl Follower {
-    /// Creates a reader that begins at `offset`, or at the first kept byte after this offset.
+    /// Creates a reader that begins at the first kept byte from `offset` on. If no such byte is kept, the reader begins
+    /// at the log's end.
     pub fn new(
         output: Arc<Output>,
         status: watch::Receiver<RunStatus>,

@@ -1,4 +1,5 @@
-//! Writes how the run ended to the container's termination message, which a master can read after the agent has ended.
+//! Writes the report of a run's end to the container's termination message. A master can read this message after the
+//! agent has ended.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -8,7 +9,7 @@ use protocol::agent::{ExitOutcome, LAST_WORDS_BYTES, LastWords, RunStatus};
 use protocol::text;
 use tracing::warn;
 
-/// Writes how the run ended to an existing file. Does nothing if no run has ended.
+/// Writes the report of a run's end to an existing file. Does nothing if no run has ended.
 pub fn leave(status: &RunStatus, file: &Path) {
     let Some(exit) = status.exit.clone() else { return };
     let message = message(LastWords { generation: status.generation, exit, membership: status.membership });

@@ -1,7 +1,7 @@
-//! Muster's agent: process 1 of every pod. The agent receives an environment by HTTP and starts `python exec.py` with
-//! this environment, once for each generation. The agent keeps the output, stops the script with all its descendants,
-//! and reports how the script ended. The agent does not use the Kubernetes API, and does not interpret ranks or worker
-//! counts. This file connects the modules.
+//! Muster's agent: the first process of every pod. The agent receives an environment by HTTP and starts `python
+//! exec.py` with this environment, once for each generation. The agent keeps the output, stops the script with all its
+//! descendants, and reports how the script ended. The agent does not use the Kubernetes API, and does not interpret
+//! ranks or worker counts. This file connects the modules.
 
 pub mod activity;
 pub mod code;

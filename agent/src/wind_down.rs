@@ -26,7 +26,7 @@ const READERS_PAUSE: Duration = Duration::from_millis(500);
 
 /// The task that answers requests.
 pub(crate) struct HttpTask {
-    /// Ends the task when it is dropped.
+    /// Dropping this sender ends the task.
     pub(crate) end: oneshot::Sender<Infallible>,
     pub(crate) task: JoinHandle<()>,
 }

@@ -50,7 +50,7 @@ Exit codes:
   0  the job succeeded; for a verb: done
   1  the job failed, was cancelled, or is not known to have succeeded
   2  bad usage or input
-  3  the master could not be reached, refused the request, or failed
+  3  the master or the cluster could not be reached, refused the request, or failed
   4  the image could not be found, built, pushed or loaded, or Docker could not be reached
 Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 
@@ -77,8 +77,8 @@ pub(crate) struct ConnectionArgs {
     /// Address of the master, http://HOST:PORT or https://HOST:PORT. kube:[CONTEXT/]NAMESPACE reaches the master in
     /// that namespace through the Kubernetes API, with the kubeconfig. `kube` uses the namespace of the current
     /// context. `local` starts a master for the new job only, and the replicas run as processes on this machine. In
-    /// commands on existing jobs, `local` is the only local master that runs at present [default: $MUSTER_MASTER, else
-    /// local]
+    /// commands on existing jobs, `local` means the one local master that runs at present [default: $MUSTER_MASTER,
+    /// else local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]

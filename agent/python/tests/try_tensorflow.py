@@ -1,4 +1,5 @@
-"""Resizes examples/elastic from 2 to 4 to 3 workers with real TensorFlow, and compares its losses with one process.
+"""Resizes examples/elastic from 2 to 4 to 3 workers with real TensorFlow, and compares the losses with
+those of a single process.
 
 Run by hand, with a Python that has TensorFlow: python agent/python/tests/try_tensorflow.py. This script acts as the
 agents and the master.

@@ -152,7 +152,7 @@ impl CodeFolder {
         let placed = self.placed.iter().flat_map(|code| code.manifest.files());
         for file in placed.filter(|file| blobs.contains_key(&file.sha256)) {
             let (from, to) = (self.work_dir.join(file.path.as_str()), folder.join(file.sha256.to_string()));
-            // The script may have changed its own file.
+            // The script may have changed this file.
             if !to.exists() && has_content(&from, file.sha256, file.size)? {
                 let unfinished = folder.join(UNFINISHED);
                 fs::copy(from, &unfinished)?;

@@ -105,7 +105,7 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--linger", "SECONDS"),
         variable: Some("MUSTER_LINGER"),
         default: Default::Value("600"),
-        help: "How long to wait for a request after a run has ended, before the agent exits",
+        help: "How long to wait before the agent exits: for a request after a run has ended, or with --join for an answer of the master",
         set: |config, given| given.seconds().map(|linger| config.linger = linger),
     },
     Setting {

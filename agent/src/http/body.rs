@@ -46,8 +46,7 @@ impl AgentBody {
 }
 
 /// Sends a log until the log ends or the reader disconnects. Also stops before missing bytes, because a body of raw
-/// bytes cannot mark a gap. When the reader asks again from that offset, a header of the answer has the number of
-/// missing bytes.
+/// bytes cannot mark a gap. If the reader then asks for the missing bytes, a header of the answer has their number.
 async fn deliver(mut follower: Follower, sender: mpsc::Sender<Frame<Bytes>>, _open: Option<OpenRequest>) {
     loop {
         let piece = tokio::select! {

@@ -103,8 +103,8 @@ async fn change_locked<T: Send + 'static>(
     work.await.map_err(|_| Failure::Ending)?
 }
 
-/// If the command begins with `python`, refuses an environment whose PATH has neither `python` nor `python3`. Words of
-/// an ENTRYPOINT may come before `python`.
+/// If the command runs `python`, perhaps after the words of an ENTRYPOINT, refuses an environment whose PATH has
+/// neither `python` nor `python3`.
 pub(super) fn find_python(agent: &Agent, changes: &EnvChanges) -> Result<(), Failure> {
     let environment = agent.template.environment_with(changes);
     let path = environment.get(OsStr::new("PATH")).map(AsRef::as_ref);

@@ -103,7 +103,7 @@ pub struct Agent {
     pub template: Arc<RunTemplate>,
 }
 
-/// The agent could not listen on any address.
+/// The agent could not listen on this address.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}")]
 pub struct ListenError {

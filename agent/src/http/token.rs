@@ -1,5 +1,5 @@
-//! The bearer token of requests. The agent stores only the token's SHA-256. An agent without a token answers every
-//! request, for example an agent that a user has started by hand.
+//! The bearer token of requests. The agent stores only the token's SHA-256. Some agents have no token, for example an
+//! agent that a user has started by hand. They answer every request.
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Joins a job from a bare machine. The agent's only message to a master is: "I am here". The agent sends this message
-//! to join, and again each time that no master has asked for its status for one lease. So it also returns after its
-//! machine was cut off, and reports to a new master.
+//! to join, and again whenever no master has asked for the agent's status during one lease. So the agent joins
+//! again after its machine was cut off, or when a new master has replaced the old master.
 
 mod call;
 mod port;
@@ -30,7 +30,7 @@ use port::Claim;
 /// How long an agent tries to tell the master that it ends.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Exit code of an agent whose job did not succeed, if the agent's last run succeeded or it had no run.
+/// Exit code of an agent whose job did not succeed, if the agent's last run succeeded or the agent had no run.
 const NOT_SUCCEEDED: u8 = 1;
 
 /// A machine that joins a job.

@@ -7,8 +7,8 @@ const TRACEBACK: &str = "Traceback (most recent call last):";
 /// is often the last traceback on stderr.
 const IGNORED: &str = "Exception ignored ";
 
-/// The first line of the exception in the last traceback of an exception that was not ignored. The exception's text may
-/// have many more lines.
+/// The first line of the last exception that has a traceback and was not ignored. The exception's text may have many
+/// more lines.
 pub fn first_line(stderr: &str) -> Option<String> {
     let mut found = None;
     let (mut is_ignored, mut in_stack) = (false, false);

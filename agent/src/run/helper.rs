@@ -46,7 +46,7 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Creates the socket of a run. Returns the run's end too.
+    /// Creates the socket of a run. Also returns the end of the socket that the run inherits.
     pub(super) fn open() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;

@@ -45,7 +45,7 @@ pub enum Kill {
 /// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// `/stop` ended it.
+    /// A stop ended it: `/stop`, the fence, or [`super::Command::EndNow`].
     Stopped,
     /// The agent had to end, and stopped the run.
     Terminated,

@@ -92,7 +92,7 @@ pub enum News {
 
 /// A forked process that waits for the start of its script. Dropping this value ends the process.
 pub struct Forked {
-    /// Its process id. It is a child of the agent, and it leads its process group.
+    /// The process id. The process is a child of the agent, and leads its process group.
     pub pid: Pid,
     /// Its output.
     pub pipes: Pipes,

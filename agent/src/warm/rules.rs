@@ -12,7 +12,7 @@ use crate::run::script::place_of_python;
 const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
 
 /// The script and its arguments, if the command is `PYTHON SCRIPT …`. Other commands may prepare something for Python.
-/// PYTHON and SCRIPT must be the same in each start, so they contain no `$`. Arguments are sent with each start.
+/// PYTHON and SCRIPT must be the same in each start, so neither may contain `$`. Arguments are sent with each start.
 pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
     let is_constant = command.iter().take(2).all(|word| !word.as_encoded_bytes().contains(&b'$'));
     (is_constant && place_of_python(command) == Some(0)).then(|| &command[1..])

@@ -57,7 +57,7 @@ pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Re
     Ok((stream, answer))
 }
 
-/// Asks for a run with these descriptors. One byte always fits, because the interpreter answers one request at a time.
+/// Asks for a run. Sends one byte, which carries these descriptors. Fails if the socket is full.
 pub(super) fn request_run(requests: &StdStream, descriptors: &[BorrowedFd<'_>; 4]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -211,7 +211,7 @@ fn silent_connections_are_closed_and_valid_requests_are_answered() {
         }
         open.extend(flood.join().unwrap());
         assert_eq!(agent.request_with("authorization: Bearer abc\r\n", "POST", "/config", "{}").status, 200);
-        assert_eq!(poll.join().unwrap(), 200, "wrong answer to a request with the token that waited during the flood");
+        assert_eq!(poll.join().unwrap(), 200, "wrong answer to the long poll that waited during the flood");
     });
     waits.sort();
     let (p99, slowest) = (waits[waits.len() * 99 / 100], waits[waits.len() - 1]);

@@ -73,7 +73,8 @@ fn peers_are_added_to_no_proxy_if_a_proxy_is_set() {
     let child = child_environment(&own, &parse_config(peers).unwrap());
     assert_eq!(child[&OsString::from("no_grpc_proxy")], "x,10.0.0.1,10.0.0.2");
     let untouched = environment(&[("http_proxy", "p"), ("no_proxy", "x")]);
-    assert_eq!(child_environment(&untouched, &BTreeMap::new()), untouched, "something changed without peers");
+    let child = child_environment(&untouched, &BTreeMap::new());
+    assert_eq!(child, untouched, "the environment changed although there are no peers");
 }
 
 fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {

@@ -41,7 +41,7 @@ fn ran(agent: &Agent, env: &Value) -> (RunStatus, String) {
     (agent.status(), ran.stdout.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Makes [`ONE_STEP`] with this step the script. Returns the variables of its run.
+/// Writes the script: [`ONE_STEP`] with this step. Returns the variables of its run.
 fn step(folders: &Folders, step: u64) -> Value {
     folders.write_script(ONE_STEP.replace("STEP", &step.to_string()));
     folders.env(&json!({}))

@@ -98,7 +98,7 @@ fn the_newest_output_and_stderr_are_kept_when_the_disk_fills_up() {
 
 #[test]
 fn bytes_that_could_not_be_kept_are_a_gap_after_which_a_reader_continues() {
-    // The long line does not fit into the 512 bytes after the header. A log with so few bytes does not shrink.
+    // The long line does not fit into the 512 bytes after the header. A log of less than 64 KiB does not shrink.
     let script = "import os\nos.write(1, b'before\\n')\nos.write(1, b'x' * 65535 + b'\\n')\nos.write(1, b'after\\n')";
     let agent = agent_with_limited_files(4096 + 512, script);
     assert_eq!(agent.outcome(), ExitOutcome::Code(0));
@@ -236,7 +236,7 @@ fn a_pods_agent_reserves_the_disk_space_of_its_output_when_it_starts() {
 }
 
 #[test]
-fn if_nobody_reads_a_pods_log_requests_and_the_run_and_the_end_of_the_agent_are_not_blocked() {
+fn a_pods_log_that_nobody_reads_blocks_neither_requests_nor_the_run_nor_the_end_of_the_agent() {
     let mut program = crate::support::program();
     program.args(["--listen", "127.0.0.1:0", "--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"]);
     let (mut child, address) = crate::support::start_as_pod(program);

@@ -221,7 +221,8 @@ fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_w
     drop(folder);
     let outcome = agent.outcome();
     assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains(&path)), "{outcome:?}");
-    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "the script exits with 127");
+    let outcome = Agent::of_shell("exit 127").outcome();
+    assert_eq!(outcome, ExitOutcome::Code(127), "wrong outcome of a script that exits with code 127");
 }
 
 #[test]
@@ -276,7 +277,8 @@ fn a_long_poll_answers_at_the_next_change_or_after_its_wait() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "wrong answer to the number of another agent");
+    let of_another_agent = agent.get("/status?after=999999&wait=60");
+    assert_eq!(of_another_agent.status, 200, "wrong answer to a status number of another agent");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn a_run_that_ignores_sigterm_is_killed_after_the_grace_with_all_its_descendants
     assert_eq!(agent.post("/stop?grace=0.3", "").status, 202);
     let report = agent.wait_for_exit();
     assert_eq!((report.outcome, report.stopped), (ExitOutcome::Signal(9), true));
-    assert_eq!(pids.map(process_state), [None; 3], "processes are left of a run whose state is already exited");
+    assert_eq!(pids.map(process_state), [None; 3], "the state is exited, but processes of the run are left");
     assert_eq!(children_of(agent.pid()), [0; 0]);
     assert_eq!(agent.post("/stop", "").status, 200, "wrong answer to a stop after the end of the run");
 }

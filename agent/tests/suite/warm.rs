@@ -148,7 +148,7 @@ fn an_interpreter_whose_modules_have_started_a_thread_is_not_used() {
     fs::write(folders.installed().join("threaded.py"), threaded).unwrap();
     let agent = folders.agent();
     assert!(matches!(agent.warm_up(&folders.env(&json!({})), &json!(["threaded"])), WarmState::Cold { .. }));
-    assert!(agent.wait_until_cold().contains("have started threads, which a forked process lacks: 1"));
+    assert!(agent.wait_until_cold().contains("threads of the imported modules run (1)"));
     assert_eq!(agent.ran(&folders.env(&json!({}))).outcome, ExitOutcome::Code(0));
 }
 
@@ -195,7 +195,7 @@ fn an_old_python_runs_the_script_cold_and_the_agent_logs_this_once() {
 }
 
 #[test]
-fn a_run_that_differs_from_the_imports_starts_cold_and_the_next_run_is_warm() {
+fn a_run_with_other_variables_or_imports_than_the_interpreter_starts_cold_and_the_next_run_is_warm() {
     let folders = Folders::new();
     let (agent, env) = (warm(&folders, "import standin\nprint('ran')"), folders.env(&json!({})));
     let run = |env: &Value, expected: usize| {

@@ -171,7 +171,7 @@ fn variables_that_python_itself_reads_have_their_effect() {
 }
 
 #[test]
-fn literal_variables_of_the_script_apply_to_the_import() {
+fn variables_that_the_script_sets_before_an_import_apply_to_this_import() {
     let folders = Folders::new();
     folders.write_script(
         "import os\nbefore = os.environ.get('TUNED'), os.environ.get('BY_STANDIN')\nos.environ['TUNED'] = 'finely'\n\

@@ -23,7 +23,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) no_retry_exit_codes: Vec<u8>,
     /// Action after the script fails: `restart`, or `wait`. With `wait`, the pods stay for up to 10 minutes, so that
-    /// `client push` can correct the code. After the push or this time, all replicas restart [default: restart]
+    /// `client push` can correct the code. The push starts the scripts again. If nobody pushes, the job then behaves as
+    /// with `restart` [default: restart]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_failure: Option<OnFailure>,
     /// Maximum time until all replicas have started. After this time, the job fails [default: 10m]
@@ -40,7 +41,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) ttl_after_finished: Option<u32>,
     /// Pods to delete at the end: `all`, `none` or `running`. With `running`, ended pods stay for kubectl logs. With
-    /// `none`, all pods and their agents stay for 10 minutes, for inspection [default: running]
+    /// `none`, all pods stay, and their agents run for up to 10 more minutes, for inspection [default: running]
     #[arg(long, value_name = "WHICH")]
     pub(crate) clean_pods: Option<CleanPods>,
     /// Replicas that must exit with 0 for the job to succeed: `all` (all that train), `chief` or `worker-0`

@@ -57,7 +57,7 @@ pub(super) struct Observed {
     pub(super) nodes: Result<Vec<Node>, ClusterError>,
     /// The names of all DaemonSets.
     pub(super) daemon_sets: Result<Vec<String>, ClusterError>,
-    /// The namespaces that have TFJobs, but no master that runs TFJobs.
+    /// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master of the cluster runs TFJobs.
     pub(super) left_alone: Result<BTreeSet<String>, ClusterError>,
 }
 
