@@ -82,7 +82,8 @@ pub enum ErrorCode {
     CodeStoreFull,
     /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,
-    /// The agent cannot join: this master creates its pods itself, the job has other rules, or the job has ended.
+    /// The agent cannot join: this master creates its pods itself, the agent's rules differ from the job's rules, or
+    /// the job has ended.
     CannotJoin,
     /// The cluster or the store does not answer now: retry later. From an agent: the agent is shutting down.
     Unavailable,

@@ -118,8 +118,8 @@ pub struct FailedStart {
     pub failure: Failure,
     /// Whether this kind of failure counts against `max_restarts`. Can be true although no restart followed.
     pub counted: bool,
-    /// The last lines of output of the replica that failed first, at most [`LAST_LINES_MAX`]. Only the newest failed
-    /// start has these lines.
+    /// The last lines of output of the replica that failed first, at most [`LAST_LINES_MAX`]. After a deadline: of the
+    /// replica that had printed nothing for the longest time. Only the newest failed start has these lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
     /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline,

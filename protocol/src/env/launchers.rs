@@ -40,7 +40,7 @@ names! {
     /// Read by torch.distributed: `False`, so that rank 0 serves the store. With `True`, each rank would wait for a
     /// store of torchrun.
     TORCHELASTIC_USE_AGENT_STORE,
-    /// Read by torch.distributed: `1`, so that a failed NCCL call ends the process, as torchrun sets it.
+    /// Read by torch.distributed: `1`, as torchrun sets it. A failed NCCL call then ends the process.
     TORCH_NCCL_ASYNC_ERROR_HANDLING,
 
     /// Read by torchrun itself, if exec.py starts torchrun: the number of replicas that train.

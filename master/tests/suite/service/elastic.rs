@@ -75,7 +75,7 @@ async fn a_job_shrinks_and_grows_with_its_maximum_number_of_workers() {
     let view = running_with(&job, &[0, 1, 2, 3, 4]).await;
     let cause = &view.changes.last().expect("no change").cause;
     assert_eq!(*cause, ChangeCause::Joined { replicas: workers(&[2, 3, 4]) });
-    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins have not caused one start");
+    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "not one start for three workers");
     assert_eq!(view.restarts.total(), 0);
     let agents = agents(&master, &spec, &[0, 1, 2, 3, 4]).await;
     assert_eq!(newest(&agents[&0], "MUSTER_RESTART_COUNT"), json!(2));
