@@ -134,15 +134,15 @@ pub const LAST_LINES_MAX: usize = 20;
 /// Maximum consequences in a [`FailedStart`].
 pub const CONSEQUENCES_MAX: usize = 16;
 
-/// A replica that failed or was stopped because another replica failed.
+/// A replica that failed or was stopped because another replica failed. After a deadline: any replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Consequence {
     /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
-    /// How the replica ended, in words, such as `exited with code 1`.
+    /// How the replica ended, or its state at the deadline, in words, such as `exited with code 1`.
     pub how: String,
-    /// Whether Muster stopped the replica, because it would hang in TensorFlow without the replica that failed.
+    /// Whether Muster stopped the replica after the first failure or at the deadline.
     pub stopped: bool,
 }
 

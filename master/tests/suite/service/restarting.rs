@@ -87,7 +87,7 @@ async fn followed(agents: &[FakeAgent]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_without_output_cause_no_failed_copy_and_each_restart_needs_two_polls() {
+async fn runs_without_output_do_not_interrupt_the_copy_of_output_and_each_restart_needs_two_polls() {
     captured_log::begin();
     for (name, is_older) in [("silent", false), ("older", true)] {
         let master = Master::new();
