@@ -158,8 +158,8 @@ pub struct Restarts {
     pub counted: u32,
     /// Restarts that do not count against `max_restarts`, for example because the cluster removed a pod.
     pub uncounted: u32,
-    /// Restarts in `counted` that no longer use up `max_restarts`, because the elastic job has since run for 10 minutes
-    /// without a failure.
+    /// Restarts in `counted` that no longer use up `max_restarts`, because the elastic job then had no counted failure
+    /// for 10 minutes.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.

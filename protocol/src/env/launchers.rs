@@ -33,7 +33,7 @@ names! {
 
     /// Read by torch.distributed: the job's uid. If the variable is set, a launcher has started the script.
     TORCHELASTIC_RUN_ID,
-    /// Read by scripts for torchrun: the number of restarts.
+    /// Read by scripts for torchrun: the same as [`super::MUSTER_RESTART_COUNT`].
     TORCHELASTIC_RESTART_COUNT,
     /// Read by scripts for torchrun: the job's maximum number of restarts.
     TORCHELASTIC_MAX_RESTARTS,
@@ -47,7 +47,7 @@ names! {
     PET_NNODES,
     /// Read by torchrun: the rank of the replica.
     PET_NODE_RANK,
-    /// Read by torchrun: the number of processes to start: one for each GPU of the pod, or 1.
+    /// Read by torchrun: the number of processes to start: `gpus` of the job's pod options, or 1.
     PET_NPROC_PER_NODE,
     /// Read by torchrun: the same as [`MASTER_ADDR`].
     PET_MASTER_ADDR,
