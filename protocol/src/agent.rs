@@ -25,7 +25,7 @@ pub const SCRIPT: &str = "exec.py";
 /// Maximum bytes of stderr in an [`ExitReport`]. The newest bytes are kept.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 
-/// Maximum bytes in JSON of each text of an [`ExitReport`]. Readers cut longer texts.
+// Maximum bytes as JSON of the three texts of an [`ExitReport`]. Longer texts are cut when a report is made or read.
 const STDERR_TAIL_JSON_BYTES: usize = 8192;
 const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
@@ -107,9 +107,9 @@ impl RunStatus {
         }
     }
 
-    /// Whether this status has news after the earlier status `known`. Only the first report of a script and its first
-    /// step are news, but not its other reports. The begin of a stop is not news, nor is the end of the main process
-    /// during a stop. Every other change is news.
+    /// Whether this status has news after the earlier status `known`. Of a script's reports, only two are news: the
+    /// first report, and the first report with a step. The begin of a stop is not news, nor is the end of the main
+    /// process during a stop. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let mut now = Self { helper: known.helper.clone(), ..self.clone() };
@@ -126,7 +126,8 @@ impl RunStatus {
 pub struct Membership {
     /// The member's index within its role in this start, from 0.
     pub seat: u32,
-    /// The number of members of this start, over all roles.
+    /// The number of members of this start, over all roles. In a fixed job, the evaluator has no membership and is not
+    /// included.
     pub of: u32,
     /// How often the job had restarted before this start, as in `MUSTER_RESTART_COUNT`.
     pub start: u32,

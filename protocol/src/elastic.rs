@@ -79,7 +79,8 @@ pub struct JobPatch {
     /// the new code. If the job has this code already, nothing changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// Whether the scripts start again in any case, for example with the present files of the job's `work_dir`.
+    /// Whether the scripts start again even if `code` is absent or is the job's present code, for example because files
+    /// in the job's `work_dir` have changed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reload: bool,
 }

@@ -12,13 +12,13 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 pub enum ErrorCode {
     /// The body or query does not parse.
     BadRequest,
-    /// The job's name is not a DNS label.
+    /// The job's name is not a DNS label, or leaves no room for the names of its pods.
     BadTask,
     /// The strategy is unknown.
     BadStrategy,
     /// The number of workers is out of range.
     BadWorkerNum,
-    /// The number of parameter servers does not fit the strategy.
+    /// The number of parameter servers does not fit the strategy, or is too large.
     BadPsNum,
     /// The number of chiefs does not fit the strategy.
     BadChiefNum,
@@ -26,7 +26,7 @@ pub enum ErrorCode {
     BadEvaluatorNum,
     /// A variable cannot be passed to a program, is reserved for Muster, or needs `allow_env`.
     BadEnv,
-    /// An argument for the script cannot be passed to a program.
+    /// An argument for the script cannot be passed to a program, or the arguments and variables together are too long.
     BadArgs,
     /// The image is missing or malformed, or this back end does not use images.
     BadImage,
@@ -82,7 +82,8 @@ pub enum ErrorCode {
     CodeStoreFull,
     /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,
-    /// The agent cannot join: this master creates its pods itself, the job has other rules, or the job has ended.
+    /// The agent cannot join: this master creates its pods itself, the agent's rules differ from the job's rules, or
+    /// the job has ended.
     CannotJoin,
     /// The cluster or the store does not answer now: retry later. From an agent: the agent is shutting down.
     Unavailable,

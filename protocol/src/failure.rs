@@ -118,8 +118,8 @@ pub struct FailedStart {
     pub failure: Failure,
     /// Whether this kind of failure counts against `max_restarts`. Can be true although no restart followed.
     pub counted: bool,
-    /// The last lines of output of the replica that failed first, at most [`LAST_LINES_MAX`]. Only the newest failed
-    /// start has these lines.
+    /// The last lines of output of the replica that failed first, at most [`LAST_LINES_MAX`]. After a deadline: of the
+    /// replica that had printed nothing for the longest time. Only the newest failed start has these lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
     /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline,
@@ -134,15 +134,15 @@ pub const LAST_LINES_MAX: usize = 20;
 /// Maximum consequences in a [`FailedStart`].
 pub const CONSEQUENCES_MAX: usize = 16;
 
-/// A replica that failed or was stopped because another replica failed.
+/// A replica that failed or was stopped because another replica failed. After a deadline: any replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Consequence {
     /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
-    /// How the replica ended, in words, such as `exited with code 1`.
+    /// How the replica ended, or its state at the deadline, in words, such as `exited with code 1`.
     pub how: String,
-    /// Whether Muster stopped the replica, because it would hang in TensorFlow without the replica that failed.
+    /// Whether Muster stopped the replica after the first failure or at the deadline.
     pub stopped: bool,
 }
 
@@ -158,8 +158,8 @@ pub struct Restarts {
     pub counted: u32,
     /// Restarts that do not count against `max_restarts`, for example because the cluster removed a pod.
     pub uncounted: u32,
-    /// Restarts in `counted` that no longer use up `max_restarts`, because the elastic job has since run for 10 minutes
-    /// without a failure.
+    /// Restarts in `counted` that no longer use up `max_restarts`, because the elastic job then had no counted failure
+    /// for 10 minutes.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.

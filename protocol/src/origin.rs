@@ -59,7 +59,8 @@ pub struct TfJobOrigin {
 }
 
 impl Origin {
-    /// Whether the job comes from a TFJob with `enableDynamicWorker`, which can be edited to give the job more workers.
+    /// Whether the job comes from a TFJob with `enableDynamicWorker`. An edit of such a TFJob can give the job more
+    /// workers.
     pub fn may_grow(&self) -> bool {
         match self {
             Self::TfJob(tfjob) => tfjob.spec.get("enableDynamicWorker") == Some(&Value::Bool(true)),

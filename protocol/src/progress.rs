@@ -12,16 +12,16 @@ pub const VALUES_MAX: usize = 8;
 /// Maximum bytes of the name of a value.
 pub const VALUE_NAME_BYTES: usize = 64;
 
-/// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals of this `split`. They
-/// include neither the first step of the split nor steps with a short last batch of an epoch. Only reports of one start
-/// with an equal `split` can be compared.
+/// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals since the run began,
+/// or since the batch sizes last changed. They include neither the first step after that nor steps with a short last
+/// batch of an epoch. Only reports of one start with an equal `split` can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
     /// The last step by the script's own count. Absent before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// The version of the split, which gives each replica its batch size. 0 means equal batch sizes.
+    /// The version of the batch sizes of all replicas. In version 0, all sizes are equal.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub split: u64,
     /// Total number of steps.
@@ -92,7 +92,7 @@ pub struct JobSeries {
 pub struct ReplicaSeries {
     /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
-    /// The replica's reports, oldest first. The longer a job runs, the larger are the intervals between reports.
+    /// The replica's reports, oldest first. Of a job that runs long, only every n-th report and the newest are kept.
     pub points: Vec<SeriesPoint>,
 }
 

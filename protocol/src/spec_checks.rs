@@ -53,7 +53,8 @@ impl JobSpec {
         let room = tf_config::MEMBERS_MAX - self.chief_num;
         let most_workers = room - self.ps_num.min(1);
         if self.worker_num > most_workers {
-            // If the parameter servers alone leave no room, ignore them here: the next check reports them.
+            // If the parameter servers alone leave no room, this error ignores them. When the user has then lowered the
+            // number of workers, the check below reports the parameter servers.
             let beside_servers = room.saturating_sub(self.ps_num);
             let fits = if beside_servers == 0 { most_workers } else { beside_servers };
             return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });

@@ -64,7 +64,8 @@ serde_as_string!(ModuleName);
 /// The body of `POST /warm`, which starts a warm interpreter for later runs. Only the first request has an effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmRequest {
-    /// The variables that all runs have in common: changes to the agent's own environment.
+    /// The variables that are the same in all runs. The interpreter gets the agent's own environment with these
+    /// variables added or replaced.
     pub env: BTreeMap<EnvName, String>,
     /// The modules to import, if the user asked for a warm interpreter.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,7 +26,7 @@ fn corpus() -> PathBuf {
 
 /// Reads a file of the corpus. Returns its job, or the reasons of the refusal.
 pub(crate) fn read_file(name: &str) -> Result<Read, Vec<Note>> {
-    let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("read a file of the corpus");
+    let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("cannot read the file");
     read_text(&document)
 }
 
@@ -55,7 +55,7 @@ fn golden(outcome: Result<Read, Vec<Note>>) -> Value {
 
 /// The files of the corpus, without their extension.
 fn names() -> Vec<String> {
-    let files = fs::read_dir(corpus()).expect("read the corpus");
+    let files = fs::read_dir(corpus()).expect("cannot read the corpus");
     let names =
         files.map(|file| file.expect("no file").path()).filter(|path| path.extension().is_some_and(|it| it == "yaml"));
     let mut names: Vec<String> =
@@ -73,7 +73,7 @@ fn every_file_of_the_corpus_becomes_its_golden_job_or_refusal() {
         let expected: Value = serde_json::from_str(&expected).unwrap_or_default();
         let found = golden(read_file(&name));
         assert_eq!(found.get("refused").is_some(), name.starts_with("broken_"), "{name}: {found:#}");
-        assert_eq!(found, expected, "{name}: if the left value is right, run the test `write_the_golden_files`");
+        assert_eq!(found, expected, "{name}: if the left value is correct, run the test `write_the_golden_files`");
     }
 }
 
@@ -93,7 +93,7 @@ fn if_the_user_of_one_image_is_unknown_all_replicas_run_as_the_default_user() {
 #[test]
 fn an_object_that_is_shown_can_be_applied_again_and_changes_nothing() {
     for name in names().into_iter().filter(|name| !name.starts_with("broken_")) {
-        let document = fs::read_to_string(corpus().join(&name).with_extension("yaml")).expect("read the corpus");
+        let document = fs::read_to_string(corpus().join(&name).with_extension("yaml")).expect("cannot read the corpus");
         let Read { spec, .. } = read_text(&document).expect("an invalid TFJob");
         let view = json!({
             "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "workers": spec.workers(),
@@ -119,7 +119,7 @@ fn write_the_golden_files() {
 #[test]
 fn a_value_of_a_wrong_type_never_makes_the_reader_panic() {
     // Each value of a valid document is replaced by values of other types.
-    let document = fs::read_to_string(corpus().join("sidecars.yaml")).expect("read a file of the corpus");
+    let document = fs::read_to_string(corpus().join("sidecars.yaml")).expect("cannot read the file");
     let whole: Value = serde_saphyr::from_str(&document).expect("not YAML");
     let mut pointers = vec![];
     collect(&whole, String::new(), &mut pointers);

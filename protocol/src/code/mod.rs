@@ -211,8 +211,8 @@ impl Manifest {
         self.files.binary_search_by(|file| file.path.cmp(script.as_path())).is_ok()
     }
 
-    /// The id: the SHA-256 of one line for each file, `SHA256 SIZE MODE PATH` with the mode `x` or `-`. No path contains
-    /// a line break.
+    /// The id: the SHA-256 of a text with one line for each file, `SHA256 SIZE MODE PATH` with the mode `x` or `-`. No
+    /// path contains a line break.
     pub fn id(&self) -> CodeId {
         let mut hasher = Hasher::default();
         for CodeFile { path, sha256, size, executable } in &self.files {

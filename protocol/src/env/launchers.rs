@@ -33,21 +33,21 @@ names! {
 
     /// Read by torch.distributed: the job's uid. If the variable is set, a launcher has started the script.
     TORCHELASTIC_RUN_ID,
-    /// Read by scripts for torchrun: the number of restarts.
+    /// Read by scripts for torchrun: the same as [`super::MUSTER_RESTART_COUNT`].
     TORCHELASTIC_RESTART_COUNT,
     /// Read by scripts for torchrun: the job's maximum number of restarts.
     TORCHELASTIC_MAX_RESTARTS,
     /// Read by torch.distributed: `False`, so that rank 0 serves the store. With `True`, each rank would wait for a
     /// store of torchrun.
     TORCHELASTIC_USE_AGENT_STORE,
-    /// Read by torch.distributed: `1`, so that a failed NCCL call ends the process, as torchrun sets it.
+    /// Read by torch.distributed: `1`, as torchrun sets it. A failed NCCL call then ends the process.
     TORCH_NCCL_ASYNC_ERROR_HANDLING,
 
     /// Read by torchrun itself, if exec.py starts torchrun: the number of replicas that train.
     PET_NNODES,
     /// Read by torchrun: the rank of the replica.
     PET_NODE_RANK,
-    /// Read by torchrun: the number of processes to start: one for each GPU of the pod, or 1.
+    /// Read by torchrun: the number of processes to start: `gpus` of the job's pod options, or 1.
     PET_NPROC_PER_NODE,
     /// Read by torchrun: the same as [`MASTER_ADDR`].
     PET_MASTER_ADDR,

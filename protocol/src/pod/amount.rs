@@ -44,7 +44,8 @@ impl fmt::Display for Amount {
 
 serde_as_string!(Amount);
 
-/// A quantity of memory, such as `2Gi`: at least 1 MiB, because Kubernetes reads `64m` as less than a byte.
+/// A quantity of memory, such as `2Gi`. Less than 1 MiB is refused as a mistake: Kubernetes reads `64m` as less than a
+/// byte.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct MemorySize(String);

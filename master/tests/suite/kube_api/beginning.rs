@@ -1,5 +1,5 @@
-//! Tests that the back end reports the reason and does not wait forever if it cannot list or watch the pods.
-//! Also the detection of OpenShift.
+//! Tests that the back end gives up and reports the reason if it cannot list or watch the pods. Also tests the
+//! detection of OpenShift.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ async fn a_create_whose_answer_was_lost_finds_its_own_pod() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script(Kind::Create, Reply::DoneAnd(internal_error()));
-    pods.create(wanted("new")).await.expect("the pod does not exist");
+    pods.create(wanted("new")).await.expect("the create failed although the pod exists");
     assert_eq!(server.mutations(), ["Create pods", "Create pods"], "the second request did not find the pod");
     assert_eq!(owner(&server), "new");
     let table = until(&pods, &job("new"), "the pod is listed", |table| !table.is_empty()).await;
@@ -35,7 +35,7 @@ async fn a_pod_that_has_ended_counts_as_created_and_is_not_changed() {
     server.put("pods", pod("new", 0, &super::world::evicted()));
     let pods = begin(&server).await;
     let before = server.object("pods", "digits-worker-0");
-    pods.create(wanted("new")).await.expect("the pod does not exist");
+    pods.create(wanted("new")).await.expect("the create failed although the pod exists");
     assert_eq!(server.object("pods", "digits-worker-0"), before);
 }
 

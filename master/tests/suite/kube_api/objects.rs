@@ -131,7 +131,7 @@ impl Objects {
 
     /// Forgets the history, as an API server does after a while. A watch cannot resume from a forgotten version.
     pub(crate) fn forget(&mut self) {
-        // A higher version makes every version that a watch has seen too old.
+        // Every version that a watch has seen so far is now too old.
         self.version += 1;
         self.forgotten = self.version;
         self.history.clear();

@@ -1,5 +1,5 @@
-//! Tests that the reader of the watch of records receives each change exactly once, and each deletion, even if the
-//! connection of the watch breaks.
+//! Tests that the watch of records reports every change and every deletion, and no change twice, even if the watch's
+//! connection breaks.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreEvent};
@@ -71,7 +71,7 @@ async fn changes_while_the_watch_was_down_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreadable_record_is_reported_as_damaged_and_does_not_delay_other_records() {
+async fn a_record_that_becomes_unreadable_is_reported_as_damaged_and_does_not_delay_other_records() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["damaged"]).await;
     let mut object = server.object("configmaps", "muster-damaged").expect("no ConfigMap");

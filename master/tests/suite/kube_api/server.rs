@@ -185,7 +185,7 @@ impl ApiServer {
         self.journal().into_iter().filter(Asked::mutates).map(text).collect()
     }
 
-    /// Waits until `test` accepts the requests so far. `what` names the condition in the failure.
+    /// Waits until `test` accepts the requests so far. `what` names the condition in the panic message.
     pub(crate) async fn until(&self, what: &str, test: impl Fn(&[Asked]) -> bool) {
         let mut news = self.0.news.subscribe();
         let asked = async {

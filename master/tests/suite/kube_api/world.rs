@@ -116,7 +116,7 @@ pub(crate) fn internal_error() -> Answer {
     failure(500, "InternalError", "etcdserver: leader changed")
 }
 
-/// Waits until `test` accepts the pods of the job. `what` names the condition in the failure.
+/// Waits until `test` accepts the pods of the job. `what` names the condition in the panic message.
 pub(crate) async fn until(
     pods: &KubeBackend,
     job: &JobKey,

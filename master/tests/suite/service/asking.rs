@@ -41,7 +41,7 @@ async fn a_long_poll_answers_when_the_view_changes() {
     let spec = spec("polled", 1);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
-    // The status of the run reaches the view a moment after the state.
+    // The status of the run reaches the view a moment after the state of the job.
     let running = crate::service::harness::until(&job, |view| view.replicas[0].started_at.is_some()).await;
     let path = format!("/v1/jobs/polled?after={}&wait=60", running.seq);
     let poll = master.get(&path);

@@ -75,7 +75,11 @@ async fn a_job_shrinks_and_grows_with_its_maximum_number_of_workers() {
     let view = running_with(&job, &[0, 1, 2, 3, 4]).await;
     let cause = &view.changes.last().expect("no change").cause;
     assert_eq!(*cause, ChangeCause::Joined { replicas: workers(&[2, 3, 4]) });
-    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins have not caused one start");
+    assert_eq!(
+        view.generation,
+        Some(Generation { epoch: 1, sequence: 3 }),
+        "the three workers did not join in one start"
+    );
     assert_eq!(view.restarts.total(), 0);
     let agents = agents(&master, &spec, &[0, 1, 2, 3, 4]).await;
     assert_eq!(newest(&agents[&0], "MUSTER_RESTART_COUNT"), json!(2));
@@ -241,7 +245,7 @@ async fn a_change_that_does_not_fit_the_job_is_refused() {
     let before = revision(&master, &spec).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 3})).await;
     assert_eq!((answer.status, &answer.json()["workers"]), (200, &json!({"min": 2, "max": 3})));
-    assert_eq!(revision(&master, &spec).await, before, "the same number of workers has changed the record");
+    assert_eq!(revision(&master, &spec).await, before, "a change to the same number of workers has changed the record");
     succeed(&agents(&master, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 4})).await;

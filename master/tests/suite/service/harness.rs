@@ -279,7 +279,7 @@ pub(crate) async fn until(job: &JobHandle, test: impl FnMut(&JobView) -> bool) -
     found.unwrap_or_else(|_| panic!("the expected view did not come: {:#?}", job.view.borrow()))
 }
 
-/// Waits until `future` ends, for at most [`DEADLINE`]. `what` describes the condition in the failure.
+/// Waits until `future` ends, for at most [`DEADLINE`]. `what` describes the condition in the panic message.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("this did not happen in time: {what}"))
 }

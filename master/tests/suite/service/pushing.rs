@@ -112,7 +112,7 @@ async fn a_push_that_takes_longer_than_a_request_names_the_slow_agent_and_succee
     // The submit made the first offer. All push requests share one delivery, which makes the second offer. If this
     // delivery ends before the last request, the last request makes a third offer.
     let offers = agents.map(|agent| agent.history().offers);
-    assert!(offers == [2, 2] || offers == [3, 3], "more than one delivery for all requests: {offers:?}");
+    assert!(offers == [2, 2] || offers == [3, 3], "wrong number of offers for all requests: {offers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,7 +87,7 @@ async fn followed(agents: &[FakeAgent]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_without_output_cause_no_failed_copy_and_each_restart_needs_two_polls() {
+async fn runs_without_output_do_not_interrupt_the_copy_of_output_and_each_restart_needs_two_polls() {
     captured_log::begin();
     for (name, is_older) in [("silent", false), ("older", true)] {
         let master = Master::new();
@@ -231,7 +231,7 @@ async fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_during_the_pause_ends_the_job() {
+async fn a_cancel_during_the_pause_before_a_restart_ends_the_job() {
     let master = Master::new();
     let spec = spec_with("paused", 2, RunPolicy { backoff_seconds: 300, ..RunPolicy::default() });
     let job = master.submit(spec.clone()).await;
@@ -330,7 +330,7 @@ async fn a_job_that_has_not_ended_by_its_deadline_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_failure_at_a_deadline_lists_the_run_that_was_silent_longest_first_and_has_its_last_lines() {
+async fn after_a_deadline_the_run_that_was_silent_longest_is_listed_first_and_its_last_lines_are_kept() {
     let master = Master::new();
     let spec = spec_with("hangs", 2, RunPolicy { deadline_seconds: Some(5), ..at_once(3) });
     let job = master.submit(spec.clone()).await;

@@ -10,7 +10,7 @@ use super::{corpus, read_text};
 
 /// The job of a file in which the text `before` is replaced by `after`.
 fn edited(name: &str, before: &str, after: &str) -> JobSpec {
-    let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("read a file of the corpus");
+    let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("cannot read the file");
     assert!(document.contains(before), "{name} has no {before}");
     read_text(&document.replace(before, after)).expect("an invalid TFJob").spec
 }

@@ -110,8 +110,8 @@ fn a_suspension_and_a_resumption_have_their_times() {
             json!({ "state": "running", "times": restarted, "restarts": failed }),
             vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
         ),
-        // The failure is older than the newest start. So this restart has another cause, for example other members, and
-        // the condition stays Running.
+        // The failure is older than the newest start. So this restart has another cause, for example a change of
+        // members, and the condition stays Running.
         (
             json!({ "state": "restarting", "times": restarted, "restarts": failed }),
             vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],

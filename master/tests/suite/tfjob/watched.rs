@@ -99,7 +99,7 @@ fn a_status_is_written_only_when_it_changes() {
     assert_eq!(status["observedGeneration"], 1);
     let shown = object(|object| object["status"] = status.clone());
     let later = UnixMillis(NOW.0 + 60_000);
-    // The status tells a new master that this generation was applied.
+    // `observedGeneration` tells a new master that this version of the object was applied.
     assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &Memory::default(), later), Need::Nothing);
 
     // A new master may compute other times for the same events. The times in the object then stay.

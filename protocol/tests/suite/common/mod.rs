@@ -9,8 +9,8 @@ use serde_json::Value;
 /// Asserts that the message is written exactly as `json`, and that reading `json` gives the same message.
 #[track_caller]
 pub(crate) fn assert_golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, json: &Value) {
-    assert_eq!(&serde_json::to_value(message).expect("not JSON"), json, "the message is written otherwise");
-    assert_eq!(message, &read::<T>(json).expect("not a message"), "another message is read");
+    assert_eq!(&serde_json::to_value(message).expect("not JSON"), json, "wrong JSON of the message");
+    assert_eq!(message, &read::<T>(json).expect("not a message"), "the JSON is read as another message");
 }
 
 /// Asserts that reading the message ignores an unknown field, which a newer program may send.
