@@ -32,6 +32,13 @@ macro_rules! path {
     };
 }
 
+/// Pattern of a quantity in Kubernetes' notation.
+macro_rules! quantity {
+    () => {
+        "[0-9]+(\\.[0-9]*)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"
+    };
+}
+
 /// Pattern of a relative path of a job's code.
 macro_rules! relative_path {
     () => {
@@ -59,13 +66,13 @@ strings! {
     ScriptPath: "Relative path of the script, with the rules of a CodePath. It does not begin with -",
         relative_path!(), "train.py";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
-        "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";
+        "^(\\[[0-9A-Fa-f:]+\\](:[0-9]+)?/)?[A-Za-z0-9][A-Za-z0-9._:/-]*(@[a-z0-9]+:[0-9a-f]{32,128})?$", "allreduce:1";
     RunAs: "The user of the pods' processes: image, UID or UID:GID. UID 0 (root) is refused",
         "^(image|[0-9]{1,10}(:[0-9]{1,10})?)$", "1000";
     Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",
-        "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?(:[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?)?$", "500m:2";
+        concat!("^", quantity!(), "(:", quantity!(), ")?$"), "500m:2";
     MemorySize: "A quantity of memory in Kubernetes' notation, at least 1Mi",
-        "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", "2Gi";
+        concat!("^", quantity!(), "$"), "2Gi";
     Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. /path must not be / or \
         in /muster",
         concat!("^(pvc:[a-z0-9.-]+|host:", path!(), "|empty):", path!(), "(:ro)?$"), "pvc:data:/data:ro";
