@@ -27,6 +27,7 @@ pub(super) struct Peers {
 
 #[derive(Debug, Clone, Copy)]
 struct Trainer {
+    replica: ReplicaId,
     address: SocketAddr,
     /// The index of the replica's host in `on_hosts`.
     host: usize,
@@ -38,13 +39,13 @@ impl Peers {
     pub(super) fn new(members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let (mut hosts, mut on_hosts): (HashMap<IpAddr, usize>, Vec<usize>) = Default::default();
         let trainers = members.iter().filter(|(id, _)| id.role.trains());
-        let trainer = |(_, address): (&ReplicaId, &SocketAddr)| {
+        let trainer = |(replica, address): (&ReplicaId, &SocketAddr)| {
             let host = *hosts.entry(address.ip()).or_insert(on_hosts.len());
             if host == on_hosts.len() {
                 on_hosts.push(0);
             }
             on_hosts[host] += 1;
-            Trainer { address: *address, host, local: on_hosts[host] - 1 }
+            Trainer { replica: *replica, address: *address, host, local: on_hosts[host] - 1 }
         };
         let ranks = trainers.map(trainer).collect();
         let listed = |role: Role| {
@@ -63,7 +64,7 @@ impl Peers {
     /// The additional variables of a replica that trains. `uid` is the job's uid.
     pub(super) fn of_rank(&self, Rank(rank): Rank, spec: &JobSpec, uid: &str, restarts: u32) -> Vec<Variable> {
         let (first, world, rank) = (self.ranks[0].address, self.ranks.len(), rank as usize);
-        let (Trainer { host, local, .. }, address) = (self.ranks[rank], first.ip().to_string());
+        let (Trainer { replica, host, local, .. }, address) = (self.ranks[rank], first.ip().to_string());
         vec![
             (env::MASTER_ADDR, address.as_str().into()),
             (env::MASTER_PORT, first.port().into()),
@@ -81,7 +82,7 @@ impl Peers {
             (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, 1.into()),
             (env::PET_NNODES, world.into()),
             (env::PET_NODE_RANK, rank.into()),
-            (env::PET_NPROC_PER_NODE, spec.pod.gpus.unwrap_or(0).max(1).into()),
+            (env::PET_NPROC_PER_NODE, spec.pod_of(replica).gpus.unwrap_or(0).max(1).into()),
             (env::PET_MASTER_ADDR, address.into()),
             (env::PET_MASTER_PORT, first.port().into()),
             (env::JAX_COORDINATOR_ADDRESS, first.to_string().into()),

@@ -8,7 +8,7 @@ use master::job::rendezvous::Rendezvous;
 use master::job::{plan, warm};
 use proptest::prelude::{Strategy as _, prop_assert, prop_assert_eq, proptest};
 use protocol::env::EnvName;
-use protocol::group::TfConfigOptions;
+use protocol::group::{Group, TfConfigOptions};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::pod::PodOptions;
@@ -120,6 +120,19 @@ fn replicas_on_the_same_host_are_numbered_as_one_group() {
     assert_eq!(places(laptop), ["0 4 0 1 0 4", "1 4 0 1 1 4", "2 4 0 1 2 4", "3 4 0 1 3 4"]);
     let both = ["10.0.0.9:1", "10.0.0.2:1", "10.0.0.9:2", "10.0.0.2:2"];
     assert_eq!(places(both), ["0 2 0 2 0 4", "0 2 1 2 1 4", "1 2 0 2 2 4", "1 2 1 2 3 4"]);
+}
+
+#[test]
+fn a_replica_of_a_group_with_gpus_learns_the_number_of_its_group() {
+    let group = |count, gpus| Group { gpus, ..Group::new(Role::Worker, count) };
+    let request = JobRequest {
+        groups: vec![group(1, Some(4)), group(1, None)],
+        pod: PodOptions { gpus: Some(2), ..PodOptions::default() },
+        ..request(Strategy::AllReduce, 2)
+    };
+    let envs = environments(&spec(request));
+    assert_eq!(envs[&id("worker-0")]["PET_NPROC_PER_NODE"], 4);
+    assert_eq!(envs[&id("worker-1")]["PET_NPROC_PER_NODE"], 2);
 }
 
 #[test]
