@@ -33,7 +33,7 @@ use phase::Assignment;
 /// A command to the runner.
 #[derive(Debug)]
 pub enum Command {
-    /// A request by HTTP, or the agent's own request to finish after the linger.
+    /// A request by HTTP. Or the agent's own request to finish, when its time to linger after the run is over.
     Request {
         /// What is requested.
         event: Event,
@@ -79,6 +79,6 @@ pub enum Command {
 pub struct AgentEnd {
     /// The exit code of the agent.
     pub code: u8,
-    /// When the agent must have ended, if it got SIGTERM or SIGINT.
+    /// The latest time at which the agent may end after SIGTERM or SIGINT.
     pub signal_deadline: Option<Instant>,
 }

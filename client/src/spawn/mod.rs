@@ -52,7 +52,7 @@ pub(crate) enum SpawnError {
     /// There is no script.
     #[error("no script is given")]
     NoScript,
-    /// The script's name cannot be sent.
+    /// The script's name is no valid path of code.
     #[error("the script cannot be named like this: {0}")]
     Name(#[from] protocol::code::BadCodePath),
     /// Both a namespace and the address of a master are given.

@@ -121,7 +121,7 @@ fn the_client_uses_the_same_engine_as_the_docker_command() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_image_is_wrapped_again_only_if_its_wrapped_image_is_missing_or_outdated() {
+fn an_image_is_wrapped_again_only_if_its_wrapped_image_has_lost_its_name_by_content_or_is_outdated() {
     let (image, engine) = (Image::built("warm", SCRIPT_IN_WORK), Listener::start());
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -152,7 +152,7 @@ fn an_image_is_wrapped_again_only_if_its_wrapped_image_is_missing_or_outdated() 
     assert_eq!(
         docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]),
         first,
-        "the name of the submitted image names another image now"
+        "the name by content that the first build printed now belongs to another image"
     );
     let second = image.inspect_wrapped()["Id"].take();
     assert_ne!(first, second, "another agent did not change the image");
@@ -185,7 +185,7 @@ fn if_the_engine_refuses_an_archive_with_only_the_agents_layer_the_client_asks_i
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_local_cluster_gets_the_image_from_its_tool_each_time() {
+fn each_build_for_a_local_cluster_loads_the_image_with_the_clusters_tool() {
     let image = Image::built("loaded", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");

@@ -178,7 +178,7 @@ async fn the_largest_record_fits_into_a_config_map() {
 }
 
 #[test]
-fn a_record_that_is_too_long_drops_its_oldest_failures_and_keeps_the_newest_failed_generation() {
+fn a_record_that_is_too_long_drops_its_oldest_failures_except_the_newest_failure_with_a_generation() {
     use protocol::failure::{Consequence, FailedStart, Failure, Loss};
     use protocol::ids::{Generation, UnixMillis};
     let mut record = testkit::conformance::store::record("long");

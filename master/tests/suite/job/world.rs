@@ -108,8 +108,8 @@ impl World {
     /// Lets a pod carry out its oldest order.
     pub(crate) fn carry_out(&mut self, place: usize) {
         self.now += Duration::from_nanos(1);
-        // A real master learns that a pod has ended before it gives up on the pod's agent. So this master observes the
-        // pod first.
+        // A real master first learns that a pod has ended, and only later gives up on the pod's agent. So this master
+        // observes the pod first.
         if self.pods[place].is_out_of_reach() {
             self.look(place);
         }

@@ -54,7 +54,7 @@ async fn a_deleted_pod_gets_1_s_of_grace_but_no_grace_if_no_container_has_starte
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_known_to_be_dead_gets_no_grace_because_its_node_may_be_dead_too() {
+async fn an_unconfirmed_deletion_gives_a_running_pod_no_grace_because_its_node_may_be_dead() {
     let server = ApiServer::new();
     server.put("pods", pod("new", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;

@@ -1,4 +1,5 @@
-//! Kills masters on the cluster in KUBECONFIG, at every point of [`Point::without_code`]. In each job, a script fails
+//! Kills masters on the cluster in KUBECONFIG, at every point that is not about new code
+//! ([`Point::without_code`]). In each job, a script fails
 //! in the first start, and a pod ends in the second start. The kills must not change the job's result.
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use crate::{lanes, output, say};
 
 /// Number of concurrent jobs, each with its own masters.
 const LANES: usize = 4;
-/// Maximum time until an answer is accepted, and also until the job has finished.
+/// Maximum time until a repeated request gets the expected answer, and also until the job has finished.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of the signal of `kill -9`.
 const SIGKILL: i32 = 9;
