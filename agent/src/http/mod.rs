@@ -164,7 +164,7 @@ pub async fn serve(listener: TcpListener, agent: Agent, mut ending: oneshot::Rec
 
 async fn serve_connection(connection: TcpStream, agent: Agent, slot: Slot, watcher: Watcher) {
     if let Err(error) = tune(&connection) {
-        debug!(%error, "the connection keeps its default timeouts");
+        debug!(%error, "could not set the options of a connection");
     }
     let Slot { authenticated, evicted } = slot;
     let service = service_fn(|request| respond(request, &agent, &authenticated));

@@ -61,7 +61,7 @@ impl TfJobError {
             Self::NotInCode { .. } => "give --code the folder of a script that a container runs, or leave out --code",
             Self::Ended(name) => {
                 return Some(format!(
-                    "to run it again: client delete {name}, then apply; client logs {name} shows its output"
+                    "to run it again, first delete it with client delete {name}; client logs {name} shows its output"
                 ));
             }
             Self::Several(_) => "give one TFJob; to start several, give --master URL and no --follow",

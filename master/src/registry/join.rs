@@ -84,6 +84,9 @@ impl Jobs {
         match self.context.agents.find(agent, &request.boot_id).await {
             Ok(()) => {}
             Err(AgentError::Refused { status: 409, detail }) => return unreachable("the master".to_owned(), detail),
+            Err(AgentError::Unreachable { source, .. }) => {
+                return unreachable("the master".to_owned(), error_chain(&*source));
+            }
             Err(error) => return unreachable("the master".to_owned(), error_chain(&error)),
         }
         let neighbour = machines.neighbour(job, agent).filter(|_| request.uid.is_none());

@@ -47,8 +47,8 @@ enum Lifetime {
 
 impl Image {
     /// Returns the shared image for scripts in the variable `EXEC_PY`. The first test builds the image. Meanwhile the
-    /// other tests, which are separate processes, wait. The image gets a new name when
-    /// a program was rebuilt.
+    /// other tests, which are separate processes, wait. If a program was built
+    /// again, the image gets a new name.
     ///
     /// # Panics
     /// If the image cannot be built.

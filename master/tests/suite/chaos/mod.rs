@@ -25,12 +25,12 @@ async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
     // `Evicted` and `Elastic` reach every point that is not about code. This test plays all faults of these two
-    // scenarios, all faults about code, one in sixteen of the other faults, and one in sixty of the pairs of crashes.
+    // scenarios, all faults about code, one in eight of the other faults, and one in sixty of the pairs of crashes.
     let mut index = 0;
     plays.retain(|(_, play)| {
         index += 1;
         let is_about_code = || play.strikes.iter().any(|strike| strike.point.deed().is_about_code());
-        matches!(play.scenario, Scenario::Evicted | Scenario::Elastic) || is_about_code() || index % 16 == 0
+        matches!(play.scenario, Scenario::Evicted | Scenario::Elastic) || is_about_code() || index % 8 == 0
     });
     plays.extend(matrix::crashed_pairs(1).into_iter().step_by(60));
     let report = matrix::play(plays).await;

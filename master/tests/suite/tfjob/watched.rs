@@ -202,7 +202,7 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
     let (annotated, new) = (object(wants_root), Memory::default());
     let refused = newest(&watched(&annotated).need(None, &new, NOW));
     assert!(
-        refused.contains("with client apply --allow-root or, if the master has --watch-tfjobs=allow-root"),
+        refused.contains("or the annotation muster/allow-root: \"true\" if the master has --watch-tfjobs=allow-root"),
         "{refused}"
     );
     let Need::Apply(read) = watched_by(true, &annotated).need(None, &new, NOW) else { panic!("root is not allowed") };
