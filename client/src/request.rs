@@ -106,7 +106,9 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::RefusedEnv(_) => "if the script needs this variable, also give --allow-env NAME",
         SpecError::Env(_) => "change the variable in --env or --env-file",
         SpecError::NulInArgument(_) => "change the arguments after --",
-        SpecError::TooMuchInput { .. } => "put the data into a file that the script reads",
+        SpecError::LongArgument { .. } | SpecError::TooMuchInput { .. } => {
+            "put the data into a file that the script reads"
+        }
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
         SpecError::CodeAndWorkDir => "leave out work_dir",
     }

@@ -72,8 +72,8 @@ pub const GROW_INTERVAL_SECONDS: u32 = 300;
 /// checkpoint before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
-/// How long a job with [`OnFailure::Wait`] waits for new code. By default, an agent that gets no request after a run
-/// ends after the same time.
+/// How long a job with [`OnFailure::Wait`] waits for new code. An agent waits as long for a request after a run. Then the
+/// agent ends, because of the default of its flag `--linger`.
 pub const HALT_SECONDS: u32 = 600;
 
 /// Default of [`RunPolicy::lease_seconds`].

@@ -170,7 +170,10 @@ impl JobSpec {
         let bytes: usize = of_variables.chain(of_arguments).sum();
         // Linux has the same limit for one argument as for one variable.
         let mut arguments = self.args.iter().chain(self.groups.iter().flat_map(|group| &group.command));
-        if bytes > INPUT_BYTES_MAX || arguments.any(|arg| arg.len() >= ENTRY_LIMIT) {
+        if let Some(long) = arguments.find(|arg| arg.len() >= ENTRY_LIMIT) {
+            return Err(SpecError::LongArgument { bytes: long.len() });
+        }
+        if bytes > INPUT_BYTES_MAX {
             return Err(SpecError::TooMuchInput { bytes });
         }
         if !self.groups.is_empty() || !self.tf_config.is_default() || self.origin.is_some() {

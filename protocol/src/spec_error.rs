@@ -144,10 +144,16 @@ pub enum SpecError {
     /// An argument of the script, or a word of a group's command, cannot be passed to a program. Counted from 1.
     #[error("argument {0} contains a NUL byte")]
     NulInArgument(usize),
-    /// Arguments and variables are too long.
+    /// An argument of the script, or a word of a group's command, is longer than Linux allows.
+    #[error("an argument is {bytes} bytes long: use fewer than {ENTRY_LIMIT}, and put large input into a file")]
+    LongArgument {
+        /// The length of the argument.
+        bytes: usize,
+    },
+    /// Arguments and variables together are too long.
     #[error(
-        "arguments and variables take {bytes} bytes as JSON: use at most {INPUT_BYTES_MAX} in total, and fewer than \
-         {ENTRY_LIMIT} for an argument; put large input into a file"
+        "arguments and variables take {bytes} bytes as JSON: use at most {INPUT_BYTES_MAX} in total, and put large input \
+         into a file"
     )]
     TooMuchInput {
         /// The total length of arguments and variables as JSON, names included.
@@ -197,7 +203,7 @@ impl SpecError {
             | Self::LongLease(_)
             | Self::TooManyModules(_) => ErrorCode::BadRunPolicy,
             Self::ReservedEnv(_) | Self::RefusedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
-            Self::NulInArgument(_) | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
+            Self::NulInArgument(_) | Self::LongArgument { .. } | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
             Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,
             Self::CodeAndWorkDir => ErrorCode::BadCode,
         }

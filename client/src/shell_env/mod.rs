@@ -16,7 +16,7 @@ pub(crate) type Environment = BTreeMap<String, String>;
 const MEMORY: &str = "MUSTER_ENV_BEFORE";
 const PATH: &str = "PATH";
 
-/// The environment before the first `client env`.
+/// What `client env` has changed in the environment, with the old values.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Memory {
     /// The variables that were changed, each with its old value. `null` if a variable was not set.

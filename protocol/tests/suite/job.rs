@@ -271,9 +271,9 @@ fn invalid_variables_and_arguments_and_folders_are_refused() {
         "the value of A contains a NUL byte",
     );
     assert_refused(
-        JobRequest { env: variable("A", &"x".repeat(131_072)), ..all_reduce.clone() },
+        JobRequest { env: variable("DATA", &"x".repeat(131_072)), ..all_reduce.clone() },
         ErrorCode::BadEnv,
-        "A would be 131075 bytes long; Linux passes at most 131072 to a program",
+        "DATA would be 131078 bytes long; Linux passes at most 131072 to a program",
     );
     assert_refused(
         JobRequest { args: vec!["fine".into(), "a\0b".into()], ..all_reduce.clone() },
@@ -283,22 +283,19 @@ fn invalid_variables_and_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { args: vec!["x".repeat(131_072)], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "arguments and variables take 131075 bytes as JSON: use at most 524288 in total, and fewer than 131072 for an \
-         argument; put large input into a file",
+        "an argument is 131072 bytes long: use fewer than 131072, and put large input into a file",
     );
     let many = |count: usize| JobRequest { args: vec!["x".repeat(65_533); count], ..all_reduce.clone() };
     assert_eq!(JobSpec::try_from(many(8)).map(|spec| spec.args.len()), Ok(8), "the maximum size is refused");
     assert_refused(
         many(9),
         ErrorCode::BadArgs,
-        "arguments and variables take 589824 bytes as JSON: use at most 524288 in total, and fewer than 131072 for an \
-         argument; put large input into a file",
+        "arguments and variables take 589824 bytes as JSON: use at most 524288 in total, and put large input into a file",
     );
     assert_refused(
         JobRequest { args: vec!["\u{1}".repeat(100_000)], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "arguments and variables take 600003 bytes as JSON: use at most 524288 in total, and fewer than 131072 for an \
-         argument; put large input into a file",
+        "arguments and variables take 600003 bytes as JSON: use at most 524288 in total, and put large input into a file",
     );
     assert_refused(
         JobRequest { work_dir: Some(PathBuf::from("digits")), ..all_reduce.clone() },
@@ -341,7 +338,7 @@ fn a_record_with_a_variable_that_a_request_may_not_set_can_be_read() {
 }
 
 #[test]
-fn a_job_whose_tf_config_would_be_too_long_is_refused_with_the_maximum() {
+fn if_a_tf_config_would_be_too_long_the_error_names_the_maximum_number_of_members() {
     let most = MEMBERS_MAX;
     let workers = |worker_num, ps_num| JobRequest {
         worker_num: Some(worker_num),

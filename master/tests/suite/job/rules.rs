@@ -27,7 +27,8 @@ fn spec(strategy: Strategy, chief_num: Option<u32>, run_policy: RunPolicy) -> Jo
     JobSpec::try_from(request).expect("an invalid request")
 }
 
-/// The policy of a job that was accepted `age` seconds ago. `share` varies the requeue pause.
+/// The policy of a job that was accepted `age` seconds ago. `share` is a number that differs between jobs, so that they
+/// do not all pause for the same time before they request pods again.
 fn of(run_policy: RunPolicy, age: u64, share: u8) -> Policy {
     Policy::of(&spec(Strategy::AllReduce, None, run_policy), Duration::from_secs(age), share)
 }
@@ -125,7 +126,7 @@ fn the_rule_of_a_role_decides_which_failures_restart_the_job() {
 }
 
 #[test]
-fn the_requeue_pause_varies_with_the_share_of_the_job() {
+fn the_requeue_pause_of_jobs_differs_by_their_random_share() {
     let pause = |start_timeout_seconds, share| {
         of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
     };
@@ -216,7 +217,7 @@ fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
 }
 
 #[test]
-fn a_script_that_leaves_with_exit_code_75_costs_no_restart_only_after_a_step() {
+fn exit_code_75_causes_a_restart_that_is_free_only_after_a_step() {
     let fixed = of(RunPolicy::default(), 0, 0);
     let elastic = Elastic::of(Workers { min: 1, max: 2 }, &RunPolicy::default());
     let (left, failed) = (ended(ExitOutcome::Code(75)), ended(ExitOutcome::Code(1)));
@@ -236,7 +237,7 @@ fn a_script_that_leaves_with_exit_code_75_costs_no_restart_only_after_a_step() {
 }
 
 #[test]
-fn after_a_success_replicas_with_a_template_have_the_grace_period_of_their_pods() {
+fn after_a_success_the_grace_of_a_replica_with_a_template_is_that_of_its_pod() {
     let container = json!({ "name": "tensorflow", "image": "mnist:1" });
     let template = Template {
         container: "tensorflow".to_owned(),
