@@ -67,7 +67,8 @@ pub struct WarmRequest {
     /// The variables that are the same in all runs. The interpreter gets the agent's own environment with these
     /// variables added or replaced.
     pub env: BTreeMap<EnvName, String>,
-    /// The modules to import, if the user asked for a warm interpreter.
+    /// The modules to import, if the user chose them. Absent: the interpreter chooses the modules, and stays cold on a
+    /// machine with NVIDIA devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<Vec<ModuleName>>,
 }

@@ -29,7 +29,7 @@ pub(crate) fn for_terminal(line: &str, colours: Colours) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Whether a program's own colours are shown.
+/// What happens to the colours that a text already contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colours {
     Kept,
@@ -134,7 +134,8 @@ mod tests {
         vec(piece, 0..8).prop_map(|pieces| pieces.concat())
     }
 
-    /// The text without its SGR sequences. Panics if the text has another control sequence after `ESC [`.
+    /// The text without its SGR sequences. Panics if the text contains a sequence with `ESC [` that is no SGR
+    /// sequence.
     fn without_colours(text: &str) -> String {
         let mut parts = text.split("\u{1b}[");
         let first = parts.next().unwrap_or_default().to_owned();

@@ -31,7 +31,7 @@ pub struct Member {
 /// A replica as a place that a pod can take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The membership of the replica's pod in the newest known start.
+    /// The membership of the replica's pod in the newest start of which the pod is known to be a member.
     pub enrolled: Option<Enrolled>,
     /// Whether exec.py of any start may still run in the replica's pod.
     pub may_run: bool,
@@ -260,8 +260,8 @@ impl Gang {
         self.failed(failure).map(|member| member.place.helper).unwrap_or_default()
     }
 
-    /// How often a user had pushed new code when the failed script was started, as its agent has reported. After a
-    /// takeover, do not use the number of another agent, which may already have the environment of the next start.
+    /// How often a user had pushed new code when the failed script was started, as the agent of this script has
+    /// reported. After a takeover, other agents may already have the environment of the next start.
     pub fn pushes_of(&self, failure: &Failure) -> Option<u32> {
         Some(self.failed(failure)?.place.enrolled?.membership.pushes)
     }

@@ -92,7 +92,8 @@ impl Hasher {
     }
 }
 
-/// The id of a job's code: the SHA-256 of its manifest. If all paths, contents and modes are equal, the ids are equal.
+/// The id of a job's code: the SHA-256 of a text with one line for each file, see [`Manifest::id`]. If all paths, contents
+/// and modes are equal, the ids are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CodeId(Sha256);
@@ -240,8 +241,8 @@ fn check_paths(files: &[CodeFile]) -> Result<(), BadManifest> {
     Ok(())
 }
 
-/// The answer to a manifest and to blobs: the blobs of the code that the receiver does not have. The list is empty if
-/// the receiver has the whole code.
+/// The answer to a request with a manifest, and to a request with blobs: which blobs of the code are still missing at
+/// the receiver. The list is empty if the receiver has the whole code.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MissingBlobs {

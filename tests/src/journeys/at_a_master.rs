@@ -71,12 +71,12 @@ pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
 
 pub fn ctrl_c_does_not_stop_a_job_of_a_permanent_master(place: Place) {
     let stage = Stage::new(place, STUBBORN);
-    let client = Running::of(&mut stage.submitting(&["--task", "stays"]));
+    let client = Running::of(&mut stage.submitting(&["--task", "digits"]));
     client.until_printed(2, "ready");
     signal(client.pid(), Signal::INT);
-    client.ended().by(Signal::INT).says(&["logs stays", "cancel stays"]);
+    client.ended().by(Signal::INT).says(&["client logs digits", "client cancel digits"]);
     assert_eq!(stage.runs().len(), 2);
-    assert_eq!(stage.status("stays").state, JobState::Running);
+    assert_eq!(stage.status("digits").state, JobState::Running);
 }
 
 pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_sigkill_as_the_reason(place: Place) {
@@ -92,17 +92,17 @@ pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_sigkill_as_the_reaso
 
 pub fn a_name_is_free_again_when_its_job_is_deleted(place: Place) {
     let stage = Stage::hello(place);
-    let first = stage.submit(&["--task", "again", "-o", "json"]).code(0).view();
-    for again in [&["--task", "again"][..], &["--task", "again", "--detach"]] {
-        let refused = stage.submit(again).code(2).says(&["job again has already ended (succeeded)", "--replace"]);
+    let first = stage.submit(&["--task", "digits", "-o", "json"]).code(0).view();
+    for arguments in [&["--task", "digits"][..], &["--task", "digits", "--detach"]] {
+        let refused = stage.submit(arguments).code(2).says(&["job digits has already ended (succeeded)", "--replace"]);
         assert_eq!(refused.stdout, "");
     }
-    stage.verb(&["wait", "again"]).code(0);
-    stage.verb(&["delete", "again"]).code(0);
-    let second = stage.submit(&["--task", "again", "-o", "json"]).code(0).view();
-    let third = stage.submit(&["--task", "again", "-o", "json", "--replace"]).code(0).says(&["job again is deleted"]);
+    stage.verb(&["wait", "digits"]).code(0);
+    stage.verb(&["delete", "digits"]).code(0);
+    let second = stage.submit(&["--task", "digits", "-o", "json"]).code(0).view();
+    let third = stage.submit(&["--task", "digits", "-o", "json", "--replace"]).code(0).says(&["job digits is deleted"]);
     assert!(first.uid != second.uid && second.uid != third.view().uid);
     assert_eq!(third.view().result, Some(JobResult::Succeeded));
-    let logs = stage.verb(&["logs", "again"]).code(0).stdout;
+    let logs = stage.verb(&["logs", "digits"]).code(0).stdout;
     assert_eq!(logs.matches("TF_CONFIG").count(), 2, "the logs are not exactly the output of the last job: {logs}");
 }

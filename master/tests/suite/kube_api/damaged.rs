@@ -1,4 +1,4 @@
-//! Tests that a master sets unreadable records in ConfigMaps aside, and that other jobs are not affected.
+//! Tests that a master ignores unreadable records in ConfigMaps, and that other jobs are not affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,7 +232,7 @@ async fn a_takeover_is_retried_if_the_api_refuses_it() {
 }
 
 #[tokio::test]
-async fn a_new_job_runs_under_the_name_of_a_job_whose_result_is_not_written_yet() {
+async fn after_the_deletion_of_a_record_its_name_is_free_although_the_jobs_result_is_not_written_yet() {
     let server = ApiServer::new();
     let master = Master::over(&server).await;
     let before = master.start("digits").await;
