@@ -205,15 +205,6 @@ impl Error {
     }
 }
 
-/// The text of the innermost cause. The outer errors of libraries only repeat addresses and name parts of the library.
-pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
-}
-
 fn listed(masters: &[Announced]) -> String {
     let named: Vec<String> = masters.iter().map(|master| format!("{} (job {})", master.url, master.job)).collect();
     named.join(", ")

@@ -26,6 +26,7 @@ mod pack;
 mod patience;
 mod request;
 mod resume;
+mod root_cause;
 mod script;
 mod shell_env;
 mod spawn;

@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use crate::cluster::{ClusterError, Forward, KubePlace};
 use crate::config::Token;
-use crate::error::root_cause;
 use crate::master_url::MasterUrl;
+use crate::root_cause::root_cause;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a whole response, and for the headers of a stream.

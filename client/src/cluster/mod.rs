@@ -34,7 +34,7 @@ pub(crate) use self::place::{BadPlace, KubePlace, namespace_name};
 use self::rights::Right;
 pub(crate) use self::uninstall::{Found, find, remove};
 use crate::config::Token;
-use crate::error::root_cause;
+use crate::root_cause::root_cause;
 
 /// The name of the Secret and of the manifests' objects, except those for TFJobs. Also the value of [`PART_OF`].
 const MUSTER: &str = "muster";

@@ -15,7 +15,7 @@ use super::layer::Base;
 use super::names::exact;
 use super::stall::STALL_LIMIT;
 use crate::config::DockerVariables;
-use crate::error::root_cause;
+use crate::root_cause::root_cause;
 
 /// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

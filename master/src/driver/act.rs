@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::follower::Follower;
+use super::retry::patience;
 use super::subject::Subject;
 use super::tasks::{self, Meeting, Seat};
 use super::tracked::Replica;
@@ -98,7 +99,7 @@ impl Driver {
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
         // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
         let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
-        let pauses = if has_lease { tasks::patience().without_max_times() } else { tasks::patience() };
+        let pauses = if has_lease { patience().without_max_times() } else { patience() };
         let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }

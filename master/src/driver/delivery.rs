@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tracing::debug;
 
 use super::Context;
-use super::tasks::{is_unreachable, patience};
+use super::retry::{is_unreachable, patience};
 use crate::agent_client::{AgentClient, AgentError};
 use crate::code::CodeStore;
 use crate::error_chain::error_chain;

@@ -25,8 +25,9 @@ use tracing::{info, warn};
 
 use super::Report;
 use super::delivery::Delivery;
+use super::retry::{is_unreachable, patience};
 use super::subject::Subject;
-use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, report, spawn, state_of};
+use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;

@@ -13,6 +13,7 @@ mod follower;
 mod hear;
 mod push;
 mod record;
+mod retry;
 mod subject;
 mod tasks;
 mod times;

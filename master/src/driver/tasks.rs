@@ -21,6 +21,7 @@ use tracing::warn;
 
 use super::Report;
 use super::delivery::Delivery;
+use super::retry::{is_unreachable, patience};
 use super::subject::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
@@ -34,8 +35,6 @@ use crate::logs::ReplicaLog;
 pub(super) const AGENTS_AT_ONCE: usize = 64;
 /// Maximum time to copy the rest of a dead run's output before the run's pod ends.
 pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of retries of a call. All pauses together last about two seconds.
-const ATTEMPTS: usize = 6;
 
 /// What a [`Rendezvous`] is built from, besides the generation.
 #[derive(Debug)]
@@ -238,17 +237,4 @@ pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&R
 
 pub(super) fn refused(reason: String) -> AgentState {
     AgentState::Failed(LostRun::broken(reason))
-}
-
-pub(super) fn patience() -> ExponentialBuilder {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(10))
-        .with_max_delay(Duration::from_secs(1))
-        .with_factor(3.0)
-        .with_max_times(ATTEMPTS)
-        .with_jitter()
-}
-
-pub(super) fn is_unreachable(error: &AgentError) -> bool {
-    matches!(error, AgentError::Unreachable { .. })
 }
