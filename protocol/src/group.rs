@@ -155,14 +155,19 @@ impl JobSpec {
         }
     }
 
+    /// The number of GPUs of a replica: that of its group, or else that of the job.
+    pub fn gpus_of(&self, replica: ReplicaId) -> Option<u32> {
+        self.group_of(replica).and_then(|group| group.gpus).or(self.pod.gpus)
+    }
+
     /// The pod options of a replica: the job's, with the resources of its group.
     pub fn pod_of(&self, replica: ReplicaId) -> PodOptions {
         let group = self.group_of(replica);
-        let PodOptions { cpu, memory, gpus, .. } = &self.pod;
+        let PodOptions { cpu, memory, .. } = &self.pod;
         PodOptions {
             cpu: group.and_then(|group| group.cpu.clone()).or_else(|| cpu.clone()),
             memory: group.and_then(|group| group.memory.clone()).or_else(|| memory.clone()),
-            gpus: group.and_then(|group| group.gpus).or(*gpus),
+            gpus: self.gpus_of(replica),
             ..self.pod.clone()
         }
     }

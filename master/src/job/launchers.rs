@@ -82,7 +82,7 @@ impl Peers {
             (env::TORCH_NCCL_ASYNC_ERROR_HANDLING, 1.into()),
             (env::PET_NNODES, world.into()),
             (env::PET_NODE_RANK, rank.into()),
-            (env::PET_NPROC_PER_NODE, spec.pod_of(replica).gpus.unwrap_or(0).max(1).into()),
+            (env::PET_NPROC_PER_NODE, spec.gpus_of(replica).unwrap_or(0).max(1).into()),
             (env::PET_MASTER_ADDR, address.into()),
             (env::PET_MASTER_PORT, first.port().into()),
             (env::JAX_COORDINATOR_ADDRESS, first.to_string().into()),
