@@ -15,6 +15,9 @@ use crate::follow::Follower;
 use crate::run::environment::ConfigError;
 use crate::run::event::Refusal;
 
+/// What a handler returns.
+pub(super) type Result = std::result::Result<Answer, Failure>;
+
 /// A successful answer.
 #[derive(Debug)]
 pub(super) enum Answer {

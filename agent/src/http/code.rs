@@ -14,8 +14,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Agent;
-use super::answer::{Answer, Failure};
-use super::handlers::{self, BODY_TIME, read_body};
+use super::answer::{self, Answer, Failure};
+use super::incoming::{BODY_TIME, read_body};
 use crate::code::{CodeError, CodeFolder};
 use crate::run::Command;
 use crate::run::environment::EnvChanges;
@@ -25,7 +25,7 @@ use crate::shim;
 const PARTS_WAITING: usize = 8;
 
 /// Accepts a manifest.
-pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent) -> handlers::Result {
+pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent) -> answer::Result {
     let body = read_body(request.into_body(), MANIFEST_BYTES_MAX).await?;
     let offer = move |folder: &mut CodeFolder| {
         let manifest: Manifest = serde_json::from_slice(&body).map_err(Failure::Manifest)?;
@@ -36,7 +36,7 @@ pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent)
 
 /// Accepts blobs. Reads the whole body even if a part is refused: a client that is still sending would not read the
 /// answer.
-pub(super) async fn receive(id: CodeId, request: Request<Incoming>, agent: &Agent) -> handlers::Result {
+pub(super) async fn receive(id: CodeId, request: Request<Incoming>, agent: &Agent) -> answer::Result {
     let (sender, mut parts) = mpsc::channel(PARTS_WAITING);
     let receive = change(agent, move |folder| Ok(folder.receive(id, iter::from_fn(|| parts.blocking_recv()))?));
     let (sent, received) = tokio::join!(pass_on(request.into_body(), sender), receive);

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
@@ -14,8 +12,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::Agent;
-use super::answer::{Answer, Failure};
+use super::answer::{Answer, Failure, Result};
 use super::code;
+use super::incoming::read_body;
 use super::query::Query;
 use crate::follow::{Follower, Until};
 use crate::run::environment::{parse_config, parse_warm};
@@ -27,16 +26,11 @@ use crate::run::{Command, clock};
 /// TensorFlow cluster, and the kernel limits the length of a variable.
 const BODY_LIMIT: usize = 1024 * 1024;
 
-/// How long a body may take to arrive.
-pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
-
 /// How long another machine may take to accept a connection.
 const REACH_LIMIT: Duration = Duration::from_secs(3);
 
 /// Time from SIGTERM to SIGKILL if a stop request does not set it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
-
-pub(super) type Result = std::result::Result<Answer, Failure>;
 
 /// Confirms that an agent listens here. With `boot_id`, also confirms that the agent has this id. A master checks the
 /// address of a joining machine with this route.
@@ -142,19 +136,6 @@ pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {
     let follower = Follower::new(Arc::clone(&agent.output), agent.status.clone(), stream, asked, until);
     let dropped = follower.offset().saturating_sub(asked);
     Ok(Answer::Logs { follower, dropped })
-}
-
-pub(super) async fn read_body(body: Incoming, limit: usize) -> std::result::Result<Bytes, Failure> {
-    let too_large = || Failure::TooLarge { limit };
-    if body.size_hint().lower() > limit as u64 {
-        return Err(too_large());
-    }
-    let reading = timeout(BODY_TIME, Limited::new(body, limit).collect()).await;
-    match reading.map_err(|_| Failure::BodyLost(format!("it took longer than {} s", BODY_TIME.as_secs())))? {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(Failure::BodyLost(error.to_string())),
-    }
 }
 
 /// Sends a request to the runner, and returns the runner's reply as an answer.

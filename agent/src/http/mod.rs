@@ -6,6 +6,7 @@ mod code;
 mod connections;
 mod framing;
 mod handlers;
+mod incoming;
 mod query;
 mod token;
 
