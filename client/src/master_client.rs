@@ -11,17 +11,19 @@ use protocol::elastic::JobPatch;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::origin::Warning;
 use protocol::progress::JobSeries;
 use protocol::routes::{AGENT_PROGRAM, CODE, CODE_BLOBS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOBS};
-use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobOptions, TfJobRequest, Warning};
+use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobOptions, TfJobRequest};
 use protocol::view::{JobList, JobView, MasterView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cluster::{ClusterError, Forward, KubePlace};
+use crate::cluster::{ClusterError, Forward};
 use crate::config::Token;
+use crate::kube_place::KubePlace;
 use crate::master_url::MasterUrl;
 use crate::root_cause::root_cause;
 

@@ -8,7 +8,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use protocol::group::{Group, Template};
 use protocol::job::JobSpec;
-use protocol::tfjob::Warning;
+use protocol::origin::Warning;
 use serde_json::Value;
 
 use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false};

@@ -19,9 +19,6 @@ pub(crate) use self::exit_wire::ExitReportWire;
 /// begins with `python` runs `python3`.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// Default name of the training script.
-pub const SCRIPT: &str = "exec.py";
-
 /// Maximum bytes of stderr in an [`ExitReport`]. The newest bytes are kept.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use crate::code::CodeId;
 use crate::failure::Failure;
 use crate::ids::{Generation, ReplicaId, UnixMillis};
-use crate::job::{JobSpec, SpecError};
 
 /// How many workers an elastic job may have. The job runs with any number from `min` to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,23 +99,6 @@ impl JobPatch {
     pub fn applied_to(self, now: Workers) -> Workers {
         let max = self.worker_num.unwrap_or(now.max);
         Workers { min: self.worker_min.unwrap_or(now.min.min(max)), max }
-    }
-}
-
-impl JobSpec {
-    /// How many workers an elastic job may have at first; `None` for other jobs.
-    pub fn workers(&self) -> Option<Workers> {
-        self.worker_min.map(|min| Workers { min, max: self.worker_num })
-    }
-
-    /// How many workers an elastic job may have after this change.
-    ///
-    /// # Errors
-    /// [`SpecError::NotElastic`], or an error about the numbers of replicas.
-    pub fn patched(&self, now: Option<Workers>, patch: JobPatch) -> Result<Workers, SpecError> {
-        let workers = patch.applied_to(now.or(self.workers()).ok_or(SpecError::NotElastic)?);
-        Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() }.check_counts()?;
-        Ok(workers)
     }
 }
 

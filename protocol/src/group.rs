@@ -7,11 +7,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::agent::PYTHONS;
 use crate::env::EnvName;
-use crate::ids::{ReplicaId, Role};
-use crate::job::JobSpec;
-use crate::pod::{Amount, PodOptions};
+use crate::ids::Role;
+use crate::pod::Amount;
 use crate::routes::TENSORFLOW_PORT;
 
 /// Maximum groups of a job. The limit is low because the cluster checks a pod of each group before a job is accepted.
@@ -126,50 +124,6 @@ impl Group {
     /// Whether the group's replicas run the job's script.
     pub fn runs_script(&self) -> bool {
         self.command.is_empty()
-    }
-}
-
-impl JobSpec {
-    /// The group of a replica. `None` if the replica's role has no groups. If an elastic job gets more workers than its
-    /// groups contain, the additional workers belong to the last group.
-    pub fn group_of(&self, replica: ReplicaId) -> Option<&Group> {
-        let mut of_role = self.groups.iter().filter(|group| group.role == replica.role);
-        let mut end = 0;
-        let last = of_role.clone().next_back();
-        of_role
-            .find(|group| {
-                end += group.count;
-                replica.index < end
-            })
-            .or(last)
-    }
-
-    /// The program that a replica runs, and its arguments.
-    pub fn command_of(&self, replica: ReplicaId) -> Vec<String> {
-        match self.group_of(replica) {
-            Some(group) if !group.runs_script() => group.command.clone(),
-            Some(_) | None => {
-                let script = [PYTHONS[0], self.script.as_str()].map(str::to_owned);
-                script.into_iter().chain(self.args.iter().cloned()).collect()
-            }
-        }
-    }
-
-    /// The number of GPUs of a replica: that of its group, or else that of the job.
-    pub fn gpus_of(&self, replica: ReplicaId) -> Option<u32> {
-        self.group_of(replica).and_then(|group| group.gpus).or(self.pod.gpus)
-    }
-
-    /// The pod options of a replica: the job's, with the resources of its group.
-    pub fn pod_of(&self, replica: ReplicaId) -> PodOptions {
-        let group = self.group_of(replica);
-        let PodOptions { cpu, memory, .. } = &self.pod;
-        PodOptions {
-            cpu: group.and_then(|group| group.cpu.clone()).or_else(|| cpu.clone()),
-            memory: group.and_then(|group| group.memory.clone()).or_else(|| memory.clone()),
-            gpus: self.gpus_of(replica),
-            ..self.pod.clone()
-        }
     }
 }
 

@@ -24,6 +24,7 @@ pub mod routes;
 pub mod run_policy;
 mod spec_checks;
 mod spec_error;
+mod spec_replicas;
 mod strategy;
 pub mod text;
 pub mod tf_config;

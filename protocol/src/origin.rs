@@ -2,22 +2,21 @@
 //! the job in the launcher's terms.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::ids::{ReplicaId, Role};
-use crate::job::JobSpec;
-use crate::tfjob::Warning;
+use crate::ids::Role;
 
 /// The label with the name of a TFJob.
-const TFJOB_NAME: &str = "training.kubeflow.org/job-name";
+pub(crate) const TFJOB_NAME: &str = "training.kubeflow.org/job-name";
 /// The label with the type of a TFJob's replica, in lower case.
-const TFJOB_REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
+pub(crate) const TFJOB_REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
 /// The label with the index of a TFJob's replica.
-const TFJOB_REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
+pub(crate) const TFJOB_REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
 /// The label of the replica that leads a TFJob's training; its value is `master`.
-const TFJOB_ROLE: &str = "training.kubeflow.org/job-role";
+pub(crate) const TFJOB_ROLE: &str = "training.kubeflow.org/job-role";
 /// Prefix of the labels of a TFJob's pods.
 pub const TFJOB_LABELS: &str = "training.kubeflow.org/";
 
@@ -58,6 +57,22 @@ pub struct TfJobOrigin {
     pub object_uid: Option<String>,
 }
 
+/// A field that has another meaning in Muster, or no effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Warning {
+    /// The path of the field, such as `spec.runPolicy.schedulingPolicy.queue`.
+    pub path: String,
+    /// What the field means in Muster.
+    pub sentence: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.sentence)
+    }
+}
+
 impl Origin {
     /// Whether the job comes from a TFJob with `enableDynamicWorker`. An edit of such a TFJob can give the job more
     /// workers.
@@ -85,50 +100,5 @@ pub fn role_of_type(key: &str) -> Option<Role> {
         "ps" => Some(Role::Ps),
         "evaluator" | "eval" => Some(Role::Evaluator),
         _ => None,
-    }
-}
-
-impl JobSpec {
-    /// The uid of the job's TFJob object in the cluster. `None` if there is no such object.
-    pub fn object_uid(&self) -> Option<&str> {
-        match &self.origin {
-            Some(Origin::TfJob(tfjob)) => tfjob.object_uid.as_deref(),
-            Some(Origin::Spawner { .. }) | None => None,
-        }
-    }
-
-    /// A second path at which pods mount the folder with the code. Scripts of the job's launcher expect the code there.
-    pub fn second_code_folder(&self) -> Option<&'static str> {
-        match self.origin {
-            Some(Origin::Spawner { .. }) => Some("/script"),
-            Some(Origin::TfJob(_)) | None => None,
-        }
-    }
-
-    /// The labels of a replica's pod, by which users of the job's launcher find the pod.
-    pub fn labels_of(&self, replica: ReplicaId) -> BTreeMap<String, String> {
-        let labels = match &self.origin {
-            None => vec![],
-            Some(Origin::Spawner { attempt }) => {
-                vec![("app", format!("{}{}", replica.role, replica.index)), ("training_attempt", attempt.clone())]
-            }
-            Some(Origin::TfJob(tfjob)) => {
-                let kind = tfjob.replica_type(replica.role).unwrap_or(replica.role.as_str());
-                let leads = replica.index == 0
-                    && match replica.role {
-                        Role::Chief => true,
-                        Role::Worker => self.chief_num == 0,
-                        Role::Ps | Role::Evaluator => false,
-                    };
-                let role = leads.then(|| (TFJOB_ROLE, "master".to_owned()));
-                let labels = [
-                    (TFJOB_NAME, self.name.to_string()),
-                    (TFJOB_REPLICA_TYPE, kind.to_ascii_lowercase()),
-                    (TFJOB_REPLICA_INDEX, replica.index.to_string()),
-                ];
-                labels.into_iter().chain(role).collect()
-            }
-        };
-        labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }

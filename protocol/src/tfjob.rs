@@ -2,7 +2,6 @@
 //! parses them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,7 @@ use serde_json::Value;
 use crate::code::{CodeId, ScriptPath};
 use crate::elastic::JobPatch;
 use crate::env::EnvName;
+use crate::origin::Warning;
 use crate::view::JobView;
 
 /// The name of the container that runs the script.
@@ -81,22 +81,6 @@ pub struct TfJobOptions {
     /// Whether the master only checks the TFJob, and creates nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
-}
-
-/// A field that has another meaning in Muster, or no effect.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Warning {
-    /// The path of the field, such as `spec.runPolicy.schedulingPolicy.queue`.
-    pub path: String,
-    /// What the field means in Muster.
-    pub sentence: String,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.sentence)
-    }
 }
 
 /// The answer of `POST /v1/tfjobs`.

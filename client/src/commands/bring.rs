@@ -5,8 +5,8 @@ use std::time::Instant;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::origin::Origin;
-use protocol::tfjob::{TfJobRequest, Warning};
+use protocol::origin::{Origin, Warning};
+use protocol::tfjob::TfJobRequest;
 use protocol::view::BackendKind;
 use tokio::task::spawn_blocking;
 

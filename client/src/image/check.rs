@@ -8,7 +8,7 @@ use super::entrypoint::{Entrypoint, passes_on};
 use super::error::ImageError;
 use super::layer::Base;
 use super::look::Look;
-use protocol::agent::SCRIPT;
+use protocol::code::SCRIPT;
 
 /// The PATH of an image that sets no PATH (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

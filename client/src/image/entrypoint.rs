@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::layer::AGENT_PATH;
-use protocol::agent::SCRIPT;
+use protocol::code::SCRIPT;
 
 /// Programs that only start another program and reap its orphans, as the agent does.
 const INITS: [&str; 3] = ["tini", "dumb-init", "catatonit"];

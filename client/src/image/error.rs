@@ -7,7 +7,7 @@ use protocol::image::ImageRef;
 
 use super::elf::{ElfFault, Machine};
 use crate::master_client::MasterError;
-use protocol::agent::SCRIPT;
+use protocol::code::SCRIPT;
 
 /// How to choose another engine.
 const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, \

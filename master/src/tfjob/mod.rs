@@ -17,10 +17,10 @@ use protocol::error::ErrorCode;
 use protocol::group::TfConfigOptions;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
-use protocol::origin::{Origin, TfJobOrigin};
+use protocol::origin::{Origin, TfJobOrigin, Warning};
 use protocol::pod::{PodOptions, RunAs};
 use protocol::run_policy::SuccessPolicy;
-use protocol::tfjob::{TfJobRequest, Warning};
+use protocol::tfjob::TfJobRequest;
 use serde_json::{Map, Value, json};
 
 use self::container::User;

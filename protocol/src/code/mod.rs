@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest;
 
 pub use self::blobs::{BlobError, BlobPart, BlobReader};
-pub use self::path::{BadCodePath, CodePath, ScriptPath};
+pub use self::path::{BadCodePath, CodePath, SCRIPT, ScriptPath};
 pub use self::syntax::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use crate::ids::serde_as_string;
 

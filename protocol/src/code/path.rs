@@ -5,9 +5,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::agent::SCRIPT;
 use crate::ids::serde_as_string;
 
+/// Default name of the training script.
+pub const SCRIPT: &str = "exec.py";
 /// Maximum bytes of a path.
 const PATH_BYTES_MAX: usize = 1024;
 /// Maximum bytes of a part, the limit of Linux's file systems.
