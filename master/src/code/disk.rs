@@ -10,8 +10,6 @@ use std::time::SystemTime;
 
 use protocol::code::{CodeId, Manifest, Sha256};
 
-use super::upload::Upload;
-
 /// Sizes of files are rounded up to a multiple of this many bytes. So the limit of all code also limits the number of
 /// files.
 const BLOCK: u64 = 4096;
@@ -120,10 +118,10 @@ impl Disk {
         Ok(freed)
     }
 
-    /// Moves a blob from an upload to the store. Returns whether the store did not have the blob.
-    pub(super) fn keep_blob(&self, upload: &Upload, blob: Sha256) -> io::Result<bool> {
+    /// Moves a blob from this file to the store. Returns whether the store did not have the blob.
+    pub(super) fn keep_blob(&self, file: &Path, blob: Sha256) -> io::Result<bool> {
         let is_new = !self.blob_path(blob).exists();
-        fs::rename(upload.path(blob), self.blob_path(blob))?;
+        fs::rename(file, self.blob_path(blob))?;
         Ok(is_new)
     }
 

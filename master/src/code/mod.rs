@@ -135,7 +135,7 @@ impl CodeStore {
         space.reserved -= reserved;
         let received = received?;
         for (blob, size) in received.blobs() {
-            if self.disk.keep_blob(&received, *blob)? {
+            if self.disk.keep_blob(&received.path(*blob), *blob)? {
                 space.kept += disk::charged(*size);
             }
         }

@@ -22,7 +22,9 @@ mod gathering;
 mod halt;
 mod look;
 mod running;
+mod stop;
 mod suspension;
+mod verdict;
 
 use std::time::Duration;
 
@@ -33,13 +35,15 @@ use protocol::view::{JobResult, JobState};
 
 pub use self::action::{Action, PodSelection};
 pub use self::elastic::too_old;
-use self::ending::{Stop, finished, releasing, stop, stopping};
-use self::gathering::{Restart, pending, restarting, starting};
+use self::ending::{finished, releasing, stopping};
+use self::gathering::{pending, restarting, starting};
 pub use self::halt::Halt;
 pub use self::look::next_look;
 use self::running::running;
+use self::stop::{Stop, stop};
+use self::verdict::Restart;
 use super::gang::Gang;
-use super::policy::Policy;
+use super::policy::{Deadline, Policy};
 use super::upkeep::Upkeep;
 
 /// The phase of a job. All times are durations since the job's driver began.
@@ -190,6 +194,12 @@ impl Seen<'_> {
     fn is_taken_over(&self) -> bool {
         self.epoch > 1
     }
+
+    /// The failure of the job, if the job has exceeded its deadline.
+    fn overdue(self) -> Option<Failure> {
+        let Deadline { at, given } = self.policy.deadline?;
+        (self.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })
+    }
 }
 
 /// What a driver knows about its job when the driver begins.
@@ -261,7 +271,10 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
         ) if seen.policy.is_suspended => suspension::suspend(&phase, seen),
         (JobEvent::Observed, JobPhase::Halted(halt)) => halt::halted(halt, seen),
         (JobEvent::Observed, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
-        (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
+        (JobEvent::Observed, JobPhase::Pending { gathering, since }) => match &seen.policy.elastic {
+            Some(elastic) => elastic::pending(gathering, since, elastic, seen),
+            None => pending(gathering, since, seen),
+        },
         (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
             starting(generation, stage, since, seen)
         }

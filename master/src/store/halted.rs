@@ -6,8 +6,6 @@ use protocol::failure::FailedStart;
 use protocol::ids::UnixMillis;
 use serde::{Deserialize, Serialize};
 
-use super::JobRecord;
-
 /// A failed start after which a job waits for new code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halted {
@@ -23,13 +21,5 @@ impl Halted {
     /// How much longer the job waits after `now`, if it waits for `wait` in total.
     pub fn left(&self, wait: Duration, now: UnixMillis) -> Duration {
         wait.saturating_sub(Duration::from_millis(now.0.saturating_sub(self.since.0)))
-    }
-}
-
-impl JobRecord {
-    /// The failed start after which the job waits for new code. `None` if the job has never waited, a user has pushed
-    /// new code since, or the job has ended.
-    pub fn waits_after(&self) -> Option<&Halted> {
-        self.halted.as_ref().filter(|halted| halted.pushes >= self.pushes && self.ended.is_none())
     }
 }

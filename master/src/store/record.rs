@@ -1,6 +1,7 @@
 //! The record of one job: what the user asked for, and the few facts that a later master cannot observe.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::code::CodeId;
 use protocol::elastic::Workers;
@@ -109,6 +110,29 @@ impl JobRecord {
     /// The replicas that the job has now.
     pub fn replicas(&self) -> Vec<ReplicaId> {
         plan::replicas_now(&self.spec, self.workers())
+    }
+
+    /// The failed start after which the job waits for new code. `None` if the job has never waited, a user has pushed
+    /// new code since, or the job has ended.
+    pub fn waits_after(&self) -> Option<&Halted> {
+        self.halted.as_ref().filter(|halted| halted.pushes >= self.pushes && self.ended.is_none())
+    }
+
+    /// The time from the job's acceptance to `now`, without the time for which the job was suspended.
+    pub fn active_time(&self, now: UnixMillis) -> Duration {
+        let now = self.suspension.since.map_or(now, |since| since.min(now));
+        Duration::from_millis(now.0.saturating_sub(self.accepted_at.0).saturating_sub(self.suspension.earlier_millis))
+    }
+
+    /// The number of starts that are over, according to the record.
+    pub fn starts(&self) -> u32 {
+        self.restarts.total() + self.suspension.starts + u32::from(self.halted.is_some())
+    }
+
+    /// The newest start that is over, according to the record.
+    pub fn newest_ended(&self) -> Option<Generation> {
+        let halted = self.halted.as_ref().and_then(|halted| halted.failed.generation);
+        self.restarts.newest_failed().max(self.suspension.ended).max(halted)
     }
 }
 

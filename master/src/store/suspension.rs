@@ -1,11 +1,7 @@
 //! The part of a record about the suspensions of the job.
 
-use std::time::Duration;
-
 use protocol::ids::{Generation, UnixMillis};
 use serde::{Deserialize, Serialize};
-
-use super::JobRecord;
 
 /// The suspensions of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +15,7 @@ pub struct Suspension {
     /// The total time of all earlier suspensions, in milliseconds.
     #[serde(default)]
     pub earlier_millis: u64,
-    /// The number of starts up to the last suspension, minus the number of restarts in [`JobRecord::restarts`].
+    /// The number of starts up to the last suspension, minus the number of restarts in the record.
     #[serde(default)]
     pub starts: u32,
     /// The start that the last suspension ended. This start and all earlier starts are over.
@@ -44,25 +40,6 @@ impl Suspension {
             }
             (None, false) | (Some(_), true) => {}
         }
-    }
-}
-
-impl JobRecord {
-    /// The time from the job's acceptance to `now`, without the time for which the job was suspended.
-    pub fn active_time(&self, now: UnixMillis) -> Duration {
-        let now = self.suspension.since.map_or(now, |since| since.min(now));
-        Duration::from_millis(now.0.saturating_sub(self.accepted_at.0).saturating_sub(self.suspension.earlier_millis))
-    }
-
-    /// The number of starts that are over, according to the record.
-    pub fn starts(&self) -> u32 {
-        self.restarts.total() + self.suspension.starts + u32::from(self.halted.is_some())
-    }
-
-    /// The newest start that is over, according to the record.
-    pub fn newest_ended(&self) -> Option<Generation> {
-        let halted = self.halted.as_ref().and_then(|halted| halted.failed.generation);
-        self.restarts.newest_failed().max(self.suspension.ended).max(halted)
     }
 }
 

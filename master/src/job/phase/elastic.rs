@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use protocol::failure::{Failure, Loss};
+use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::ending::{fail, stop};
-use super::gathering::{Restart, start};
-use super::running::{overdue, running};
+use super::gathering::{is_disruption, start};
+use super::running::running;
+use super::stop::{fail, stop};
 use super::{Action, Ending, Gathering, JobPhase, PodSelection, Seen, StartStage};
 use crate::job::gang::Member;
 use crate::job::observation::LostRun;
@@ -23,7 +23,7 @@ pub(super) fn pending(
     seen: Seen<'_>,
 ) -> (JobPhase, Vec<Action>) {
     let phase = JobPhase::Pending { gathering, since };
-    if let Some(failure) = overdue(seen) {
+    if let Some(failure) = seen.overdue() {
         return fail(&phase, failure, seen);
     }
     // In `Pending`, a start in which exec.py ran is always a start of an earlier master.
@@ -86,17 +86,6 @@ fn why_it_cannot_start(since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Op
     })
 }
 
-/// Whether the failure is the loss of a pod that the cluster removed.
-pub(super) fn is_disruption(failure: &Failure) -> bool {
-    matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. })
-}
-
-/// Gathers the next gang at once. Nothing is recorded: a new master learns of the earlier start from the agents.
-pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let restart = Restart { next, without: PodSelection::Unfit, until: seen.now, since: seen.now };
-    (restart.into(), vec![])
-}
-
 /// The pods that an elastic job must create and delete in this phase.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     let Some(elastic) = &seen.policy.elastic else { return Upkeep::default() };
@@ -130,12 +119,6 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => None,
     }
-}
-
-/// Whether the gang restarts after this failure, and the failure is not recorded. This is the case if the cluster has
-/// removed a pod of an elastic job before any agent was asked to run exec.py.
-pub(super) fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
-    seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
 }
 
 /// The loss of a replica whose agent cannot take part in an elastic job.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use protocol::failure::Failure;
+use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 
-use super::elastic::{self, is_disruption, is_replaceable, regroup};
-use super::ending::{fail, stop};
-use super::running::{overdue, running, was_to_start_again};
+use super::running::{running, was_to_start_again};
+use super::stop::{fail, stop};
+use super::verdict::{Restart, regroup};
 use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage};
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::{LostRun, Presence};
@@ -15,11 +15,8 @@ use crate::job::replica::ReplicaPhase;
 
 pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
-    if let Some(elastic) = &policy.elastic {
-        return elastic::pending(gathering, since, elastic, seen);
-    }
     let phase = JobPhase::Pending { gathering, since };
-    if let Some(failure) = overdue(seen) {
+    if let Some(failure) = seen.overdue() {
         return fail(&phase, failure, seen);
     }
     if gang.is_between_starts() {
@@ -73,6 +70,11 @@ fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool 
     (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
 }
 
+/// Whether the failure is the loss of a pod that the cluster removed.
+pub(super) fn is_disruption(failure: &Failure) -> bool {
+    matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. })
+}
+
 /// Continues with a complete gang. After a takeover, the gang may be in the middle of a start or a run.
 fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Some(generation) = seen.gang.newest_launch() else {
@@ -112,7 +114,7 @@ pub(super) fn starting(
     if stage == StartStage::Launching && gang.all(ReplicaPhase::was_launched) {
         return running(generation, seen.now, seen);
     }
-    if let Some(failure) = gang.first_failure().or_else(|| overdue(seen)) {
+    if let Some(failure) = gang.first_failure().or_else(|| seen.overdue()) {
         if is_replaceable(stage, &failure, seen) {
             return regroup(generation.next(), seen);
         }
@@ -131,24 +133,15 @@ pub(super) fn starting(
     (phase, vec![])
 }
 
-/// See [`JobPhase::Restarting`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Restart {
-    pub(super) next: Generation,
-    pub(super) without: PodSelection,
-    pub(super) until: Duration,
-    pub(super) since: Duration,
-}
-
-impl From<Restart> for JobPhase {
-    fn from(Restart { next, without, until, since }: Restart) -> Self {
-        Self::Restarting { next, without, until, since }
-    }
+/// Whether the gang restarts after this failure, and the failure is not recorded. This is the case if the cluster has
+/// removed a pod of an elastic job before any agent was asked to run exec.py.
+fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
+    seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
 }
 
 pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Restart { next, without, until, since } = restart;
-    if let Some(failure) = overdue(seen) {
+    if let Some(failure) = seen.overdue() {
         return fail(&restart.into(), failure, seen);
     }
     let is_gone = |member: &Member| match without {

@@ -5,9 +5,7 @@ use std::time::Duration;
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::elastic::regroup;
-use super::ending::{has_live_run, judge};
-use super::running::overdue;
+use super::verdict::{has_live_run, judge, regroup};
 use super::{Action, JobPhase, PodSelection, Seen};
 use crate::job::gang::Member;
 use crate::job::policy::Policy;
@@ -64,7 +62,7 @@ pub(super) fn enter(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
 
 pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let has_new_code = halt.has_new_code(seen.policy);
-    let is_over = (seen.now >= halt.until || overdue(seen).is_some()) && !awaits_reports(seen);
+    let is_over = (seen.now >= halt.until || seen.overdue().is_some()) && !awaits_reports(seen);
     // An agent that did not answer for some time may still have a run.
     if has_live_run(seen.gang) {
         let unended = Action::DeletePods(PodSelection::Unended);

@@ -5,10 +5,9 @@ use std::time::Duration;
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::ending::{fail, stop};
+use super::stop::{fail, stop};
 use super::{Action, Ending, JobPhase, Seen};
 use crate::job::gang::{Member, was_stopped};
-use crate::job::policy::Deadline;
 use crate::job::roster::resize;
 
 pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -16,7 +15,7 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
     if seen.policy.success.is_met(seen.gang) {
         return stop(&phase, Ending::Succeeded, seen);
     }
-    let failure = seen.gang.first_failure().or_else(|| overdue(seen));
+    let failure = seen.gang.first_failure().or_else(|| seen.overdue());
     match (failure, &seen.policy.elastic) {
         (Some(failure), _) if was_to_start_again(&failure, Some(generation), seen) => {
             stop(&phase, Ending::Regroup, seen)
@@ -44,10 +43,4 @@ fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
         known.is_some_and(|enrolled| enrolled.membership.pushes < seen.policy.pushes)
     };
     seen.gang.any(is_older) && !seen.gang.any(|member| member.phase.has_succeeded())
-}
-
-/// The failure of the job, if the job has exceeded its deadline.
-pub(super) fn overdue(seen: Seen<'_>) -> Option<Failure> {
-    let Deadline { at, given } = seen.policy.deadline?;
-    (seen.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })
 }

@@ -2,8 +2,8 @@
 
 use protocol::ids::Generation;
 
-use super::ending::stop;
-use super::gathering::Restart;
+use super::stop::stop;
+use super::verdict::Restart;
 use super::{Action, Ending, JobPhase, PodSelection, Seen};
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::Presence;

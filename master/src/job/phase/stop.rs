@@ -1,0 +1,84 @@
+//! Stops the runs of a start whose outcome is decided.
+
+use std::time::Duration;
+
+use protocol::failure::Failure;
+use protocol::ids::Generation;
+
+use super::{Action, Ending, JobPhase, Seen};
+use crate::job::gang::{Gang, HelperUse, Member, has_left};
+use crate::job::policy::Budget;
+
+/// See [`JobPhase::Stopping`].
+#[derive(Debug, Clone)]
+pub(super) struct Stop {
+    pub(super) generation: Option<Generation>,
+    pub(super) horizon: Option<Generation>,
+    pub(super) next: Generation,
+    pub(super) ending: Ending,
+    pub(super) since: Duration,
+}
+
+impl From<Stop> for JobPhase {
+    fn from(Stop { generation, horizon, next, ending, since }: Stop) -> Self {
+        Self::Stopping { generation, horizon, next, ending, since }
+    }
+}
+
+/// Stops the runs of this phase. `ending` is the outcome of the start.
+pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let generation = phase.generation().or_else(|| seen.gang.newest_generation());
+    let actions = vec![Action::StopRuns { grace: grace(&ending, seen) }];
+    let next = next_start(phase, generation, seen.epoch);
+    (Stop { generation, horizon: generation.or(phase.horizon()), next, ending, since: seen.now }.into(), actions)
+}
+
+/// Stops a start that has failed.
+pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    stop(phase, Ending::Failed(failure), seen)
+}
+
+/// The number of the start after this phase. This number is higher than every number that an agent has received.
+fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
+    let planned = match phase {
+        JobPhase::Pending { gathering, .. } => gathering.next,
+        JobPhase::Restarting { next, .. } | JobPhase::Stopping { next, .. } | JobPhase::Suspended { next } => *next,
+        JobPhase::Halted(halt) => halt.next,
+        JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => Generation { epoch, sequence: 1 },
+    };
+    planned.max(generation.map_or(planned, Generation::next))
+}
+
+/// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
+/// next start waits for the evicted pod anyway. If all scripts use the helper, a gang that regroups or is suspended
+/// has the same time: these scripts leave together after a step. After other failures the grace is 0: without the
+/// failed member, the other TensorFlow processes only hang or end slowly.
+pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
+    match ending {
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if seen.gang.any(Member::is_leaving) => {
+            seen.policy.leaving_grace
+        }
+        // After scripts have left, the first rank may still save the state.
+        Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
+        Ending::Failed(_) => Duration::ZERO,
+        Ending::Regroup | Ending::Suspended if !seen.gang.any(|member| lacks_helper(member, seen.gang)) => {
+            seen.policy.leaving_grace
+        }
+        Ending::Succeeded => seen.policy.success_grace,
+        Ending::Cancelled | Ending::Regroup | Ending::Suspended => seen.policy.stop_grace,
+    }
+}
+
+fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
+    has_left(failure) && seen.policy.budget_of(failure, seen.gang.helper_of(failure)) == Some(Budget::Free)
+}
+
+/// Whether the member may run a script that does not leave by itself after a step. All members of a role complete a
+/// step together. So if another member of the role has reported a step, only this member's report is late.
+fn lacks_helper(member: &Member, gang: &Gang) -> bool {
+    let has_stepped = |other: &Member| other.id.role == member.id.role && other.place.helper == HelperUse::Stepped;
+    !member.phase.is_dead() && member.place.helper == HelperUse::None && !gang.any(has_stepped)
+}
