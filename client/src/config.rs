@@ -11,7 +11,7 @@ use protocol::env::{EnvName, MUSTER_PREFIX};
 use reqwest::header::HeaderValue;
 
 use crate::args::ConnectionArgs;
-use crate::cluster::KubePlace;
+use crate::kube_place::KubePlace;
 use crate::master_url::{BadMasterUrl, MasterUrl};
 
 /// The master's address, unless a flag gives it.

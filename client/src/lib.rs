@@ -16,6 +16,7 @@ mod hints;
 mod ignored;
 mod image;
 mod interrupt;
+mod kube_place;
 mod local_master;
 mod log_stream;
 mod master_client;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
-use crate::cluster::{BadPlace, KubePlace};
+use crate::kube_place::{BadPlace, KubePlace};
 
 /// `http://HOST:PORT` or `https://…`, with a path if the master is behind a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]

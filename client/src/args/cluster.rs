@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
 
 use super::FormatArgs;
-use crate::cluster::{TfJobs, namespace_name};
+use crate::kube_place::namespace_name;
 
 pub(super) const INSTALL_EXAMPLES: &str = "\
 Examples:
@@ -52,6 +52,15 @@ pub(crate) enum Service {
     None,
     /// A port on every node.
     Nodeport,
+}
+
+/// Which TFJobs of its namespace a master runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TfJobs {
+    /// TFJobs that do not run as root.
+    True,
+    /// Also TFJobs with the annotation that allows root.
+    AllowRoot,
 }
 
 /// Arguments of `uninstall`.

@@ -7,7 +7,7 @@ use clap::Args;
 use protocol::image::ImageRef;
 
 use super::values::count;
-use crate::cluster::namespace_name;
+use crate::kube_place::namespace_name;
 
 /// If the program has this name, it always runs the verb `spawn`.
 pub(super) const TF_SPAWNER: &str = "tf-spawner";

@@ -8,7 +8,7 @@ use protocol::ids::JobName;
 
 use super::EnvArg;
 use super::values::count;
-use crate::cluster::namespace_name;
+use crate::kube_place::namespace_name;
 
 pub(super) const APPLY_EXAMPLES: &str = "\
 Examples:

@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 
 use super::checks::{self, Check, Master, Observed};
 use super::rights::Right;
-use super::{Cluster, ClusterError, KubePlace, rights, rollout, tfjobs};
+use super::{Cluster, ClusterError, access, rights, rollout, tfjobs};
+use crate::kube_place::KubePlace;
 
 /// The label of a namespace with the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
@@ -37,7 +38,7 @@ async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<St
     let place = format!("context {}, namespace {}, API {}", cluster.context(), cluster.namespace(), cluster.server);
     let mut done = vec![checks::passed("kubeconfig", place)];
     let version = cluster.call(rights::GET_VERSION, cluster.client().apiserver_version()).await;
-    let missing = match (version, rights::missing(cluster, rights::TO_USE).await) {
+    let missing = match (version, access::missing(cluster, rights::TO_USE).await) {
         (Ok(version), Ok(missing)) => {
             done.push(checks::version(&version.major, &version.minor, &version.git_version));
             missing

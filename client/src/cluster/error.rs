@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kube::config::KubeconfigError;
 
-use super::place::{BadPlace, KubePlace};
 use super::rights::Right;
+use crate::kube_place::{BadPlace, KubePlace};
 use crate::output::spelled;
 
 /// Why a command on a cluster failed.

@@ -9,8 +9,8 @@ use protocol::image::ImageRef;
 use protocol::pod::OPENSHIFT_GROUP;
 use serde_json::{Value, json};
 
-use super::manifests::TfJobs;
-use super::{Cluster, ClusterError, MUSTER, PART_OF, SECRET_KEYS, manifests, rights, rollout};
+use super::{Cluster, ClusterError, MUSTER, PART_OF, SECRET_KEYS, access, manifests, rights, rollout};
+use crate::args::TfJobs;
 use crate::config::Token;
 use crate::output::Notes;
 
@@ -67,7 +67,7 @@ pub(crate) fn exported(order: &Order) -> Value {
 pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), ClusterError> {
     let of_tfjobs = order.tfjobs.map(|_| rights::to_install_tfjobs()).into_iter().flatten();
     let of_service = (order.service == ServiceChoice::None).then(|| rights::on_object("delete", "Service"));
-    rights::require(cluster, rights::to_install().chain(of_tfjobs).chain(of_service)).await?;
+    access::require(cluster, rights::to_install().chain(of_tfjobs).chain(of_service)).await?;
     check_namespace(cluster).await?;
     if order.tfjobs.is_some() && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
         return Err(ClusterError::Kubeflow);

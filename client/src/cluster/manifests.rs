@@ -1,11 +1,12 @@
 //! The objects of an installation, from the files in `manifests/`. `kubectl apply -k manifests/` applies the same
 //! files, except the file for TFJobs.
 
-use clap::ValueEnum;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use protocol::image::ImageRef;
 use serde_json::{Value, json};
+
+use crate::args::TfJobs;
 
 const ACCOUNT: &str = include_str!("../../../manifests/base/account.yaml");
 const MASTER: &str = include_str!("../../../manifests/base/master.yaml");
@@ -13,15 +14,6 @@ const SERVICE: &str = include_str!("../../../manifests/base/service.yaml");
 const TFJOBS: &str = include_str!("../../../manifests/tfjobs.yaml");
 /// The path of the master's arguments in the Deployment (JSON Pointer).
 const MASTER_ARGS: &str = "/spec/template/spec/containers/0/args";
-
-/// Which TFJobs of its namespace a master runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TfJobs {
-    /// TFJobs that do not run as root.
-    True,
-    /// Also TFJobs with the annotation that allows root.
-    AllowRoot,
-}
 
 /// The service account, its rights, and the Deployment with this image of the master, in this order.
 pub(super) fn required(image: &ImageRef) -> Vec<DynamicObject> {

@@ -1,13 +1,13 @@
 //! Everything about the Kubernetes API: the connection to a namespace, the way to its master, and the installation. No
 //! other module of the client uses kube.
 
+mod access;
 mod checks;
 mod doctor;
 mod error;
 mod forward;
 mod install;
 mod manifests;
-mod place;
 mod pods;
 mod rights;
 mod rollout;
@@ -29,11 +29,10 @@ pub(crate) use self::doctor::{Surroundings, examine};
 pub(crate) use self::error::ClusterError;
 pub(crate) use self::forward::Forward;
 pub(crate) use self::install::{Order, ServiceChoice, exported, install};
-pub(crate) use self::manifests::TfJobs;
-pub(crate) use self::place::{BadPlace, KubePlace, namespace_name};
 use self::rights::Right;
 pub(crate) use self::uninstall::{Found, find, remove};
 use crate::config::Token;
+use crate::kube_place::KubePlace;
 use crate::root_cause::root_cause;
 
 /// The name of the Secret and of the manifests' objects, except those for TFJobs. Also the value of [`PART_OF`].

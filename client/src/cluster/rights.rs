@@ -2,20 +2,13 @@
 
 use std::fmt;
 
-use futures_util::future::try_join_all;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use kube::Api;
-use kube::api::PostParams;
-
-use super::{Cluster, ClusterError, MUSTER};
-
 /// One call of the Kubernetes API, as RBAC names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Right {
-    verb: &'static str,
-    group: &'static str,
+    pub(super) verb: &'static str,
+    pub(super) group: &'static str,
     /// The plural of the kind. A subresource follows after a slash.
-    resource: &'static str,
+    pub(super) resource: &'static str,
 }
 
 impl fmt::Display for Right {
@@ -96,48 +89,4 @@ pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
     let known = KINDS.into_iter().chain([OF_CLUSTER]).find(|(_, resource)| *resource == plural);
     let (group, resource) = known.expect("the manifests contain only these kinds, which a test checks");
     right(verb, group, resource)
-}
-
-/// Checks that the user has these rights.
-///
-/// # Errors
-/// [`ClusterError::Forbidden`] with the missing rights. Also fails if a call fails.
-pub(super) async fn require(cluster: &Cluster, rights: impl IntoIterator<Item = Right>) -> Result<(), ClusterError> {
-    let missing = missing(cluster, rights).await?;
-    if missing.is_empty() { Ok(()) } else { Err(cluster.forbidden(missing)) }
-}
-
-/// Which of these rights the user lacks, in the given order.
-///
-/// # Errors
-/// Fails if a call fails.
-pub(super) async fn missing(
-    cluster: &Cluster,
-    rights: impl IntoIterator<Item = Right>,
-) -> Result<Vec<Right>, ClusterError> {
-    let asked = rights
-        .into_iter()
-        .map(|right| async move { is_allowed(cluster, right).await.map(|allowed| (!allowed).then_some(right)) });
-    Ok(try_join_all(asked).await?.into_iter().flatten().collect())
-}
-
-async fn is_allowed(cluster: &Cluster, right: Right) -> Result<bool, ClusterError> {
-    let Right { verb, group, resource } = right;
-    let (resource, subresource) =
-        resource.split_once('/').map_or((resource, None), |(resource, part)| (resource, Some(part.to_owned())));
-    let attributes = ResourceAttributes {
-        namespace: Some(cluster.namespace().to_owned()),
-        verb: Some(verb.to_owned()),
-        group: Some(group.to_owned()),
-        resource: Some(resource.to_owned()),
-        subresource,
-        // The user's right may be limited to this Secret.
-        name: (right == GET_SECRET).then(|| MUSTER.to_owned()),
-        ..ResourceAttributes::default()
-    };
-    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
-    let review = SelfSubjectAccessReview { spec, ..Default::default() };
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(cluster.client().clone());
-    let answer = cluster.call(ASK_RIGHTS, reviews.create(&PostParams::default(), &review)).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
 }

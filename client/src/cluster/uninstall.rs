@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::install::{delete, find as find_object, has_tfjobs, is_ours};
 use super::rights::Right;
-use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, manifests, pods, rights, rollout, tfjobs};
+use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, access, manifests, pods, rights, rollout, tfjobs};
 use crate::output::Notes;
 
 /// Selects everything that a master has created for its jobs.
@@ -51,7 +51,7 @@ fn installed() -> Vec<DynamicObject> {
 /// [`ClusterError::Forbidden`] if a right for the removal is missing. Without this check, the removal would stop
 /// halfway.
 pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
-    rights::require(cluster, rights::to_uninstall()).await?;
+    access::require(cluster, rights::to_uninstall()).await?;
     let labels = ListParams::default().labels(OF_JOBS);
     let records = cluster.call(rights::LIST_RECORDS, cluster.api::<ConfigMap>().list(&labels)).await?.items;
     let mut found = sorted(&records);
@@ -61,7 +61,7 @@ pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
         }
     }
     if let Some(kind) = unused_kind(cluster).await? {
-        rights::require(cluster, [rights::on_object("delete", manifests::kind(&kind))]).await?;
+        access::require(cluster, [rights::on_object("delete", manifests::kind(&kind))]).await?;
         found.objects.push(manifests::shown(&kind));
     }
     if own_secret(cluster).await?.is_some() {

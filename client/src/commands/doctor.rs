@@ -4,11 +4,12 @@ use serde_json::json;
 
 use super::which_master::through_cluster;
 use crate::args::{DoctorArgs, Format};
-use crate::cluster::{self, KubePlace, Surroundings, Verdict};
+use crate::cluster::{self, Surroundings, Verdict};
 use crate::config::Config;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::image;
+use crate::kube_place::KubePlace;
 use crate::output::{Data, checks_text};
 
 pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data) -> Result<Exit, Error> {

@@ -16,6 +16,7 @@ mod list;
 mod logs;
 mod machines;
 mod push;
+mod pushing;
 mod scale;
 mod spawn;
 mod status;

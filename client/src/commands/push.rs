@@ -1,45 +1,23 @@
 //! `push`: gives a job new code while the job runs. All its scripts start again with the new code, in the same pods.
 //! `watch.rs` pushes again after each change.
 
-use std::mem;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
-use protocol::code::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use protocol::elastic::JobPatch;
-use protocol::error::ErrorCode;
-use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::view::{JobState, JobView};
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use protocol::view::JobView;
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
 
 use super::leaving::{Stage, unless_interrupted};
-use super::{bring, watch};
+use super::pushing::{Pushed, check, folder, outcome, patch, started};
+use super::watch;
 use crate::args::PushArgs;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::master_client::{LONG_POLL, MasterClient, MasterError};
-use crate::output::{Notes, spelled};
-use crate::pack::{PackError, Packed};
-use crate::patience::Patience;
-use crate::request::RequestError;
-
-/// Maximum time for Python to parse the code. After this time, the client sends the code unchecked.
-const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
-const REPEAT_PAUSE: Duration = Duration::from_millis(100);
-
-/// A push that the master has recorded.
-pub(super) struct Pushed {
-    /// The job after the push.
-    pub(super) now: JobView,
-    /// A sentence about the files that were sent, if any.
-    pub(super) sent: Option<String>,
-}
+use crate::master_client::MasterClient;
+use crate::output::Notes;
+use crate::pack::Packed;
 
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();
@@ -94,172 +72,4 @@ async fn record(client: &MasterClient, job: &JobView, args: PushArgs, notes: &No
     check(&code).await?;
     let change = JobPatch { code: Some(code.id()), reload: args.force, ..JobPatch::default() };
     patch(client, &job.name, (change, Some(&code)), notes).await
-}
-
-/// The folder with the new code.
-pub(super) fn folder(given: Option<PathBuf>) -> Result<PathBuf, Error> {
-    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
-    Ok(given.map_or(here.clone(), |folder| here.join(folder)))
-}
-
-/// Asks the master for the change. If the master does not have the code, sends the code. Repeats the request while
-/// agents receive the code.
-pub(super) async fn patch(
-    client: &MasterClient,
-    job: &JobName,
-    (patch, code): (JobPatch, Option<&Packed>),
-    notes: &Notes,
-) -> Result<Pushed, Error> {
-    let (mut sent, mut has_sent, mut told) = (None, false, String::new());
-    loop {
-        match (client.patch(job, patch).await, code) {
-            (Err(MasterError::Refused(problem)), Some(code))
-                if problem.code == ErrorCode::CodeMissing && !mem::replace(&mut has_sent, true) =>
-            {
-                sent = Some(bring::send(client, code).await?);
-            }
-            (Err(MasterError::Refused(problem)), _) if problem.code == ErrorCode::CodeUnderway => {
-                sent.take().iter().for_each(|sentence: &String| notes.say(sentence));
-                if told != problem.detail {
-                    notes.say(&problem.detail);
-                    told = problem.detail;
-                }
-                sleep(REPEAT_PAUSE).await;
-            }
-            (answer, _) => return Ok(Pushed { now: answer?, sent }),
-        }
-    }
-}
-
-/// Lets Python on this machine parse the code. Without Python, checks nothing. The job's Python may have another
-/// version.
-pub(super) async fn check(code: &Packed) -> Result<(), Error> {
-    let input = syntax_input(code.sources());
-    let parsed = async {
-        match parse("python3", &input).await {
-            Some(output) => Some(output),
-            None => parse("python", &input).await,
-        }
-    };
-    match timeout(PARSE_TIMEOUT, parsed).await {
-        Ok(Some(output)) if output.status.code() == Some(DOES_NOT_PARSE) => {
-            Err(PackError::DoesNotParse(String::from_utf8_lossy(&output.stdout).trim().to_owned()).into())
-        }
-        Ok(_) | Err(_) => Ok(()),
-    }
-}
-
-/// Runs the check of the syntax with this Python. `None` if this Python cannot be started.
-async fn parse(python: &str, input: &[u8]) -> Option<Output> {
-    let mut command = Command::new(python);
-    command.args(CHECK_SYNTAX).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let mut child = command.spawn().ok()?;
-    let mut stdin = child.stdin.take()?;
-    let write = async move {
-        // Python ends at the first file that does not parse. The write may then fail.
-        let _ = stdin.write_all(input).await;
-    };
-    tokio::join!(write, child.wait_with_output()).1.ok()
-}
-
-/// Waits until all scripts have started with the new code, or the new code has halted the job, or the job is pending,
-/// suspended or ended. `None` if the push changed nothing.
-pub(super) async fn started(
-    client: &MasterClient,
-    before: &JobView,
-    pushed: &JobView,
-) -> Result<Option<JobView>, Error> {
-    if pushed.pushes == before.pushes {
-        return Ok(None);
-    }
-    until(client, before.clone(), |view| is_settled(view, pushed.pushes)).await.map(Some)
-}
-
-/// Waits until `test` is true for the job.
-pub(super) async fn until(
-    client: &MasterClient,
-    mut view: JobView,
-    test: impl Fn(&JobView) -> bool,
-) -> Result<JobView, Error> {
-    let mut patience = Patience::new();
-    while !test(&view) {
-        match client.view_after(&view.name, view.seq, LONG_POLL).await {
-            Ok(next) if next.uid != view.uid => return Err(Error::Replaced(view.name)),
-            Ok(next) => {
-                patience.restore();
-                view = next;
-            }
-            Err(error) if error.is_not_found() => return Err(Error::Deleted(view.name)),
-            Err(error) => patience.wait_after(error).await?,
-        }
-    }
-    Ok(view)
-}
-
-fn is_settled(now: &JobView, pushes: u32) -> bool {
-    // A pending or suspended job uses the code in its next start.
-    let waits = now.pushes >= pushes && matches!(now.state, JobState::Pending | JobState::Suspended);
-    now.started_pushes >= pushes || waits || now.result.is_some()
-}
-
-/// Why the newest failed start failed.
-pub(super) fn why(view: &JobView) -> String {
-    view.restarts.failed_starts.last().map(|failed| failed.failure.to_string()).unwrap_or_default()
-}
-
-/// The exit code of a push, and a sentence about what followed the push. If the new code did not run and will not run,
-/// the push has not succeeded.
-pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit, String) {
-    let name = &now.name;
-    let has_run = now.started_pushes >= pushed.pushes;
-    match (&now.result, now.generation) {
-        _ if now.pushes > pushed.pushes && now.code != pushed.code => {
-            (Exit::NotSucceeded, format!("a later push to job {name} has replaced the code of this push"))
-        }
-        (Some(result), _) if has_run => {
-            (Exit::Done, format!("job {name} has run the new code, and has ended ({})", result.state()))
-        }
-        (Some(result), _) => {
-            (Exit::NotSucceeded, format!("job {name} has ended without the new code ({})", result.state()))
-        }
-        (None, Some(generation)) if has_run && now.state == JobState::Halted => {
-            let why = why(now);
-            (Exit::Done, format!("job {name} has run the new code and is halted (start {generation}): {why}"))
-        }
-        (None, Some(generation)) if has_run => {
-            let took = spelled(took);
-            (Exit::Done, format!("job {name} runs the new code after {took} (start {generation})"))
-        }
-        (None, _) => (Exit::Done, format!("job {name} is {}, and will use the new code in its next start", now.state)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use protocol::failure::{FailedStart, Failure};
-    use protocol::ids::UnixMillis;
-    use protocol::job::JobRequest;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_push_ends_when_the_new_code_has_halted_the_job() {
-        let request = JobRequest::new("digits".parse().unwrap(), "AllReduce".parse().unwrap());
-        let spec = JobSpec::try_from(request).unwrap();
-        let before: JobView = serde_json::from_value(json!({
-            "name": "digits", "uid": "u", "seq": 1, "state": "halted", "generation": "1.1", "spec": spec,
-            "pushes": 1, "replicas": [], "times": {},
-        }))
-        .unwrap();
-        assert!(!is_settled(&before, 1), "is_settled is true for a job that the old code has halted");
-        let mut after = JobView { generation: Some("1.2".parse().unwrap()), started_pushes: 1, ..before.clone() };
-        let (failure, consequences) = (Failure::DeadlineExceeded { after_seconds: 9 }, vec![]);
-        let (at, last_lines) = (UnixMillis(0), vec![]);
-        after.restarts.note(FailedStart { generation: None, at, failure, counted: true, last_lines, consequences });
-        assert!(is_settled(&after, 1));
-        let sentence =
-            "job digits has run the new code and is halted (start 1.2): the job exceeded its deadline of 9 s";
-        assert_eq!(outcome(&after, &before, Duration::ZERO), (Exit::Done, sentence.to_owned()));
-    }
 }

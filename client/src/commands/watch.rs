@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::leaving::{Stage, unless_interrupted};
-use super::push::{self, Pushed};
+use super::pushing::{self, Pushed};
 use crate::args::PushArgs;
 use crate::changes::Changes;
 use crate::error::Error;
@@ -44,7 +44,7 @@ pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, note
 /// Pushes until the job has ended, with any result.
 async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes: Notes) -> Result<Exit, Error> {
     let folder = match (&job.spec.code, &job.spec.work_dir) {
-        (Some(_), _) => push::folder(args.folder)?,
+        (Some(_), _) => pushing::folder(args.folder)?,
         (None, Some(folder)) => folder.into(),
         (None, None) => return Err(Error::NoFolderToWatch(job.name)),
     };
@@ -74,12 +74,12 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
     let mut told = None;
     loop {
         let is_halted = |now: &JobView| now.state == JobState::Halted && now.generation > told;
-        job = push::until(client, job, |now| now.result.is_some() || is_halted(now)).await?;
+        job = pushing::until(client, job, |now| now.result.is_some() || is_halted(now)).await?;
         if job.result.is_some() {
             return Ok(job);
         }
         told = job.generation;
-        notes.say(&format!("job {} is halted: {}; the next change starts the job again", job.name, push::why(&job)));
+        notes.say(&format!("job {} is halted: {}; the next change starts the job again", job.name, pushing::why(&job)));
     }
 }
 
@@ -194,7 +194,7 @@ impl Watch {
     }
 
     async fn check_and_push(&mut self, code: &Packed, since: Instant) -> Result<Option<String>, Error> {
-        push::check(code).await?;
+        pushing::check(code).await?;
         let mut patience = Patience::new();
         loop {
             match self.push(code, since).await {
@@ -210,10 +210,10 @@ impl Watch {
             Some(_) => JobPatch { code: Some(code.id()), reload: self.force, ..JobPatch::default() },
             None => JobPatch { reload: true, ..JobPatch::default() },
         };
-        let Pushed { now, .. } = push::patch(&self.client, &self.name, (patch, Some(code)), &self.notes).await?;
+        let Pushed { now, .. } = pushing::patch(&self.client, &self.name, (patch, Some(code)), &self.notes).await?;
         self.force = false;
-        let started = push::started(&self.client, &before, &now).await?;
-        Ok(started.map(|view| push::outcome(&view, &now, since.elapsed()).1))
+        let started = pushing::started(&self.client, &before, &now).await?;
+        Ok(started.map(|view| pushing::outcome(&view, &now, since.elapsed()).1))
     }
 
     /// Packs the folder. Also returns the modification time of the newest file. To miss no change, watches all folders

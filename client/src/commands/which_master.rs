@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use crate::announcement::{self, Announced, Found};
-use crate::cluster::{Cluster, Forward, KubePlace};
+use crate::cluster::{Cluster, Forward};
 use crate::config::{Config, LocalBecause, MasterChoice, Token};
 use crate::error::Error;
+use crate::kube_place::KubePlace;
 use crate::master_client::MasterClient;
 use crate::master_url::MasterUrl;
 use crate::output::Notes;

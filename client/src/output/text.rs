@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
 use anstyle_parse::{Params, Parser, Perform};
 
 const ESCAPE: char = '\u{1b}';
@@ -34,6 +36,11 @@ pub(crate) fn for_terminal(line: &str, colours: Colours) -> Cow<'_, str> {
 pub(crate) enum Colours {
     Kept,
     Removed,
+}
+
+/// Whether the stream shows colours. Variables such as `NO_COLOR` decide too.
+pub(super) fn colours_of(stream: &impl RawStream) -> Colours {
+    if AutoStream::choice(stream) == ColorChoice::Never { Colours::Removed } else { Colours::Kept }
 }
 
 fn after_last_return(line: &str) -> &str {
