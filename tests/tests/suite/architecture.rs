@@ -1,5 +1,7 @@
 //! Checks rules of ARCHITECTURE.md that neither the compiler nor a lint checks.
 
+mod circles;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
