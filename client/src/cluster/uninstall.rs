@@ -10,6 +10,7 @@ use kube::api::{DeleteParams, DynamicObject, ListParams};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::install::{delete, find as find_object, has_tfjobs, is_ours};
 use super::rights::Right;
@@ -20,8 +21,10 @@ use crate::output::Notes;
 const OF_JOBS: &str = "app.kubernetes.io/managed-by=muster";
 /// The label with a job's name.
 const JOB: &str = "muster/job";
-/// Maximum time until pods have ended. Their default grace is 30 s.
-const LIMIT: Duration = Duration::from_secs(180);
+/// Maximum time until pods have ended, in addition to the longest of their termination graces.
+const BEYOND_GRACE: Duration = Duration::from_secs(150);
+/// The termination grace of a pod that sets none (Kubernetes API, `terminationGracePeriodSeconds`).
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// What an uninstallation removes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -157,23 +160,32 @@ where
 /// Waits until all pods with these labels have ended.
 async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<(), ClusterError> {
     let mut changes = rollout::pod_changes(cluster, labels);
-    let mut left = 0;
+    let mut left = running(cluster, labels).await?;
+    let limit = longest_grace(&left) + BEYOND_GRACE;
     let work = async {
-        loop {
-            let selected = ListParams::default().labels(labels);
-            let found = cluster.call(rights::LIST_PODS, cluster.api::<Pod>().list(&selected)).await?;
-            left = found.iter().filter(|pod| !pods::has_ended(pod)).count();
-            if left == 0 {
-                return Ok(());
-            }
-            notes.show_step(&format!("waiting until {left} pods have ended"));
+        while !left.is_empty() {
+            notes.show_step(&format!("waiting until {} pods have ended", left.len()));
             changes.next().await;
+            left = running(cluster, labels).await?;
         }
+        Ok(())
     };
-    let outcome = tokio::time::timeout(LIMIT, work).await;
+    let outcome = timeout(limit, work).await;
     notes.end_progress();
-    let state = || format!("{left} still run");
-    outcome.unwrap_or_else(|_| Err(ClusterError::Late { what: "pods have not ended", state: state(), after: LIMIT }))
+    let state = || format!("{} still run", left.len());
+    outcome.unwrap_or_else(|_| Err(ClusterError::Late { what: "pods have not ended", state: state(), after: limit }))
+}
+
+/// The pods with these labels that have not ended.
+async fn running(cluster: &Cluster, labels: &str) -> Result<Vec<Pod>, ClusterError> {
+    let selected = ListParams::default().labels(labels);
+    let found = cluster.call(rights::LIST_PODS, cluster.api::<Pod>().list(&selected)).await?;
+    Ok(found.items.into_iter().filter(|pod| !pods::has_ended(pod)).collect())
+}
+
+fn longest_grace(pods: &[Pod]) -> Duration {
+    let graces = pods.iter().filter_map(|pod| pod.spec.as_ref()?.termination_grace_period_seconds?.try_into().ok());
+    graces.map(Duration::from_secs).max().unwrap_or(DEFAULT_GRACE)
 }
 
 #[cfg(test)]
@@ -198,6 +210,16 @@ mod tests {
         let found = sorted(&records);
         assert_eq!(found.jobs, ["done", "runs", "damaged"]);
         assert_eq!(found.unfinished, ["runs", "damaged"]);
+    }
+
+    #[test]
+    fn the_pod_with_the_longest_grace_decides_how_long_uninstall_waits() {
+        let pod = |grace: Option<u32>| -> Pod {
+            let spec = json!({"containers": [], "terminationGracePeriodSeconds": grace});
+            serde_json::from_value(json!({"spec": spec})).expect("the JSON is not a pod")
+        };
+        assert_eq!(longest_grace(&[pod(Some(30)), pod(Some(900)), pod(None)]), Duration::from_secs(900));
+        assert_eq!(longest_grace(&[pod(None)]), DEFAULT_GRACE);
     }
 
     #[test]
