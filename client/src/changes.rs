@@ -32,7 +32,7 @@ impl Changes {
         Ok(Self { inotify: Receiver::from_owned_fd_unchecked(inotify)?, watched: BTreeSet::new() })
     }
 
-    /// Watches these folders, without their subfolders. Returns whether at least one folder was not watched before.
+    /// Watches only these folders, without their subfolders. Returns whether at least one folder was not watched before.
     /// Leaves out folders that no longer exist.
     pub(crate) fn watch(&mut self, folders: &[PathBuf]) -> io::Result<bool> {
         let flags = WatchFlags::CREATE
@@ -50,6 +50,10 @@ impl Changes {
         };
         let now: BTreeSet<i32> = folders.iter().filter_map(add).collect::<io::Result<_>>()?;
         let is_new = !now.is_subset(&self.watched);
+        for left_out in self.watched.difference(&now) {
+            // Fails if the folder is gone, because Linux has removed its watch then.
+            let _ = inotify::remove_watch(&self.inotify, *left_out);
+        }
         self.watched = now;
         Ok(is_new)
     }
@@ -86,5 +90,27 @@ impl Changes {
                 read => return read.map(drop),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_in_a_folder_that_is_no_longer_watched_is_no_change() {
+        let [left, kept] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [in_left, in_kept] = [&left, &kept].map(|folder| folder.path().join("file"));
+        let mut changes = Changes::new().unwrap();
+        assert!(changes.watch(&[left.path().to_owned(), kept.path().to_owned()]).unwrap());
+        assert!(!changes.watch(&[kept.path().to_owned()]).unwrap());
+        // The end of a watch is an event of its own.
+        changes.settled(None).await.unwrap();
+        fs::write(in_left, "").unwrap();
+        assert_eq!(changes.settled(Some(QUIET)).await.unwrap(), None);
+        fs::write(in_kept, "").unwrap();
+        assert!(changes.settled(None).await.unwrap().is_some());
     }
 }
