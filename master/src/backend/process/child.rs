@@ -69,15 +69,19 @@ pub(super) async fn run(
     let Started { mut child, lifeline, claim } = started;
     let pid = pid_of(&child);
     let announced = tokio::select! {
-        announced = timeout(ANNOUNCE_TIMEOUT, announced(&mut child)) => announced.unwrap_or(Err(ChildError::Silent)),
-        () = ordered_to_end(&mut orders, pid) => Err(ChildError::Silent),
+        announced = timeout(ANNOUNCE_TIMEOUT, announced(&mut child)) => {
+            Some(announced.unwrap_or(Err(ChildError::Silent)))
+        }
+        () = ordered_to_end(&mut orders) => None,
     };
     match announced {
-        Ok(agent) => {
+        Some(Ok(agent)) => {
             let tensorflow = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.port()));
             state(PodState::Running(Addresses { agent, tensorflow }));
         }
-        Err(error) => {
+        // The agent has not failed. The code below carries out the order.
+        None => {}
+        Some(Err(error)) => {
             end(&mut child, lifeline).await;
             let last_message = launcher.run_dirs.last_message(&pod.job.name, pod.replica);
             return ended(last_message.unwrap_or_else(|| error_chain(&error)));
@@ -85,7 +89,9 @@ pub(super) async fn run(
     }
     let status = tokio::select! {
         status = child.wait() => status,
-        () = ordered_to_end(&mut orders, pid) => {
+        () = ordered_to_end(&mut orders) => {
+            // The child may have ended already, which is fine.
+            let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
             let order = *orders.borrow();
             match order {
                 Order::Delete => end_soon(&mut child, lifeline, pid).await,
@@ -174,12 +180,9 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
     line.trim_end().parse().map_err(|_| ChildError::NoAddress(line))
 }
 
-/// Waits for an order to end the child, then sends SIGTERM to the child.
-async fn ordered_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
-    // A closed channel also ends the child.
+/// Waits for an order to end the child. A closed channel is such an order, too.
+async fn ordered_to_end(orders: &mut watch::Receiver<Order>) {
     let _ = orders.wait_for(|order| *order != Order::Live).await;
-    // The child may have ended already, which is fine.
-    let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
 }
 
 fn pid_of(child: &Child) -> Option<Pid> {
@@ -224,4 +227,46 @@ fn outcome(status: ExitStatus) -> ExitOutcome {
 /// The state of an ended pod. Its `exit` is `None`: in this back end, only the agent's status tells how exec.py ended.
 fn ended(reason: String) -> PodState {
     PodState::Terminated { exit: None, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use protocol::job::{JobRequest, JobSpec, Strategy};
+
+    use super::*;
+    use crate::backend::process::ports::Ports;
+    use crate::backend::process::run_dir::RunDirs;
+    use crate::descriptors::Descriptors;
+    use crate::job::key::JobKey;
+
+    #[tokio::test]
+    async fn a_pod_that_is_deleted_before_its_agent_prints_an_address_has_not_failed() {
+        let folder = tempfile::tempdir().expect("no folder");
+        let agent_binary = folder.path().join("agent");
+        fs::write(&agent_binary, "#!/bin/sh\nexec sleep 600\n").expect("cannot write the program");
+        fs::set_permissions(&agent_binary, Permissions::from_mode(0o755)).expect("cannot change the mode");
+        let launcher = Launcher {
+            agent_binary,
+            default_work_dir: folder.path().to_owned(),
+            not_inherited: vec![],
+            run_dirs: RunDirs::new(folder.path()),
+            ports: Ports::new(std::process::id()),
+            descriptors: Descriptors::raise().expect("cannot read the limits"),
+        };
+        let request = JobRequest::new("digits".parse().expect("not a name"), Strategy::AllReduce);
+        let spec = JobSpec::try_from(request).expect("an invalid job");
+        let job = JobKey { name: spec.name.clone(), uid: "uid".to_owned() };
+        let pod = PodSpec::new(job, &spec, "worker-0".parse().expect("not a replica"), String::new());
+        for order in [Order::Delete, Order::Abandon] {
+            let started = start(&launcher, &pod).expect("the agent does not start");
+            let (orders, receiver) = watch::channel(Order::Live);
+            let ordering = async { orders.send_modify(|now| *now = order) };
+            let running = run(&launcher, (&pod, started), receiver, |state| panic!("{state:?}"));
+            let (last, ()) = tokio::join!(running, ordering);
+            assert_eq!(last, ended("its agent was killed by signal 15 (SIGTERM)".to_owned()), "{order:?}");
+        }
+    }
 }
