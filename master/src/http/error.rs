@@ -52,8 +52,9 @@ impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
         match error {
             JobsError::Exists(_)
-            | JobsError::OtherTfJob(_)
+            | JobsError::OtherTfJob { .. }
             | JobsError::OtherCode(_)
+            | JobsError::EndedTfJob(_)
             | JobsError::Unreadable { .. } => Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string()),
             JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string())

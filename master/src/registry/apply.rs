@@ -10,7 +10,7 @@ use super::error::{JobsError, of_store};
 use super::requests::in_time;
 use super::{Jobs, Submitted};
 use crate::store::{Stored, Wish};
-use crate::tfjob::{Read, difference};
+use crate::tfjob::{Read, difference, what_differs};
 
 /// The outcome of a TFJob that was applied.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ impl Jobs {
     /// Accepts the job of a TFJob. If the job is already on record, suspends, resumes or scales it to match the TFJob.
     ///
     /// # Errors
-    /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] if
-    /// only the code differs and the job has not ended, and the errors of [`Jobs::submit`] and [`Jobs::patch`].
+    /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] or
+    /// [`JobsError::EndedTfJob`] if only the code differs, and the errors of [`Jobs::submit`] and [`Jobs::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
         let Read { spec, is_suspended } = tfjob;
         let name = spec.name.clone();
@@ -84,7 +84,8 @@ impl Jobs {
 /// The change that a TFJob makes to the job on record.
 ///
 /// # Errors
-/// [`JobsError::Exists`], [`JobsError::OtherTfJob`] or [`JobsError::OtherCode`] if the TFJob describes another job.
+/// [`JobsError::Exists`], [`JobsError::OtherTfJob`], [`JobsError::OtherCode`] or [`JobsError::EndedTfJob`] if the TFJob
+/// describes another job.
 fn change_of(stored: &Stored, spec: &JobSpec) -> Result<JobPatch, JobsError> {
     let record = &stored.record;
     let name = || record.spec.name.clone();
@@ -93,7 +94,8 @@ fn change_of(stored: &Stored, spec: &JobSpec) -> Result<JobPatch, JobsError> {
     }
     match difference(&record.spec, record.workers(), spec) {
         Some(patch) if record.code() == spec.code => Ok(patch),
-        Some(_) if !record.is_over() => Err(JobsError::OtherCode(name())),
-        Some(_) | None => Err(JobsError::OtherTfJob(name())),
+        Some(_) if record.is_over() => Err(JobsError::EndedTfJob(name())),
+        Some(_) => Err(JobsError::OtherCode(name())),
+        None => Err(JobsError::OtherTfJob { name: name(), difference: what_differs(&record.spec, spec) }),
     }
 }

@@ -24,15 +24,26 @@ pub enum JobsError {
     Exists(JobName),
     /// The TFJob was changed in a way that a job does not allow.
     #[error(
-        "tfjob {0} is on record with another spec: only suspend and, with enableDynamicWorker, the number of workers \
-         may change. To apply the file as a new job, first delete the old job: client delete {0}"
+        "tfjob {name} is on record with another spec: {difference}. Only suspend and, with enableDynamicWorker, the \
+         number of workers may change. To apply the file as a new job, first delete the old job: client delete {name}"
     )]
-    OtherTfJob(JobName),
+    OtherTfJob {
+        /// The job.
+        name: JobName,
+        /// What differs, as a sentence without a full stop.
+        difference: String,
+    },
     /// The TFJob was applied again with other code.
     #[error(
         "tfjob {0} is on record with other code. To start its scripts again with the new code: client push {0} FOLDER"
     )]
     OtherCode(JobName),
+    /// The TFJob was applied again with other code, and its job has ended or is being ended.
+    #[error(
+        "tfjob {0} has ended, or is being stopped, so it takes no new code. To run it again with the new code, first \
+         delete the old job: client delete {0}"
+    )]
+    EndedTfJob(JobName),
     /// An unreadable record has this name.
     #[error(
         "the name \"{}\" belongs to a record that cannot be read ({reason}): choose another name, or remove the record \

@@ -31,7 +31,7 @@ use self::roles::Replicas;
 use crate::template::Note;
 
 pub use self::object::object;
-pub use self::same::difference;
+pub use self::same::{difference, what_differs};
 pub use self::watched::{Memory, Need, Watched};
 
 /// The annotation that lets the containers of a TFJob run as root, if the master honours it.

@@ -1,6 +1,7 @@
 //! Shows a job as a TFJob, the object that users of Kubeflow know.
 
 use protocol::ids::UnixMillis;
+use protocol::job::JobSpec;
 use protocol::origin::{Origin, TfJobOrigin, role_of_type};
 use protocol::tfjob::TFJOB_KIND;
 use protocol::view::{JobState, JobView};
@@ -35,15 +36,24 @@ pub fn object(job: &JobView, namespace: Option<&str>, now: UnixMillis) -> Option
     }))
 }
 
-/// The `spec` as a user sent it, with the current maximum of workers, and with `suspend` if the job is suspended.
-fn spec(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {
+/// The `spec` as a user sent it, without `suspend`.
+pub(super) fn sent_spec(job: &JobSpec, origin: &TfJobOrigin) -> Map<String, Value> {
     let mut spec = origin.spec.clone();
     let types = spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
     for (name, of_type) in types.into_iter().flatten() {
-        let group = job.spec.groups.iter().find(|group| Some(group.role) == role_of_type(name));
+        let group = job.groups.iter().find(|group| Some(group.role) == role_of_type(name));
         if let Some(template) = group.and_then(|group| group.template.as_ref()) {
             of_type["template"] = template.pod.clone();
         }
+    }
+    spec
+}
+
+/// The `spec` with the current maximum of workers, and with `suspend` if the job is suspended.
+fn spec(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {
+    let mut spec = sent_spec(&job.spec, origin);
+    let types = spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
+    for (name, of_type) in types.into_iter().flatten() {
         if let Some(workers) = job.workers.filter(|_| role_of_type(name) == Some(protocol::ids::Role::Worker)) {
             of_type["replicas"] = workers.max.into();
         }

@@ -5,8 +5,10 @@ use protocol::elastic::{JobPatch, Workers};
 use protocol::group::Group;
 use protocol::ids::Role;
 use protocol::job::JobSpec;
-use protocol::origin::Origin;
-use serde_json::Value;
+use protocol::origin::{Origin, TfJobOrigin};
+use serde_json::{Map, Value, json};
+
+use super::object::sent_spec;
 
 /// The change that turns the job on record into the job that was sent. `None` if they are different jobs. `now` is the
 /// current range of workers of the job on record. If both jobs bring code, their code may differ, because a push
@@ -17,6 +19,45 @@ pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> 
     }
     let max = now.map(|now| now.max).filter(|max| *max != sent.worker_num);
     Some(JobPatch { worker_num: max.map(|_| sent.worker_num), ..JobPatch::default() })
+}
+
+/// What differs between two TFJobs for which [`difference`] returns `None`, as a sentence without a full stop. It names
+/// the first field of the document that differs, or else the first flag of `client apply`.
+pub fn what_differs(on_record: &JobSpec, sent: &JobSpec) -> String {
+    let mut parts = parts(&fixed_part(on_record)).into_iter().zip(parts(&fixed_part(sent)));
+    let path = parts.find_map(|((path, known), (_, sent))| difference_at(path, &known, &sent));
+    let mut flags = flags(on_record).into_iter().zip(flags(sent)).filter(|(known, sent)| known != sent);
+    match path.or_else(|| flags.next().map(|((flag, _), _)| flag.to_owned())) {
+        Some(place) => format!("{place} differs"),
+        None if on_record.object_uid() != sent.object_uid() => {
+            "one of the two was sent by client apply, and the other by kubectl apply".to_owned()
+        }
+        None => "the master reads the file differently than when it accepted the job".to_owned(),
+    }
+}
+
+/// The parts of the document that a job keeps, by path.
+fn parts(job: &JobSpec) -> Vec<(&'static str, Value)> {
+    let Some(Origin::TfJob(origin)) = &job.origin else { return vec![] };
+    let TfJobOrigin { api_version, labels, annotations, spec: _, warnings: _, object_uid: _ } = origin;
+    vec![
+        ("spec", sent_spec(job, origin).into()),
+        ("metadata.labels", json!(labels)),
+        ("metadata.annotations", json!(annotations)),
+        ("apiVersion", json!(api_version)),
+    ]
+}
+
+/// The flags of `client apply` that change the job.
+fn flags(job: &JobSpec) -> [(&'static str, Value); 5] {
+    let JobSpec { env, allow_env, run_policy, pod, code, script, work_dir, .. } = job;
+    [
+        ("--env", json!(env)),
+        ("--allow-env", json!(allow_env)),
+        ("--max-restarts", json!(run_policy.max_restarts)),
+        ("--allow-root", json!(pod.allow_root)),
+        ("--code", json!([code.is_some(), script, work_dir])),
+    ]
 }
 
 /// The job without the fields that may differ. These include the warnings, because another version of the master may
@@ -38,4 +79,22 @@ fn fixed_part(spec: &JobSpec) -> JobSpec {
         workers.for_each(|Group { count, .. }| *count = 0);
     }
     spec
+}
+
+/// The path of the first difference.
+pub(super) fn difference_at(path: &str, one: &Value, other: &Value) -> Option<String> {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            let names = one.keys().chain(other.keys().filter(|name| !one.contains_key(*name)));
+            names.into_iter().find_map(|name| {
+                let field = |of: &Map<String, Value>| of.get(name).cloned().unwrap_or_default();
+                difference_at(&format!("{path}.{name}"), &field(one), &field(other))
+            })
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            let mut pairs = one.iter().zip(other).enumerate();
+            pairs.find_map(|(place, (one, other))| difference_at(&format!("{path}[{place}]"), one, other))
+        }
+        _ => (one != other).then(|| path.to_owned()),
+    }
 }

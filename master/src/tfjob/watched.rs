@@ -9,6 +9,7 @@ use protocol::view::JobView;
 use serde_json::{Map, Value, json};
 
 use super::object::object;
+use super::same::difference_at;
 use super::status::{condition, keep_times, status};
 use super::{ALLOW_ROOT, Place, Read, difference, read};
 use crate::kube::clock::{time_of, timestamp};
@@ -233,22 +234,4 @@ fn merge_patch(from: &Value, to: &Value) -> Value {
     let kept =
         fields.iter().map(|(name, field)| (name.clone(), merge_patch(from.get(name).unwrap_or(&Value::Null), field)));
     Value::Object(gone.chain(kept).collect())
-}
-
-/// The path of the first difference.
-fn difference_at(path: &str, one: &Value, other: &Value) -> Option<String> {
-    match (one, other) {
-        (Value::Object(one), Value::Object(other)) => {
-            let names = one.keys().chain(other.keys().filter(|name| !one.contains_key(*name)));
-            names.into_iter().find_map(|name| {
-                let field = |of: &Map<String, Value>| of.get(name).cloned().unwrap_or_default();
-                difference_at(&format!("{path}.{name}"), &field(one), &field(other))
-            })
-        }
-        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
-            let mut pairs = one.iter().zip(other).enumerate();
-            pairs.find_map(|(place, (one, other))| difference_at(&format!("{path}[{place}]"), one, other))
-        }
-        _ => (one != other).then(|| path.to_owned()),
-    }
 }

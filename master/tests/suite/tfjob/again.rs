@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use master::tfjob::difference;
+use master::tfjob::{difference, what_differs};
 use protocol::elastic::{JobPatch, Workers};
 use protocol::job::JobSpec;
+use protocol::origin::Origin;
 
 use super::{corpus, read_text};
 
@@ -44,4 +45,34 @@ fn workers_are_compared_with_the_current_number_of_workers() {
     let scaled = Some(Workers { min: 1, max: 7 });
     let back = Some(JobPatch { worker_num: Some(4), ..JobPatch::default() });
     assert_eq!(difference(&spec, scaled, &spec), back);
+}
+
+#[test]
+fn the_first_field_or_flag_that_differs_is_named() {
+    let on_record = edited("every_role", "kind", "kind");
+    let changed = |change: &dyn Fn(&mut JobSpec)| {
+        let mut sent = on_record.clone();
+        change(&mut sent);
+        assert_eq!(difference(&on_record, None, &sent), None, "the changed job is the same job");
+        what_differs(&on_record, &sent)
+    };
+    let of_object = |sent: &mut JobSpec| {
+        let Some(Origin::TfJob(origin)) = &mut sent.origin else { panic!("not a TFJob") };
+        origin.object_uid = Some("uid".to_owned());
+    };
+    let command = "spec.tfReplicaSpecs.Chief.template.spec.containers[0].args[0] differs";
+    for (sent, expected) in [
+        (what_differs(&on_record, &edited("every_role", "--steps", "--epochs")), command),
+        (
+            changed(&|sent| sent.env = [("KEY".parse().expect("not a name"), "value".to_owned())].into()),
+            "--env differs",
+        ),
+        (changed(&|sent| sent.run_policy.max_restarts += 1), "--max-restarts differs"),
+        (changed(&|sent| sent.pod.allow_root = true), "--allow-root differs"),
+        (changed(&|sent| sent.script = "train.py".parse().expect("not a script")), "--code differs"),
+        (changed(&of_object), "one of the two was sent by client apply, and the other by kubectl apply"),
+        (changed(&|sent| sent.ps_num += 1), "the master reads the file differently than when it accepted the job"),
+    ] {
+        assert_eq!(sent, expected);
+    }
 }
