@@ -67,13 +67,29 @@ pub(crate) enum MasterPlace {
     Elsewhere,
 }
 
-/// What a master reads from its own pod. Empty if the master runs elsewhere, or if the pod cannot be read.
+/// What a master reads from its own pod. Empty if the master runs elsewhere.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnPod {
     /// The master's image, which contains the agent too.
     pub(crate) image: Option<ImageRef>,
     /// The claims that the pod mounts.
-    pub(crate) claims: BTreeSet<String>,
+    pub(crate) claims: OwnClaims,
+}
+
+/// The claims of the jobs' namespace that the master's own pod mounts. They may have the master's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnClaims {
+    /// Exactly these claims.
+    Known(BTreeSet<String>),
+    /// The master runs in a pod of the namespace, but has not found this pod.
+    Unknown,
+}
+
+impl Default for OwnClaims {
+    /// The claims of a master that runs outside the namespace.
+    fn default() -> Self {
+        Self::Known(BTreeSet::new())
+    }
 }
 
 /// Why a call to the API failed.
@@ -171,14 +187,20 @@ impl Cluster {
     }
 
     /// Reads the pod in which this master runs. `name` is the name of the pod.
-    pub(crate) async fn own_pod(&self, name: Option<&str>) -> OwnPod {
-        let Some(name) = name.filter(|_| self.master == MasterPlace::PodBesideJobs) else { return OwnPod::default() };
+    ///
+    /// # Errors
+    /// Fails if the call fails. Otherwise a job could mount the claim with the master's state.
+    pub(crate) async fn own_pod(&self, name: Option<&str>) -> Result<OwnPod, ApiFailure> {
+        if self.master == MasterPlace::Elsewhere {
+            return Ok(OwnPod::default());
+        }
         // The master already has the right to list pods. A get would need one more right.
-        let named = ListParams::default().fields(&format!("metadata.name={name}"));
-        let pods = call(self.pods().list(&named)).await.inspect_err(|error| {
-            warn!(%error, pod = name, "could not read the master's own pod, so its image and its claims are unknown");
-        });
-        pods.ok().and_then(|mut pods| pods.items.pop()).map(|pod| OwnPod::of(&pod)).unwrap_or_default()
+        let named = ListParams::default().fields(&format!("metadata.name={}", name.unwrap_or_default()));
+        let pods = call(self.pods().list(&named)).await?;
+        if pods.items.is_empty() {
+            warn!(name, "no pod has the name in HOSTNAME, so the image and the claims of the master's pod are unknown");
+        }
+        Ok(OwnPod::of(pods.items.first()))
     }
 
     /// The name of the namespace.
@@ -252,12 +274,13 @@ fn tfjobs() -> ApiResource {
 }
 
 impl OwnPod {
-    fn of(pod: &Pod) -> Self {
+    fn of(found: Option<&Pod>) -> Self {
+        let Some(pod) = found else { return Self { image: None, claims: OwnClaims::Unknown } };
         let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
         let master =
             containers.clone().find(|container| container.name == CONTAINER).or_else(|| containers.clone().next());
         let image = master.and_then(|master| master.image.as_deref()?.parse().ok());
-        Self { image, claims: claims(pod).map(str::to_owned).collect() }
+        Self { image, claims: OwnClaims::Known(claims(pod).map(str::to_owned).collect()) }
     }
 }
 
@@ -314,9 +337,22 @@ mod tests {
             serde_json::from_value(json!({ "spec": { "containers": containers, "volumes": volumes } })).unwrap()
         };
         let sidecar = json!({ "name": "proxy", "image": "proxy:1" });
-        let own = OwnPod::of(&pod(json!([sidecar, { "name": "master", "image": "muster-master:2" }])));
-        assert_eq!((own.image, own.claims), ("muster-master:2".parse().ok(), ["output".to_owned()].into()));
-        assert_eq!(OwnPod::of(&pod(json!([sidecar]))).image, "proxy:1".parse().ok());
-        assert_eq!(OwnPod::of(&Pod::default()), OwnPod::default());
+        let own = OwnPod::of(Some(&pod(json!([sidecar, { "name": "master", "image": "muster-master:2" }]))));
+        let claims = OwnClaims::Known(["output".to_owned()].into());
+        assert_eq!((own.image, own.claims), ("muster-master:2".parse().ok(), claims));
+        assert_eq!(OwnPod::of(Some(&pod(json!([sidecar])))).image, "proxy:1".parse().ok());
+        assert_eq!(OwnPod::of(Some(&Pod::default())), OwnPod::default());
+        assert_eq!(OwnPod::of(None), OwnPod { image: None, claims: OwnClaims::Unknown });
+    }
+
+    #[tokio::test]
+    async fn only_a_master_in_the_namespace_of_its_jobs_must_be_able_to_read_its_own_pod() {
+        // Nothing listens at this port.
+        let nowhere = Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let outside = Cluster::new(nowhere, "training".to_owned());
+        assert_eq!(outside.own_pod(Some("muster-0")).await.unwrap(), OwnPod::default());
+        let inside = Cluster { master: MasterPlace::PodBesideJobs, ..outside };
+        let failure = inside.own_pod(Some("muster-0")).await.unwrap_err();
+        assert!(matches!(failure, ApiFailure::Unreachable(_)), "{failure:?}");
     }
 }

@@ -5,7 +5,7 @@ pub(crate) mod changes;
 pub(crate) mod clock;
 pub mod tfjobs;
 
-pub use self::api::{ApiFailure, Cluster};
+pub use self::api::{ApiFailure, Cluster, OwnClaims};
 
 /// The name of the ConfigMap that contains a job's record and owns the job's pods.
 pub(crate) fn record_name(job: &str) -> String {

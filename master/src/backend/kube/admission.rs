@@ -15,7 +15,7 @@ use crate::backend::{PodSpec, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::plan;
-use crate::kube::api::{ApiFailure, call, claims};
+use crate::kube::api::{ApiFailure, OwnClaims, call, claims};
 use crate::template::{Note, is_masters, is_masters_claim, listed};
 
 impl KubeBackend {
@@ -77,12 +77,24 @@ impl KubeBackend {
     /// The pod for the dry run. Refuses a pod that mounts the master's state.
     fn trial(&self, spec: &PodSpec) -> Result<Pod, Refusal> {
         let pod = self.manifest(spec).map_err(|refused| refused_template(spec.replica, &refused))?;
-        let has_state = |claim: &&str| is_masters_claim(claim) || self.own_claims.contains(*claim);
-        if let Some(claim) = claims(&pod).find(has_state) {
-            let sentence = format!("claim \"{claim}\" has the master's state: use another claim");
-            return Err(Refusal { code: ErrorCode::BadPod, sentence });
+        let refused = claims(&pod).find_map(|claim| self.why_not_mounted(claim));
+        refused.map_or(Ok(pod), |sentence| Err(Refusal { code: ErrorCode::BadPod, sentence }))
+    }
+
+    /// Why a job may not mount this claim; `None` if it may.
+    fn why_not_mounted(&self, claim: &str) -> Option<String> {
+        let state = || format!("claim \"{claim}\" has the master's state: use another claim");
+        if is_masters_claim(claim) {
+            return Some(state());
         }
-        Ok(pod)
+        match &self.own_claims {
+            OwnClaims::Known(own) => own.contains(claim).then(state),
+            OwnClaims::Unknown => Some(format!(
+                "claim \"{claim}\" is refused, because it may have the master's state: no pod has the name in the \
+                 master's variable HOSTNAME, so the master does not know the claims of its own pod. Set HOSTNAME in the \
+                 master's container from the pod's field metadata.name"
+            )),
+        }
     }
 
     /// Asks the API in a dry run whether it would accept this pod. Returns the pod with the fields that the namespace

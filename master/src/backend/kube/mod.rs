@@ -8,7 +8,6 @@ mod observe;
 mod quota;
 mod seen;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,7 +32,7 @@ use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::observation::PodState;
-use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
+use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, OwnClaims, call};
 use crate::kube::changes;
 use crate::template::{Allowed, Note};
 
@@ -65,7 +64,7 @@ pub struct KubeBackend {
     host_volumes: HostVolumes,
     agent_image: Option<ImageRef>,
     default_user: DefaultUser,
-    own_claims: BTreeSet<String>,
+    own_claims: OwnClaims,
     seen: SeenPods,
     /// Cancelled when the watch has ended. Only a panic can end the watch.
     blind: CancellationToken,
@@ -138,7 +137,7 @@ impl KubeBackend {
                 host_volumes: HostVolumes::Refused,
                 agent_image: None,
                 default_user: DefaultUser::Muster,
-                own_claims: BTreeSet::new(),
+                own_claims: OwnClaims::default(),
                 seen,
                 blind,
                 _watch: watch,
@@ -162,8 +161,9 @@ impl KubeBackend {
         Self { default_user, ..self }
     }
 
-    /// Sets the claims that the master's own pod mounts. Jobs may not mount these claims.
-    pub fn with_own_claims(self, own_claims: BTreeSet<String>) -> Self {
+    /// Sets the claims that the master's own pod mounts. Jobs may not mount these claims. If the claims are unknown,
+    /// jobs may mount no claim.
+    pub fn with_own_claims(self, own_claims: OwnClaims) -> Self {
         Self { own_claims, ..self }
     }
 

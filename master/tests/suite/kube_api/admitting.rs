@@ -3,6 +3,7 @@
 
 use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
+use master::kube::OwnClaims;
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
@@ -165,7 +166,7 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
 #[tokio::test(start_paused = true)]
 async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let server = ApiServer::new();
-    let pods = begin(&server).await.with_own_claims(["output".to_owned()].into());
+    let pods = begin(&server).await.with_own_claims(OwnClaims::Known(["output".to_owned()].into()));
     let secret = PodOptions { env_secrets: vec!["muster".parse().expect("not a name")], ..PodOptions::default() };
     let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
     let belongs = "\"muster\" belongs to the master: use another Secret or service account";
@@ -182,4 +183,15 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     }
     assert_eq!(server.mutations(), Vec::<String>::new());
     assert_eq!(pods.admit(&JobSpec { pod: claim("pvc:data:/data"), ..spec("digits") }).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_master_that_does_not_know_its_own_claims_refuses_every_claim() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await.with_own_claims(OwnClaims::Unknown);
+    let pod = PodOptions { volumes: vec!["pvc:data:/data".parse().expect("not a volume")], ..PodOptions::default() };
+    let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
+    assert!(refusal.sentence.starts_with("claim \"data\" is refused"), "{refusal:?}");
+    assert_eq!(server.mutations(), Vec::<String>::new());
+    assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
 }
