@@ -21,14 +21,16 @@ pub mod store;
 pub mod template;
 pub mod tfjob;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use protocol::lease::Lease;
 use tokio::net::TcpListener;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
@@ -197,8 +199,11 @@ async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World>
     let agent_key = agent_key(config, state)?;
     let store = SqliteStore::open(&state.records()).context("open the records")?;
     let boot_id = boot_id(&store).await?;
-    let jobs: BTreeSet<JobKey> = store.list().await.context("list the records")?.iter().map(Stored::key).collect();
-    let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| jobs.contains(job));
+    let records = store.list().await.context("list the records")?;
+    let lease_of =
+        |stored: &Stored| Lease::new(Duration::from_secs(stored.record.spec.run_policy.lease_seconds.into()));
+    let leases: BTreeMap<JobKey, Lease> = records.iter().map(|stored| (stored.key(), lease_of(stored))).collect();
+    let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| leases.get(job).copied());
     let backend = backend.context("read the messages of machines")?;
     let (logs, code) = (state.logs(), state.code());
     Ok(World {

@@ -9,12 +9,13 @@ use std::time::Duration;
 use master::agent_client::{AgentAnswer, AgentClient};
 use master::agent_token::AgentKey;
 use master::backend::joined::JoinedBackend;
-use master::backend::{PodBackend, PodSpec};
+use master::backend::{PodBackend, PodSpec, PodTable};
 use master::job::key::JobKey;
 use master::job::observation::{Pod, PodState};
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use protocol::join::{JoinRequest, Left};
+use protocol::lease::Lease;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -40,7 +41,8 @@ fn worker(index: u32) -> ReplicaId {
 }
 
 fn open(folder: &Path, key: &AgentKey) -> JoinedBackend {
-    JoinedBackend::open(folder.join("machines"), key.clone(), |known| *known == job())
+    let lease = Lease::new(Duration::from_secs(1));
+    JoinedBackend::open(folder.join("machines"), key.clone(), |known| (*known == job()).then_some(lease))
         .expect("the files cannot be read")
 }
 
@@ -74,7 +76,8 @@ fn states(backend: &JoinedBackend) -> Vec<(ReplicaId, &'static str)> {
         PodState::Running(_) => "runs",
         PodState::Terminated { .. } => "has finished",
         PodState::Disrupted { .. } => "was ended",
-        PodState::Leaving { .. } | PodState::Unusable { .. } => panic!("{pod:?}"),
+        PodState::Leaving { .. } => "is held",
+        PodState::Unusable { .. } => panic!("{pod:?}"),
     };
     backend.watch(&job()).borrow().iter().map(|(id, pod)| (*id, name(pod))).collect()
 }
@@ -147,13 +150,12 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     second.delete(&job(), worker(1)).await.expect("cannot delete the pod");
     create(&second, 1).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(1)));
-    let another =
-        JoinedBackend::open(folder.path().join("machines"), key, |_| false).expect("the files cannot be read");
+    let another = JoinedBackend::open(folder.path().join("machines"), key, |_| None).expect("the files cannot be read");
     assert_eq!(states(&another), [], "there are machines of a job that no longer exists");
 }
 
-#[tokio::test]
-async fn an_invalid_stored_message_is_skipped_and_the_place_of_its_machine_is_free() {
+#[tokio::test(start_paused = true)]
+async fn the_place_of_a_machine_whose_stored_message_is_invalid_is_free_only_when_its_script_must_be_dead() {
     let (folder, key) = (tempfile::tempdir().expect("no folder"), AgentKey::random());
     let first = open(folder.path(), &key);
     create(&first, 0).await;
@@ -169,7 +171,18 @@ async fn an_invalid_stored_message_is_skipped_and_the_place_of_its_machine_is_fr
     std::fs::write(&file, earlier).expect("cannot write the file");
 
     let second = open(folder.path(), &key);
-    assert_eq!(states(&second), [(worker(1), "runs")]);
+    let held = [(worker(0), "is held"), (worker(1), "runs")];
+    assert_eq!(states(&second), held);
+    create(&second, 0).await;
+    second.delete(&job(), worker(0)).await.expect("cannot delete the pod");
+    assert_eq!(join(&second, message("c", 3)).await, None, "a machine has the place of a script that may still run");
+    let neighbours = second.neighbour(&job(), ([127, 0, 0, 1], 2).into());
+    assert_eq!(neighbours, None, "the unknown machine has an address");
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(states(&second), held, "the place became free too early");
+
+    let is_free = |table: &PodTable| !table.contains_key(&worker(0));
+    second.watch(&job()).wait_for(is_free).await.expect("the back end has dropped the table");
     create(&second, 0).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(0)));
     assert_eq!(

@@ -21,23 +21,24 @@ impl Files {
         Self(folder)
     }
 
-    /// Reads every message, with its job and place. Ignores files and folders with other names. Skips an invalid
-    /// message, such as a message of an earlier version. The master then does not poll the agent that sent the message.
-    /// So the agent kills its script and joins again.
+    /// Reads every message, with its job and place. Ignores files and folders with other names. Returns `None` for an
+    /// invalid message, such as a message of an earlier version. The master then does not poll the agent that sent the
+    /// message. So the agent kills its script and joins again.
     ///
     /// # Errors
     /// Fails if a folder or a message cannot be read. If a message cannot be read, the error names its file.
-    pub(super) fn read(&self) -> io::Result<Vec<(JobKey, ReplicaId, JoinRequest)>> {
+    pub(super) fn read(&self) -> io::Result<Vec<(JobKey, ReplicaId, Option<JoinRequest>)>> {
         let mut found = vec![];
         for folder in entries(&self.0)? {
             let Some(job) = job_of(&folder) else { continue };
             for file in entries(&folder)? {
                 let Some(replica) = replica_of(&file) else { continue };
                 let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-                match serde_json::from_slice(&fs::read(&file).map_err(named)?) {
-                    Ok(message) => found.push((job.clone(), replica, message)),
-                    Err(error) => warn!(file = %file.display(), %error, "skipped the invalid message of a machine"),
+                let message = serde_json::from_slice(&fs::read(&file).map_err(named)?);
+                if let Err(error) = &message {
+                    warn!(file = %file.display(), %error, "the message of a machine is invalid");
                 }
+                found.push((job.clone(), replica, message.ok()));
             }
         }
         Ok(found)

@@ -50,23 +50,27 @@ struct Shared {
 
 impl JoinedBackend {
     /// Opens the back end, which stores the machines' messages in `folder`. `key` is the key of the agents' tokens.
-    /// Removes the messages about jobs for which `exists` returns false.
+    /// Removes the messages about jobs for which `lease_of` returns `None`. Call this function in a runtime.
     ///
     /// # Errors
     /// Fails if a folder or a message cannot be read, because a script may still run on the machine that sent the
     /// message.
-    pub fn open(folder: PathBuf, key: AgentKey, exists: impl Fn(&JobKey) -> bool) -> io::Result<Self> {
+    pub fn open(folder: PathBuf, key: AgentKey, lease_of: impl Fn(&JobKey) -> Option<Lease>) -> io::Result<Self> {
         let files = Files::new(folder);
-        let mut jobs: BTreeMap<JobKey, Places> = BTreeMap::new();
-        for (job, replica, message) in files.read()? {
-            if !exists(&job) {
-                files.remove(&job, replica);
-                continue;
+        let found = files.read()?;
+        let (turn, agents, jobs) = (tokio::sync::Mutex::default(), AgentClient::new(), Mutex::default());
+        let shared = Arc::new(Shared { files, turn, agents, key, jobs });
+        for (job, replica, message) in found {
+            match (lease_of(&job), message) {
+                (None, _) => shared.files.remove(&job, replica),
+                (Some(_), Some(message)) => shared.with_job(&job, |places| places.find_again(replica, message)),
+                (Some(lease), None) => {
+                    let freeing = tokio::spawn(Arc::clone(&shared).free(job.clone(), replica, lease));
+                    shared.with_job(&job, |places| places.hold(replica, AbortOnDropHandle::new(freeing)));
+                }
             }
-            jobs.entry(job).or_default().find_again(replica, message);
         }
-        let jobs = Mutex::new(jobs);
-        Ok(Self(Arc::new(Shared { files, turn: tokio::sync::Mutex::default(), agents: AgentClient::new(), key, jobs })))
+        Ok(Self(shared))
     }
 
     /// Handles the message of a machine. The message's `lease_seconds` must be the job's lease. Returns the machine's
@@ -103,7 +107,8 @@ impl JoinedBackend {
                     let ending = tokio::spawn(Arc::clone(&self.0).end(machine));
                     places.endings.insert(replica, AbortOnDropHandle::new(ending));
                 }
-                (Some(_), PodState::Running(_)) => {}
+                // A task frees the place when the machine's run is dead.
+                (Some(_), PodState::Running(_)) | (None, PodState::Leaving { .. }) => {}
                 (_, _) => self.0.forget(job, places, replica),
             }
         });
@@ -173,6 +178,13 @@ impl Shared {
                 self.forget(&job, places, replica);
             }
         });
+    }
+
+    /// Frees the place of an unknown machine when the machine's run must be dead. No master has polled the machine's
+    /// agent since this master began.
+    async fn free(self: Arc<Self>, job: JobKey, replica: ReplicaId, lease: Lease) {
+        sleep(lease.death()).await;
+        self.with_job(&job, |places| self.forget(&job, places, replica));
     }
 
     /// Resolves when the run must be dead, because no driver has watched the job for [`Lease::death`]. A driver that

@@ -16,7 +16,7 @@ pub(super) struct Places {
     pub(super) table: Table,
     /// The newest message of each place's machine.
     pub(super) machines: BTreeMap<ReplicaId, JoinRequest>,
-    /// The tasks that stop the runs of machines that must leave.
+    /// The tasks that free the places of machines that must leave, and of unknown machines.
     pub(super) endings: BTreeMap<ReplicaId, AbortOnDropHandle<()>>,
 }
 
@@ -40,6 +40,15 @@ impl Places {
     pub(super) fn find_again(&mut self, replica: ReplicaId, message: JoinRequest) {
         self.table.list(replica, state_of(&message));
         self.machines.insert(replica, message);
+    }
+
+    /// Lists a machine about which nothing is known, except that it joined under an earlier master. `freeing` is the
+    /// task that frees the place when the machine's run must be dead. The pod has no address, so it is not polled, and
+    /// no other machine can take its place.
+    pub(super) fn hold(&mut self, replica: ReplicaId, freeing: AbortOnDropHandle<()>) {
+        let reason = "the message of its machine cannot be read, and a script may still run there".to_owned();
+        self.table.list(replica, PodState::Leaving { reason });
+        self.endings.insert(replica, freeing);
     }
 
     /// Decides what a machine's message changes.
@@ -93,7 +102,7 @@ impl Places {
         others.next().map(|(id, known)| (*id, known.address))
     }
 
-    /// Removes a pod, the message of its machine, and the task that stops the machine's run.
+    /// Removes a pod, the message of its machine, and the task that frees the place.
     pub(super) fn remove(&mut self, replica: ReplicaId) {
         self.machines.remove(&replica);
         self.endings.remove(&replica);
