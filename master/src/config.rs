@@ -31,8 +31,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Beyond it, the output of the job that
-    /// finished first is dropped first
+    /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Beyond it, the oldest output of
+    /// finished jobs is dropped
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 

@@ -1,4 +1,5 @@
-//! The routes for the code that a job brings. Disks may be slow, so all work on files runs on separate threads.
+//! The routes for the code that a job brings. Disks may be slow, so all work on the files of the code runs on separate
+//! threads.
 
 use std::ffi::OsStr;
 use std::iter;

@@ -11,7 +11,8 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a master's first request waits for the token, which comes with the master's answer to this agent's message.
+/// How long a master's first request waits for the token's hash, which comes with the master's answer to this agent's
+/// message.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The SHA-256 of a token.
@@ -30,8 +31,8 @@ pub enum Access {
 }
 
 impl Access {
-    /// Like [`Access::admits`]. If this agent is about to join a job, first waits for the job's token, which arrives
-    /// with the master's answer. The master may send its first request before this answer has arrived.
+    /// Like [`Access::admits`]. If this agent is about to join a job, first waits for the hash of the job's token, which
+    /// arrives with the master's answer. The master may send its first request before this answer has arrived.
     pub async fn admits_soon(&self, headers: &HeaderMap) -> bool {
         if let Self::OfJob(token) = self
             && headers.contains_key(AUTHORIZATION)

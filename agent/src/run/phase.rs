@@ -47,7 +47,7 @@ pub enum Kill {
 pub enum Cause {
     /// A stop ended it: `/stop`, the fence, or [`super::Command::EndNow`].
     Stopped,
-    /// The agent had to end, and stopped the run.
+    /// The agent received SIGTERM or SIGINT, and stopped the run before it ended itself.
     Terminated,
     /// The run ended by itself.
     Own,

@@ -1,7 +1,7 @@
 //! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each
 //! run, so that a restart need not import them again. If it cannot be used, a run starts in a new interpreter.
 //!
-//! This module owns the interpreter and the run that waits for it. The runner starts, stops and reaps all processes.
+//! This module starts and kills the interpreter. The runner reaps it, as all processes.
 
 pub mod rules;
 mod wire;
@@ -136,7 +136,7 @@ impl Warm {
         }
     }
 
-    /// The interpreter's process, until [`Warm::has_ended`] or [`Warm::end`].
+    /// The interpreter's process, while it imports modules or is ready.
     pub fn pid(&self) -> Option<Pid> {
         match &self.interpreter {
             Interpreter::Importing { pid, .. } => *pid,
@@ -279,7 +279,7 @@ fn spawn(template: &RunTemplate, environment: &Environment, modules: String) -> 
 }
 
 async fn discard(mut output: pipe::Receiver) {
-    // An error ends the output too.
+    // After an error there is no more output, as at its end. So the error does not matter.
     let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
 }
 

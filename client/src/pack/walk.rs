@@ -32,10 +32,10 @@ pub(super) struct Found {
 /// The files of a folder when it was listed.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    /// The folder, without links.
+    /// The path of the folder. No part of it is a link.
     pub(super) root: PathBuf,
     pub(super) files: Vec<Found>,
-    /// All folders that were listed, without links.
+    /// The paths of all folders that were listed. No part of them is a link.
     pub(crate) folders: Vec<PathBuf>,
     /// The newest modification time of the files.
     pub(crate) modified: Option<SystemTime>,

@@ -87,8 +87,8 @@ pub fn window(gang: &Gang, elastic: &Elastic) -> Duration {
 }
 
 /// The replicas that should have a pod: the chief, the parameter servers, the evaluator, and the maximum number of
-/// workers. Within a role, the members of the last start come first, in the order of their seats. Other replicas with
-/// a pod follow, then replicas without a pod by index.
+/// workers. Within a role, replicas come first whose pod can take part in a start: those of the newest start by seat,
+/// and then the others. Replicas without such a pod follow.
 pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     let order = |place: &Member| {
         let known = place.place.enrolled;
@@ -134,7 +134,8 @@ pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) ->
 }
 
 /// Minimum time from a start to a restart that adds workers. If every wanted worker is ready, the gang restarts
-/// earlier. The default is shorter if all scripts use the helper, because these scripts lose no step.
+/// earlier. The default is shorter if the scripts of the chief and of all workers have reported a step with the helper:
+/// these scripts lose no step.
 pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {
@@ -155,7 +156,7 @@ fn is_living(place: &Member) -> bool {
     place.pod == Presence::Live && place.is_fit()
 }
 
-/// Whether the job's current number of workers includes the replica.
+/// Whether the replica exists if the job has its maximum number of workers.
 fn is_planned(place: &Member, workers: Workers) -> bool {
     place.id.role != Role::Worker || place.id.index < workers.max
 }

@@ -1,5 +1,5 @@
 //! The output of all jobs of this master, below one folder and with one disk budget. If the output exceeds the budget,
-//! the output of the job that finished first is dropped first. The output of running jobs stays even then.
+//! the output of finished jobs is dropped, beginning with the job whose last output is the oldest.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -119,7 +119,7 @@ impl Archive {
     }
 }
 
-/// The finished jobs whose output must be dropped; the job that finished first comes first.
+/// The finished jobs whose output must be dropped, beginning with the job whose last output is the oldest.
 fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<String> {
     let mut total = running + finished.values().map(|kept| kept.bytes).sum::<u64>();
     let mut by_age: Vec<_> = finished.iter().filter(|(_, kept)| kept.bytes > 0).collect();

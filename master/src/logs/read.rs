@@ -105,7 +105,7 @@ struct Splitter {
     offset: u64,
     /// The beginning of a line whose end has not arrived.
     pending: Vec<u8>,
-    /// Whether any byte has arrived.
+    /// Whether any chunk has arrived.
     has_begun: bool,
 }
 
@@ -198,7 +198,7 @@ mod tests {
         lines.iter().map(|line| (line.offset, line.line.as_str())).collect()
     }
 
-    /// Splits bytes that begin at the splitter's offset.
+    /// Splits the bytes that follow the bytes before.
     fn split(splitter: &mut Splitter, bytes: &[u8]) -> Vec<LogLine> {
         let offset = splitter.offset + splitter.pending.len() as u64;
         splitter.split(&Chunk { offset, bytes: bytes.to_vec() })

@@ -19,7 +19,7 @@ pub(super) fn first_format() -> u32 {
     FIRST_FORMAT
 }
 
-/// The format of the record of this job.
+/// The format of the record of a job that was just accepted. Later changes of a record may raise its format.
 pub fn format_of(spec: &JobSpec) -> u32 {
     let needs_newest = !spec.groups.is_empty()
         || !spec.tf_config.is_default()

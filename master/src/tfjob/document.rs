@@ -38,20 +38,18 @@ impl Document {
                 return None;
             }
         };
-        let (kind, api_version) = (fields.text("kind", findings), fields.text("apiVersion", findings));
-        if kind.as_deref() != Some(TFJOB_KIND) {
-            let found = kind.map_or("it is missing".to_owned(), |kind| format!("\"{kind}\" is not supported"));
-            findings.refuse("kind", format!("{found}: use {TFJOB_KIND}"));
+        let kind = fields.required_text("kind", &format!("use {TFJOB_KIND}"), findings)?;
+        if kind != TFJOB_KIND {
+            findings.refuse("kind", format!("\"{kind}\" is not supported: use {TFJOB_KIND}"));
             return None;
         }
-        let is_oldest = match api_version.as_deref().unwrap_or_default().split_once('/') {
+        let known = format!("use {TFJOB_GROUP}/v1, {TFJOB_GROUP}/v1beta2 or {TFJOB_GROUP}/v1alpha1");
+        let api_version = fields.required_text("apiVersion", &known, findings)?;
+        let is_oldest = match api_version.split_once('/') {
             Some((TFJOB_GROUP, "v1" | "v1beta2")) => false,
             Some((TFJOB_GROUP, "v1alpha1")) => true,
             _ => {
-                let unknown = |version: String| format!("\"{version}\" is not supported");
-                let found = api_version.map_or("it is missing".to_owned(), unknown);
-                let known = format!("{TFJOB_GROUP}/v1, {TFJOB_GROUP}/v1beta2 or {TFJOB_GROUP}/v1alpha1");
-                findings.refuse("apiVersion", format!("{found}: use {known}"));
+                findings.refuse("apiVersion", format!("\"{api_version}\" is not supported: {known}"));
                 return None;
             }
         };
@@ -60,20 +58,15 @@ impl Document {
         let metadata = fields.object("metadata", findings);
         let spec = fields.object("spec", findings);
         fields.end(findings);
-        let version = if is_oldest { format!("{TFJOB_GROUP}/v1") } else { api_version? };
+        let version = if is_oldest { format!("{TFJOB_GROUP}/v1") } else { api_version };
         let spec = if is_oldest { modern(spec, findings) } else { spec };
         Some(Self::with_metadata(metadata, version, spec, findings))
     }
 
     fn with_metadata(metadata: Fields, api_version: String, spec: Fields, findings: &mut Findings) -> Self {
         let mut metadata = metadata;
-        let name = metadata.text("name", findings);
-        if name.is_none() {
-            findings.refuse(
-                "metadata.name",
-                "it is missing: give the job a name; `client apply` also accepts generateName",
-            );
-        }
+        let hint = "give the job a name; `client apply` also accepts generateName";
+        let name = metadata.required_text("name", hint, findings);
         let name = name.and_then(|name| name.parse().map_err(|error| refuse_name(&error, findings)).ok());
         drop(metadata.take("generateName"));
         let namespace = metadata.text("namespace", findings);

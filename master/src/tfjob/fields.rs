@@ -94,6 +94,14 @@ impl Fields {
         text
     }
 
+    /// Like [`Fields::text`]. Refuses an object without this field, with a hint.
+    pub(super) fn required_text(&mut self, name: &str, hint: &str, findings: &mut Findings) -> Option<String> {
+        if !self.has(name) {
+            findings.refuse(&self.path(name), format!("it is missing: {hint}"));
+        }
+        self.text(name, findings)
+    }
+
     /// Takes a whole number that is not negative.
     pub(super) fn number(&mut self, name: &str, findings: &mut Findings) -> Option<u32> {
         let value = self.take(name)?;

@@ -46,7 +46,8 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
             ran.map(|_| no_longer(because("Running"))).into_iter().chain([because("Suspended")]).collect()
         }
         (None, JobState::Running) => vec![running(ran.unwrap_or(accepted))],
-        // A failed start is recorded when all its runs are dead. Until then, a success may be the reason for the stop.
+        // A failed start is recorded when all its runs are dead. Until then, the job may be stopping because it has
+        // succeeded, so it is not shown as restarting.
         (None, JobState::Stopping) if ran.is_some() => ran.map(running).into_iter().collect(),
         (None, _) => match newest(failed_at, times.resumed, ran) {
             Newest::Failure(at) => {
@@ -104,8 +105,8 @@ fn no_longer(mut condition: Value) -> Value {
     condition
 }
 
-/// Copies the times of `earlier` conditions with the same type, status and reason. A new master has only estimates of
-/// some times.
+/// Copies the times of `earlier` conditions with the same type, status and reason; the time of the last update only if
+/// the message is the same too. A new master has only estimates of some times.
 pub(super) fn keep_times(conditions: &mut Value, earlier: &Value) {
     let all = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
     let earlier = all(earlier);

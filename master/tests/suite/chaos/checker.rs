@@ -118,7 +118,8 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     found.extend(
         failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} is on record twice")),
     );
-    // If a master is replaced during a launch, only some replicas may run. This start need not be on record.
+    // If a master is replaced during a launch, it is possible that only some replicas run. Such a start need not be on
+    // record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
@@ -321,10 +322,8 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         Some(JobResult::Failed { .. }) | None => false,
     };
     if !agrees {
-        found.push(format!(
-            "the record says {result:?}, but {} replicas succeeded",
-            if has_succeeded { "all" } else { "not all" }
-        ));
+        let succeeded = if has_succeeded { "all replicas succeeded" } else { "not all replicas succeeded" };
+        found.push(format!("the record must not say {result:?}: {succeeded} in the last start"));
     }
     if result.is_some() && newest.is_some_and(|newest| configured(evidence, newest).any(|one| one.code != last.code()))
     {

@@ -36,8 +36,8 @@ pub(crate) struct Evidence {
     pub(crate) records: Vec<(Instant, Written)>,
     /// Every pod that was created.
     pub(crate) pods: Vec<PodLife>,
-    /// The periods in which nothing may change. A period begins when replaced masters thaw after the job's end. It
-    /// lasts until no more events come.
+    /// The periods in which masters that were replaced continue after the job's end. In these periods, no record may
+    /// change, and no agent may be configured or start a run.
     pub(crate) calm: Vec<(Instant, Instant)>,
     /// What is left at the end of the run.
     pub(crate) left: Left,
