@@ -1,5 +1,6 @@
 //! What a test needs to run jobs on the cluster in KUBECONFIG: a namespace, an image, and a master outside the cluster.
 
+mod api;
 mod fault_proxy;
 mod image;
 mod namespace;
@@ -84,26 +85,23 @@ impl Cluster {
 
     /// Returns the names of the pods for whose phase `test` returns true.
     pub fn pods(&self, test: impl Fn(&str) -> bool) -> Vec<String> {
-        let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))
-            .expect("kubectl has not printed JSON");
-        let phase = |pod: &&Value| test(pod["status"]["phase"].as_str().unwrap_or_default());
-        let chosen = pods["items"].as_array().expect("not a list").iter().filter(phase);
-        chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
+        let phase = |pod: &Value| test(pod["status"]["phase"].as_str().unwrap_or_default());
+        self.namespace.created_by_masters("/api/v1", "pods").iter().filter(|pod| phase(pod)).map(name_of).collect()
     }
 
     /// Returns the pods and ConfigMaps that masters have created in the namespace, as `pod/NAME` and `configmap/NAME`.
     pub fn objects(&self) -> Vec<String> {
-        self.names("pods,configmaps")
+        [self.names("/api/v1", "pods", "pod"), self.names("/api/v1", "configmaps", "configmap")].concat()
     }
 
-    /// Returns the network policies that masters have created in the namespace.
+    /// Returns the network policies that masters have created in the namespace, as `networkpolicy/NAME`.
     pub fn policies(&self) -> Vec<String> {
-        self.names("networkpolicies")
+        self.names("/apis/networking.k8s.io/v1", "networkpolicies", "networkpolicy")
     }
 
-    fn names(&self, kinds: &str) -> Vec<String> {
-        let names = self.namespace.kubectl(&["get", kinds, "-l", OURS, "-o", "name"]);
-        names.lines().map(str::to_owned).collect()
+    fn names(&self, api: &str, plural: &str, kind: &str) -> Vec<String> {
+        let objects = self.namespace.created_by_masters(api, plural);
+        objects.iter().map(|object| format!("{kind}/{}", name_of(object))).collect()
     }
 
     /// Kills the first container of a pod with SIGKILL.
@@ -128,6 +126,10 @@ impl Cluster {
         let eviction = json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": { "name": pod } });
         self.namespace.kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction.to_string());
     }
+}
+
+fn name_of(object: &Value) -> String {
+    object["metadata"]["name"].as_str().expect("an object has no name").to_owned()
 }
 
 fn master_args(namespace: &Namespace, args: &[&str]) -> Vec<String> {

@@ -4,8 +4,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+use hyper::Method;
 use serde_json::{Value, json};
 
+use super::{OURS, api};
 use crate::processes::within;
 use crate::programs::root;
 
@@ -25,27 +27,36 @@ impl Namespace {
     /// Creates a namespace with the service account that each pod needs.
     ///
     /// # Panics
-    /// If KUBECONFIG names no cluster, or kubectl is not installed.
+    /// If KUBECONFIG names no cluster, or the API refuses a request.
     #[expect(clippy::new_without_default, reason = "a default value should not call a cluster")]
     pub fn new() -> Self {
         let namespace = Self { name: unique_name() };
-        let [space, account] = [
-            ("Namespace", json!({ "name": namespace.name })),
-            ("ServiceAccount", json!({ "name": "default", "namespace": namespace.name })),
-        ]
-        .map(|(kind, metadata)| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata }));
-        let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [space, account] });
-        let created = kubectl(&["create", "-f", "-"], &objects.to_string());
-        let complaint = String::from_utf8_lossy(&created.stderr);
+        let space = json!({ "metadata": { "name": namespace.name } });
+        api::request(Method::POST, "/api/v1/namespaces", Some(&space)).expect("cannot create a namespace");
+        let (path, account) =
+            (namespace.path("/api/v1", "serviceaccounts"), json!({ "metadata": { "name": "default" } }));
+        let created = api::request(Method::POST, &path, Some(&account));
         // The cluster also creates this service account, and may be faster.
-        let has_account = complaint.contains("serviceaccounts \"default\" already exists");
-        assert!(created.status.success() || has_account, "cannot create a namespace; is KUBECONFIG set? {complaint}");
+        let exists = matches!(&created, Err(kube::Error::Api(status)) if status.code == 409);
+        assert!(created.is_ok() || exists, "cannot create a service account: {created:?}");
         namespace
     }
 
     /// Returns the namespace's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns all objects of a kind that masters have created here. `api` is the path of the API group, such as
+    /// `/api/v1`.
+    pub(super) fn created_by_masters(&self, api: &str, plural: &str) -> Vec<Value> {
+        let path = format!("{}?labelSelector={OURS}", self.path(api, plural));
+        let mut found = api::request(Method::GET, &path, None).expect("cannot list objects");
+        serde_json::from_value(found["items"].take()).expect("not a list")
+    }
+
+    fn path(&self, api: &str, plural: &str) -> String {
+        format!("{api}/namespaces/{}/{plural}", self.name)
     }
 
     /// Returns the current kubeconfig, with this namespace as the namespace of its context.
@@ -101,7 +112,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         // A failure is ignored: it only leaves objects behind.
-        kubectl(&["delete", "namespace", &self.name, "--wait=false"], "");
+        let _ = api::request(Method::DELETE, &format!("/api/v1/namespaces/{}", self.name), None);
     }
 }
 

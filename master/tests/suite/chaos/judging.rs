@@ -77,7 +77,7 @@ const TAMPERINGS: [Tampering; 19] = [
         let is_end = |event: &AgentEvent| matches!(event, AgentEvent::Ended { .. });
         event(evidence, 0, is_end).0 += Duration::from_secs(9);
     }),
-    ("the record says Some(Succeeded), but not all", |evidence| {
+    ("the record must not say Some(Succeeded): not all", |evidence| {
         for (_, event) in evidence.pods.iter_mut().flat_map(|pod| &mut pod.journal) {
             if let AgentEvent::Ended { generation: Some(Generation { sequence: 2, .. }), outcome, .. } = event {
                 *outcome = ExitOutcome::Code(3);

@@ -10,7 +10,7 @@ fn kept(job: &str) -> Vec<String> {
 
 /// Deletes a job, and asserts that it leaves no object. The cluster may delete the network policy a little later.
 fn assert_forgotten(stage: &Stage, job: &str) {
-    let policy = format!("networkpolicy.networking.k8s.io/muster-{job}-{}", stage.status(job).uid);
+    let policy = format!("networkpolicy/muster-{job}-{}", stage.status(job).uid);
     assert_eq!(stage.cluster().policies(), [policy]);
     stage.verb(&["delete", job]).code(0);
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
