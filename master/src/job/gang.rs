@@ -8,7 +8,7 @@ use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::lease::Standing;
 use protocol::progress::Progress;
 
-use super::observation::{DeletedBy, Enrolled, LostRun, Observation, PodState, Presence};
+use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
 
 /// One replica: its phase, and the state of its pod.
@@ -37,8 +37,6 @@ pub struct Place {
     pub may_run: bool,
     /// Whether the replica's pod is being evicted or deleted.
     pub is_leaving: bool,
-    /// Whether the cluster cannot start the replica's pod now, but keeps trying.
-    pub may_recover: bool,
     /// The standing of the lease of the replica's agent.
     pub standing: Standing,
     /// How the script of the replica's newest run uses the helper.
@@ -78,7 +76,6 @@ impl Member {
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_leaving: seen.is_leaving(),
-            may_recover: matches!(seen.pod, Some(PodState::Unusable { .. })),
             standing: seen.agent.standing(),
             helper: HelperUse::of(seen.agent.status().and_then(|status| status.helper.as_ref())),
             create_at: Duration::ZERO,

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::elastic::Workers;
+use protocol::failure::Loss;
 use protocol::ids::ReplicaId;
 
 use super::gang::{Gang, Member};
-use super::observation::Presence;
+use super::observation::{LostRun, Presence};
+use super::replica::ReplicaPhase;
 use super::roster::wanted;
 
 /// The pods to create and to delete now.
@@ -33,7 +35,7 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
         Presence::Absent => false,
         Presence::Ended => true,
         Presence::Live if is_surplus(place) => !place.place.may_run || !place.is_fit(),
-        Presence::Live => !place.is_fit() && !place.place.may_recover,
+        Presence::Live => !place.is_fit() && !may_recover(place),
     };
     let delete = gang.places().iter().filter(|place| !gang.has(place) && !place.is_on_its_way() && is_useless(place));
     Upkeep {
@@ -41,6 +43,11 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
         delete: delete.map(|place| place.id).collect(),
         next: later.into_iter().map(|place| place.place.create_at).min(),
     }
+}
+
+/// Whether the replica's pod cannot start now, but the cluster keeps trying.
+fn may_recover(place: &Member) -> bool {
+    matches!(&place.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Hopeless, .. }))
 }
 
 /// First pause between two replacements of one replica's pod.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, StartStage, step, too_old};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
 use master::job::upkeep::upkeep;
@@ -132,16 +132,6 @@ fn a_surplus_pod_whose_agent_has_failed_is_deleted() {
     let gang = gang(&[joined(), joined(), surplus], Some(SECOND));
     let kept = upkeep(&gang, Workers { min: 1, max: 2 }, SINCE);
     assert_eq!(kept.delete, [id("worker-2")]);
-}
-
-#[test]
-fn a_pod_with_an_agent_of_an_earlier_version_is_replaced_but_a_pod_that_the_cluster_may_still_start_stays() {
-    let mut old = found(running_pod());
-    old.hear(AgentState::Failed(too_old()));
-    let unusable = found(Some(PodState::Unusable { reason: "there is no image".to_owned() }));
-    let gang = gang(&[joined(), joined(), old, unusable], None);
-    let kept = upkeep(&gang, policy().elastic.expect("a fixed job").workers, SINCE);
-    assert_eq!((kept.create, kept.delete), (vec![], vec![id("worker-2")]));
 }
 
 #[test]
