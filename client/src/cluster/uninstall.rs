@@ -184,8 +184,11 @@ async fn running(cluster: &Cluster, labels: &str) -> Result<Vec<Pod>, ClusterErr
 }
 
 fn longest_grace(pods: &[Pod]) -> Duration {
-    let graces = pods.iter().filter_map(|pod| pod.spec.as_ref()?.termination_grace_period_seconds?.try_into().ok());
-    graces.map(Duration::from_secs).max().unwrap_or(DEFAULT_GRACE)
+    let grace = |pod: &Pod| {
+        let seconds = pod.spec.as_ref()?.termination_grace_period_seconds?;
+        seconds.try_into().ok().map(Duration::from_secs)
+    };
+    pods.iter().map(|pod| grace(pod).unwrap_or(DEFAULT_GRACE)).max().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -219,7 +222,7 @@ mod tests {
             serde_json::from_value(json!({"spec": spec})).expect("the JSON is not a pod")
         };
         assert_eq!(longest_grace(&[pod(Some(30)), pod(Some(900)), pod(None)]), Duration::from_secs(900));
-        assert_eq!(longest_grace(&[pod(None)]), DEFAULT_GRACE);
+        assert_eq!(longest_grace(&[pod(Some(10)), pod(None)]), DEFAULT_GRACE);
     }
 
     #[test]
