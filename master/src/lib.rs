@@ -228,7 +228,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let cluster = Cluster::connect(config.namespace.clone()).await?;
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
     let own = cluster.own_pod(Config::pod_name().as_deref()).await;
-    let own = own.context("read the master's own pod, which needs the right to list pods")?;
+    let own = own.context("read the master's own pod")?;
     let agent_image = config.agent_image.clone().or(own.image);
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
     let backend = backend.with_agent_image(agent_image).with_own_claims(own.claims);

@@ -194,13 +194,21 @@ impl Cluster {
         if self.master == MasterPlace::Elsewhere {
             return Ok(OwnPod::default());
         }
-        // The master already has the right to list pods. A get would need one more right.
-        let named = ListParams::default().fields(&format!("metadata.name={}", name.unwrap_or_default()));
-        let pods = call(self.pods().list(&named)).await?;
-        if pods.items.is_empty() {
-            warn!(name, "no pod has the name in HOSTNAME, so the image and the claims of the master's pod are unknown");
+        let found = match name {
+            None => vec![],
+            Some(name) => {
+                // The master already has the right to list pods. A get would need one more right.
+                let named = ListParams::default().fields(&format!("metadata.name={name}"));
+                call(self.pods().list(&named)).await?.items
+            }
+        };
+        if found.is_empty() {
+            warn!(
+                name,
+                "HOSTNAME is not set, or no pod has this name: the image and the claims of the master's pod are unknown"
+            );
         }
-        Ok(OwnPod::of(pods.items.first()))
+        Ok(OwnPod::of(found.first()))
     }
 
     /// The name of the namespace.

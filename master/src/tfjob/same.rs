@@ -49,14 +49,14 @@ fn parts(job: &JobSpec) -> Vec<(&'static str, Value)> {
 }
 
 /// The flags of `client apply` that change the job.
-fn flags(job: &JobSpec) -> [(&'static str, Value); 5] {
-    let JobSpec { env, allow_env, run_policy, pod, code, script, work_dir, .. } = job;
+fn flags(job: &JobSpec) -> [(&'static str, Value); 6] {
     [
-        ("--env", json!(env)),
-        ("--allow-env", json!(allow_env)),
-        ("--max-restarts", json!(run_policy.max_restarts)),
-        ("--allow-root", json!(pod.allow_root)),
-        ("--code", json!([code.is_some(), script, work_dir])),
+        ("--env", json!(job.env)),
+        ("--allow-env", json!(job.allow_env)),
+        ("--max-restarts", json!(job.run_policy.max_restarts)),
+        ("--allow-root", json!(job.pod.allow_root)),
+        ("--code", json!([job.code.is_some(), job.script])),
+        ("the folder of the scripts (that of the file, or --code)", json!(job.work_dir)),
     ]
 }
 

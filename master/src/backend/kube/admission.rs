@@ -90,9 +90,9 @@ impl KubeBackend {
         match &self.own_claims {
             OwnClaims::Known(own) => own.contains(claim).then(state),
             OwnClaims::Unknown => Some(format!(
-                "claim \"{claim}\" is refused, because it may have the master's state: no pod has the name in the \
-                 master's variable HOSTNAME, so the master does not know the claims of its own pod. Set HOSTNAME in the \
-                 master's container from the pod's field metadata.name"
+                "claim \"{claim}\" is refused, because it may have the master's state: in the master's \
+                 container, HOSTNAME is not set or is not the name of its pod, so the master does not know the claims of \
+                 this pod. Set HOSTNAME from the pod's field metadata.name"
             )),
         }
     }
