@@ -20,7 +20,7 @@ use protocol::run_policy::{OnUnreachable, RunPolicy};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::process::harness::built;
@@ -182,7 +182,9 @@ async fn the_place_of_a_machine_whose_stored_message_is_invalid_is_free_only_whe
     assert_eq!(states(&second), held, "the place became free too early");
 
     let is_free = |table: &PodTable| !table.contains_key(&worker(0));
-    second.watch(&job()).wait_for(is_free).await.expect("the back end has dropped the table");
+    let mut table = second.watch(&job());
+    let freed = timeout(Duration::from_secs(60), table.wait_for(is_free)).await;
+    drop(freed.unwrap_or_else(|_| panic!("the place is not free: {:?}", states(&second))));
     create(&second, 0).await;
     assert_eq!(join(&second, message("c", 3)).await, Some(worker(0)));
     assert_eq!(

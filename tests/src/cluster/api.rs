@@ -3,11 +3,16 @@
 
 use std::sync::LazyLock;
 use std::thread;
+use std::time::Duration;
 
 use hyper::{Method, Request};
 use kube::Client;
 use serde_json::Value;
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// Maximum time of a request.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The connection, and the runtime on which it works.
 static API: LazyLock<(Runtime, Client)> = LazyLock::new(|| {
@@ -27,7 +32,7 @@ pub(super) fn request(method: Method, path: &str, body: Option<&Value>) -> Resul
     let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
     let request = Request::builder().method(method).uri(path).header("Content-Type", "application/json").body(body);
     let request = request.expect("the path is not valid");
-    let send = || API.0.block_on(API.1.request(request));
+    let send = || API.0.block_on(async { timeout(LIMIT, API.1.request(request)).await }).expect("the API is silent");
     // The thread of an async test cannot wait for another runtime.
-    thread::scope(|scope| scope.spawn(send).join()).expect("the request panicked")
+    thread::scope(|scope| scope.spawn(send).join()).expect("the request failed")
 }

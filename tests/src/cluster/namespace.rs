@@ -30,9 +30,10 @@ impl Namespace {
     /// If KUBECONFIG names no cluster, or the API refuses a request.
     #[expect(clippy::new_without_default, reason = "a default value should not call a cluster")]
     pub fn new() -> Self {
-        let namespace = Self { name: unique_name() };
-        let space = json!({ "metadata": { "name": namespace.name } });
+        let name = unique_name();
+        let space = json!({ "metadata": { "name": name } });
         api::request(Method::POST, "/api/v1/namespaces", Some(&space)).expect("cannot create a namespace");
+        let namespace = Self { name };
         let (path, account) =
             (namespace.path("/api/v1", "serviceaccounts"), json!({ "metadata": { "name": "default" } }));
         let created = api::request(Method::POST, &path, Some(&account));

@@ -1,5 +1,6 @@
 //! Checks that no file of a crate imports itself through other files. A file imports the files that define the names in
-//! its paths. A module and the modules inside it belong together, so a path to a surrounding module is no import.
+//! its paths. A module and the modules inside it belong together, so a path to a surrounding module is no import. Calls of
+//! methods are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +65,7 @@ impl Crate {
         found
     }
 
-    /// The module whose file defines what the path names. Follows `pub use`.
+    /// The module whose file defines what the path names. Follows `use` in other modules, except with `*` or `as`.
     fn definer(&self, path: &str, depth: usize) -> Option<&str> {
         let parents = std::iter::successors(Some(path), |path| path.rsplit_once("::").map(|(parent, _)| parent));
         let (module, file) = parents.into_iter().find_map(|parent| self.0.get_key_value(parent))?;
@@ -73,9 +74,9 @@ impl Crate {
         exported.and_then(|path| self.definer(&path, depth + 1)).or(Some(module))
     }
 
-    /// The path that the code of a module exports by `pub use` under this name.
+    /// The path that the code of a module imports or exports under this name.
     fn exported(&self, module: &str, code: &str, name: &str) -> Option<String> {
-        let mut paths = code.split(';').filter_map(exported_tree).flat_map(|tree| self.paths(module, tree));
+        let mut paths = code.split(';').filter_map(tree_of_use).flat_map(|tree| self.paths(module, tree));
         paths.find(|path| path.ends_with(&format!("::{name}")) && *path != format!("{module}::{name}"))
     }
 }
@@ -86,9 +87,10 @@ fn code(text: &str) -> String {
     lines.map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The names that a statement exports, if it is `pub use NAMES` or, for example, `pub(crate) use NAMES`.
-fn exported_tree(statement: &str) -> Option<&str> {
-    let rest = statement.trim_start().strip_prefix("pub")?;
+/// The names in a statement, if it is `use NAMES` or, for example, `pub(crate) use NAMES`.
+fn tree_of_use(statement: &str) -> Option<&str> {
+    let statement = statement.trim_start();
+    let rest = statement.strip_prefix("pub").unwrap_or(statement);
     let rest = rest.strip_prefix('(').and_then(|inside| inside.split_once(')')).map_or(rest, |(_, rest)| rest);
     rest.trim_start().strip_prefix("use ")
 }
