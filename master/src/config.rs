@@ -31,8 +31,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Beyond it, the oldest output of
-    /// finished jobs is dropped
+    /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Beyond it, the output of finished
+    /// jobs is dropped, the oldest first
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 
@@ -143,7 +143,7 @@ impl Config {
         }
     }
 
-    /// The value of HOSTNAME. In a pod, this is the pod's name. Elsewhere it is another name, which no pod has.
+    /// The value of HOSTNAME. In a pod, this is the pod's name, or with `hostNetwork` the node's name.
     pub fn pod_name() -> Option<String> {
         variable("HOSTNAME")
     }

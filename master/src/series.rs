@@ -11,7 +11,7 @@ use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
 
 /// Maximum points of a job. Each replica may have an equal share.
 const POINTS_MAX: usize = 2048;
-/// Maximum points of one replica.
+/// Maximum points of one replica, besides its newest point.
 const REPLICA_POINTS_MAX: usize = 256;
 /// Points that each replica may always have, even if all replicas together then have more than [`POINTS_MAX`].
 const REPLICA_POINTS_MIN: usize = 16;

@@ -10,7 +10,7 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
-    /// The body or query does not parse.
+    /// The body or query does not parse, or has an unknown or wrong parameter.
     BadRequest,
     /// The job's name is not a DNS label, or leaves no room for the names of its pods.
     BadTask,
@@ -85,7 +85,7 @@ pub enum ErrorCode {
     /// The agent cannot join: this master creates its pods itself, the agent's rules differ from the job's rules, or
     /// the job has ended.
     CannotJoin,
-    /// The cluster or the store does not answer now: retry later. From an agent: the agent is shutting down.
+    /// The cluster, the store or a file cannot be used now: retry later. From an agent: the agent is shutting down.
     Unavailable,
     /// A bug in Muster.
     Internal,

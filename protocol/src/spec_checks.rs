@@ -164,7 +164,7 @@ impl JobSpec {
         if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
             return Err(SpecError::NulInArgument(place + 1));
         }
-        // JSON adds two quotes and a comma to each text, and a colon to each variable.
+        // JSON adds four quotes, a colon and a comma to each variable, and two quotes and a comma to each argument.
         let of_variables = self.env.iter().map(|(name, value)| json_length(name.as_str()) + json_length(value) + 6);
         let of_arguments = self.args.iter().map(|arg| json_length(arg) + 3);
         let bytes: usize = of_variables.chain(of_arguments).sum();

@@ -1,7 +1,8 @@
 //! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each
 //! run, so that a restart need not import them again. If it cannot be used, a run starts in a new interpreter.
 //!
-//! This module starts and kills the interpreter. The runner reaps it, as all processes.
+//! This module owns the interpreter, which it starts and kills, and the run that waits for it. The runner reaps all
+//! processes.
 
 pub mod rules;
 mod wire;
@@ -279,7 +280,7 @@ fn spawn(template: &RunTemplate, environment: &Environment, modules: String) -> 
 }
 
 async fn discard(mut output: pipe::Receiver) {
-    // After an error there is no more output, as at its end. So the error does not matter.
+    // An error ends the output, like its normal end.
     let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
 }
 

@@ -79,7 +79,7 @@ fn the_folder_of_the_helper_is_removed_with_the_agent() {
 }
 
 #[test]
-fn hello_and_the_first_step_end_a_long_poll_and_later_steps_do_not() {
+fn a_helpers_greeting_and_its_first_step_end_a_long_poll_and_later_steps_do_not() {
     let script = "import muster, standin, time\njob = muster.Job(4)\njob.started()\nstep = 0\nwhile step < 5:\n  \
                   step += 1\n  job.log(loss=1 / step, bad=float('nan'))\n  job.step(step, (0, 0))\n  time.sleep(0.3)\n\
                   while True: time.sleep(1000)";
@@ -182,7 +182,7 @@ send(b'[]')"#;
 }
 
 #[test]
-fn thousands_of_reports_change_the_number_of_the_status_at_most_once_and_the_newest_is_shown() {
+fn thousands_of_reports_change_the_sequence_number_at_most_once_and_the_status_shows_the_newest() {
     let lines = "for step in range(1, 5001): send(b'{\"step\": %d}' % step)";
     let status = after_sending(lines);
     assert_eq!(step_of(&status), Some(Some(5000)));

@@ -1,6 +1,6 @@
 //! Makes the wrapped image as bytes: an archive for `docker load`, or the context of a build. Both add a layer with the
 //! agent. The engine must already have the layers of the base, which is the training image. The same base and agent
-//! always give the same image.
+//! always give the same archive.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -70,7 +70,7 @@ pub(super) struct Base {
     /// The processor's variant, such as `v8`.
     pub(super) variant: Option<String>,
     pub(super) os: String,
-    /// The date of the training image. The wrapped image gets the same date instead of the current time.
+    /// The date of the training image. The image in the archive gets the same date instead of the current time.
     pub(super) created: Option<String>,
     /// The configuration of the training image, with the field names of the image specification.
     pub(super) config: Map<String, Value>,

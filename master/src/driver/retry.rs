@@ -6,7 +6,7 @@ use backon::ExponentialBuilder;
 
 use crate::agent_client::AgentError;
 
-/// Maximum number of retries of a call. All pauses together last about two seconds.
+/// Maximum number of retries of a call. All pauses together last two to five seconds.
 const ATTEMPTS: usize = 6;
 
 /// The pauses between the attempts.

@@ -91,7 +91,10 @@ pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
             return Err(bad(ErrorCode::BadRequest, detail));
         };
         if values[place].replace(value).is_some() {
-            return Err(bad(ErrorCode::BadRequest, format!("parameter \"{key}\" is given twice")));
+            return Err(bad(
+                ErrorCode::BadRequest,
+                format!("parameter \"{key}\" is given twice, perhaps under two names"),
+            ));
         }
     }
     let [strategy, workers, servers, chiefs, image, name, allow_root] = values;
@@ -104,7 +107,7 @@ pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
         Some(text) => text
             .parse::<u32>()
             .map(Some)
-            .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number of 0 or more"))),
+            .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 to {}", u32::MAX))),
     };
     let allow_root = match allow_root.as_deref() {
         // The prototype's images run as root, and its client cannot send this parameter.

@@ -150,7 +150,7 @@ pub(super) const CONTAINER: Fields = &[
     ("ports", Each(PORT)),
     ("readinessProbe", Object(ACTION)),
     ("resources", Keep),
-    ("restartPolicy", Refuse("a container has no policy of its own: remove it. A sidecar belongs in spec.containers")),
+    ("restartPolicy", Refuse("remove the field; put a sidecar into spec.containers")),
     ("securityContext", Object(CONTAINER_SECURITY)),
     ("startupProbe", Object(ACTION)),
     ("stdin", Drop(NO_TERMINAL)),

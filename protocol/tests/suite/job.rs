@@ -200,7 +200,7 @@ fn values_of_the_wrong_kind_are_refused() {
 }
 
 #[test]
-fn a_strategy_in_text_may_have_any_letter_case_and_in_json_has_one() {
+fn a_strategy_has_any_letter_case_in_text_but_only_one_in_json() {
     for text in ["AllReduce", "allreduce", "ALLREDUCE"] {
         assert_eq!(text.parse(), Ok(Strategy::AllReduce));
     }

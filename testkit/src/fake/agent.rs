@@ -79,7 +79,7 @@ pub struct History {
     pub configs: Vec<(Generation, Value)>,
     /// Each request for a warm interpreter.
     pub warmed: Vec<WarmRequest>,
-    /// How often code was offered.
+    /// How often code was offered and accepted.
     pub offers: u32,
     /// The received blobs, in the order of arrival.
     pub blobs: Vec<Sha256>,
@@ -89,7 +89,7 @@ pub struct History {
     pub configured_at: Vec<Instant>,
     /// When each run was started.
     pub starts: Vec<Instant>,
-    /// The grace period of each stop request.
+    /// The grace period of each stop request that took effect.
     pub stops: Vec<Duration>,
     /// The effects, in order.
     pub events: Vec<(Instant, AgentEvent)>,
@@ -112,7 +112,7 @@ pub enum AgentEvent {
         generation: Option<Generation>,
         /// How the run ended.
         outcome: ExitOutcome,
-        /// Whether a stop request ended the run.
+        /// Whether a stop request or the fence ended the run.
         stopped: bool,
     },
     /// The agent vanished, together with its run.

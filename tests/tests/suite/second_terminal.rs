@@ -94,7 +94,7 @@ fn clients_that_wait_for_a_local_job_see_its_result() {
 }
 
 #[test]
-fn if_two_local_masters_run_the_error_names_both_and_with_dash_dash_master_the_user_chooses() {
+fn if_two_local_masters_run_the_error_names_both_and_a_flag_chooses_one() {
     let scene = Scene::new(STUBBORN);
     let _first = started(&scene, "digits");
     let first = url(&scene);

@@ -184,7 +184,10 @@ impl Shared {
     /// agent since this master began.
     async fn free(self: Arc<Self>, job: JobKey, replica: ReplicaId, lease: Lease) {
         sleep(lease.death()).await;
-        self.with_job(&job, |places| self.forget(&job, places, replica));
+        self.with_job(&job, |places| {
+            info!(job = %job.name, %replica, "the place of an unknown machine is free");
+            self.forget(&job, places, replica);
+        });
     }
 
     /// Resolves when the run must be dead, because no driver has watched the job for [`Lease::death`]. A driver that

@@ -46,7 +46,7 @@ impl Places {
     /// task that frees the place when the machine's run must be dead. The pod has no address, so it is not polled, and
     /// no other machine can take its place.
     pub(super) fn hold(&mut self, replica: ReplicaId, freeing: AbortOnDropHandle<()>) {
-        let reason = "the message of its machine cannot be read, and a script may still run there".to_owned();
+        let reason = "the master cannot read the stored message of its machine".to_owned();
         self.table.list(replica, PodState::Leaving { reason });
         self.endings.insert(replica, freeing);
     }

@@ -25,7 +25,7 @@ const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Checks the script in this folder.
 ///
 /// # Errors
-/// A [`Refusal`] that names the folder, Python, or the line that does not parse.
+/// A [`Refusal`] that says why the script cannot run.
 pub(super) async fn check(work_dir: &Path, script: &ScriptPath) -> Result<(), Refusal> {
     let refused = |sentence| Refusal { code: ErrorCode::BadWorkDir, sentence };
     let path = work_dir.join(script.as_str());

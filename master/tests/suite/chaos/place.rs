@@ -58,7 +58,7 @@ impl Scenario {
         self == Self::Elastic
     }
 
-    /// Whether a master passes this point in this scenario.
+    /// Whether a master may pass this point in this scenario.
     pub(crate) fn passes(self, point: Point) -> bool {
         self == Self::Pushed || !point.deed().is_about_code()
     }

@@ -12,8 +12,8 @@ use master::agent_client::AgentClient;
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
 
-/// Compares the memory of both processes, and the time from the start of a process to its first answer. Also measures
-/// the size of the agent's file.
+/// Compares the memory of both processes, and the time from the start of a process until it serves: the agent has
+/// answered a request, and the server has accepted a connection. Also measures the size of the agent's file.
 pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     let (mut agent_starts, mut server_starts) = (vec![], vec![]);
@@ -41,7 +41,7 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
             bare_is,
         },
         Row {
-            what: "start to first answer".to_owned(),
+            what: "start until it serves".to_owned(),
             muster: time(agent_starts),
             bare: Some(time(server_starts)),
             bare_is,
