@@ -191,9 +191,10 @@ fn variables_that_the_script_sets_before_an_import_apply_to_this_import() {
 fn threads_exit_functions_and_destructors_end_as_in_python() {
     let pair = Pair::new();
     let printed = pair.prints(
-        "import atexit, standin, threading, time\nclass Late:\n  def __del__(self): print('destroyed')\nlate = Late()\n\
+        "import atexit, standin, threading\nclass Late:\n  def __del__(self): print('destroyed')\nlate = Late()\n\
          file = open('unclosed.txt', 'w')\nfile.write('written')\natexit.register(print, 'at exit')\n\
-         def work():\n  time.sleep(0.05)\n  print('thread ends')\nthreading.Thread(target=work).start()\nprint('script ends')",
+         def work():\n  threading.main_thread().join()\n  print('thread ends')\n\
+         threading.Thread(target=work).start()\nprint('script ends')",
     );
     assert_eq!(printed, "script ends\nthread ends\nat exit\nstandin ends\ndestroyed\n");
     assert_eq!(std::fs::read_to_string(pair.folders.job().join("unclosed.txt")).unwrap(), "written");
