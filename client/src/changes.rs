@@ -32,8 +32,8 @@ impl Changes {
         Ok(Self { inotify: Receiver::from_owned_fd_unchecked(inotify)?, watched: BTreeSet::new() })
     }
 
-    /// Watches only these folders, without their subfolders. Returns whether at least one folder was not watched before.
-    /// Leaves out folders that no longer exist.
+    /// Watches only these folders, without their subfolders. Returns whether at least one folder was not watched
+    /// before. Leaves out folders that no longer exist.
     pub(crate) fn watch(&mut self, folders: &[PathBuf]) -> io::Result<bool> {
         let flags = WatchFlags::CREATE
             | WatchFlags::DELETE

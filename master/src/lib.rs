@@ -27,7 +27,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use protocol::lease::Lease;
@@ -200,9 +199,9 @@ async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World>
     let store = SqliteStore::open(&state.records()).context("open the records")?;
     let boot_id = boot_id(&store).await?;
     let records = store.list().await.context("list the records")?;
-    let lease_of =
-        |stored: &Stored| Lease::new(Duration::from_secs(stored.record.spec.run_policy.lease_seconds.into()));
-    let leases: BTreeMap<JobKey, Lease> = records.iter().map(|stored| (stored.key(), lease_of(stored))).collect();
+    // Each job on machines has a lease.
+    let lease_of = |stored: &Stored| Some((stored.key(), stored.record.spec.run_policy.lease()?));
+    let leases: BTreeMap<JobKey, Lease> = records.iter().filter_map(lease_of).collect();
     let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| leases.get(job).copied());
     let backend = backend.context("read the messages of machines")?;
     let (logs, code) = (state.logs(), state.code());

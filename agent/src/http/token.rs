@@ -31,8 +31,8 @@ pub enum Access {
 }
 
 impl Access {
-    /// Like [`Access::admits`]. If this agent is about to join a job, first waits for the hash of the job's token, which
-    /// arrives with the master's answer. The master may send its first request before this answer has arrived.
+    /// Like [`Access::admits`]. If this agent is about to join a job, first waits for the hash of the job's token,
+    /// which arrives with the master's answer. The master may send its first request before this answer has arrived.
     pub async fn admits_soon(&self, headers: &HeaderMap) -> bool {
         if let Self::OfJob(token) = self
             && headers.contains_key(AUTHORIZATION)
