@@ -159,13 +159,22 @@ $(SCHEMATHESIS_DONE):
 	touch $@
 
 .PHONY: lint
-lint: tools ## Check format, lints, documentation, dependencies and scripts
+lint: lint-rest lint-code ## Check format, lints, documentation, dependencies and scripts
+
+# .ci/run checks the code in the same ways while it compiles the tests, with scripts/rustc-with-lints. Only this rule compiles
+# the client alone: in a workspace build, other crates enable more features. Other commands build the agent alone.
+.PHONY: lint-code
+lint-code:
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	cargo check --locked -p client
+
+.PHONY: lint-rest
+lint-rest: tools
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# fuzz/ is its own workspace. Only this command notices that fuzz/Cargo.lock is stale.
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	$(WITH_TOOLS) cargo deny check bans licenses sources
 	$(WITH_TOOLS) cargo deny --manifest-path fuzz/Cargo.toml check bans licenses sources
 	# Not every machine can download the database of advisories.
@@ -174,8 +183,6 @@ lint: tools ## Check format, lints, documentation, dependencies and scripts
 	@command -v shellcheck >/dev/null || { echo "error: shellcheck is not installed" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }
 	shellcheck env.sh scripts/* packaging/tarball packaging/try .ci/run
-	# Check the client alone: in a workspace build, other crates enable more features. Other commands build the agent alone.
-	cargo check --locked -p client
 	# These libraries of master and client would make the agent too large.
 	tree=$$(cargo tree --locked -p agent --edges normal --prefix none); \
 	    ! grep -E '^(axum|kube|clap|reqwest) ' <<<"$$tree"
