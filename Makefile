@@ -161,8 +161,8 @@ $(SCHEMATHESIS_DONE):
 .PHONY: lint
 lint: lint-rest lint-code ## Check format, lints, documentation, dependencies and scripts
 
-# .ci/run checks the code in the same ways while it compiles the tests, with scripts/rustc-with-lints. Only this rule compiles
-# the client alone: in a workspace build, other crates enable more features. Other commands build the agent alone.
+# .ci/run makes the first two checks while it compiles the tests, with scripts/rustc-with-lints. The third compiles the client
+# alone: in a workspace build, other crates enable features that the client may lack. Other commands build the agent alone.
 .PHONY: lint-code
 lint-code:
 	cargo clippy --locked --workspace --all-targets -- -D warnings
