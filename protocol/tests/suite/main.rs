@@ -11,6 +11,7 @@ mod job;
 mod join;
 mod lease;
 mod pod;
+mod text;
 mod tf_config;
 mod view;
 mod warm;

@@ -120,6 +120,17 @@ fn every_rust_file_has_a_description_and_every_source_at_most_350_lines_before_i
 }
 
 #[test]
+fn a_library_whose_own_tests_are_turned_off_has_none() {
+    let manifest =
+        |name: &str| fs::read_to_string(root().join(name).join("Cargo.toml")).expect("cannot read Cargo.toml");
+    let mut off = CRATES.into_iter().filter(|name| manifest(name).contains("[lib]\ntest = false\n")).peekable();
+    assert!(off.peek().is_some(), "no library has `test = false`");
+    let tests: Vec<String> =
+        off.flat_map(|name| lines_with(&sources(&format!("{name}/src")), &["cfg(test)"])).collect();
+    assert_eq!(tests, Vec::<String>::new(), "no command runs these tests");
+}
+
+#[test]
 fn the_main_files_and_architecture_md_are_short() {
     for program in ["agent", "master", "client"] {
         let main = fs::read_to_string(root().join(program).join("src/main.rs")).expect("cannot read main.rs");
