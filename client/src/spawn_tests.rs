@@ -145,6 +145,7 @@ fn an_invalid_pod_file_is_refused() {
         ("kind: Pod\nspec: { containers: [{ image: a }] }\n", "spec.containers[0].name is missing"),
         ("kind: Pod\nspec:\n  containers:\n  - name: a\n   image: b\n", "is not valid YAML"),
         ("kind: Pod\nspec: { containers: [{ name: a, command: [1] }] }\n", "command must be a list of strings"),
+        ("kind: Pod\nspec: { containers: [{ name: a, args: --fast }] }\n", "args must be a list of strings"),
         ("kind: Pod\n---\nkind: Pod\n", "it has 2 documents"),
     ] {
         let error = read(text).unwrap_err();

@@ -17,7 +17,7 @@ const CONTAINER: &str = "tensorflow";
 /// The contents of a pod file.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PodFile {
-    /// The name of the first container, which runs the script.
+    /// The name of the first container, in which the training runs.
     pub(crate) container: String,
     /// The image of that container, if the pod file names one.
     pub(crate) image: Option<String>,
@@ -56,12 +56,9 @@ pub(crate) fn pod_file(text: &str, path: &Path) -> Result<PodFile, SpawnError> {
     let image = text("image");
     let mut command = vec![];
     for list in ["command", "args"] {
-        let words = first.get(list).and_then(Value::as_array).into_iter().flatten();
-        for word in words {
-            let word =
-                word.as_str().ok_or_else(|| bad(&format!("spec.containers[0].{list} must be a list of strings")))?;
-            command.push(word.to_owned());
-        }
+        let words: Option<Vec<String>> = serde_json::from_value(first.get(list).cloned().unwrap_or_default())
+            .map_err(|_| bad(&format!("spec.containers[0].{list} must be a list of strings")))?;
+        command.extend(words.unwrap_or_default());
     }
     let metadata = pod.get("metadata").cloned().unwrap_or_default();
     let template = json!({ "metadata": without_name(metadata), "spec": spec });
