@@ -199,7 +199,7 @@ async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World>
     let store = SqliteStore::open(&state.records()).context("open the records")?;
     let boot_id = boot_id(&store).await?;
     let records = store.list().await.context("list the records")?;
-    // Each job on machines has a lease.
+    // The back end accepts no job without a lease.
     let lease_of = |stored: &Stored| Some((stored.key(), stored.record.spec.run_policy.lease()?));
     let leases: BTreeMap<JobKey, Lease> = records.iter().filter_map(lease_of).collect();
     let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| leases.get(job).copied());

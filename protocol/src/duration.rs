@@ -9,13 +9,13 @@ pub struct WholeSeconds(pub u32);
 /// Why a text is not a duration of whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadDuration {
-    /// The text has no number, no unit, or an unknown unit.
+    /// humantime cannot read the text, for example because it has no unit.
     #[error("use a number and a unit, such as 90s, 10m or 2h")]
     Shape,
     /// The duration has a fraction of a second.
     #[error("use whole seconds, such as 1s, 90s or 10m")]
     Fraction,
-    /// The duration has too many seconds.
+    /// The duration has more than `u32::MAX` seconds.
     #[error("the maximum is {}s", u32::MAX)]
     TooLong,
 }

@@ -1,4 +1,5 @@
-//! OpenAPI schemas of values with their own JSON form. The other messages derive their schemas.
+//! The OpenAPI schemas that are written by hand: those of texts with a pattern, of `UnixMillis` and of `ExitReport`.
+//! All other schemas are derived.
 
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, SchemaFormat};
@@ -49,8 +50,8 @@ macro_rules! relative_path {
 strings! {
     JobName: "A job's name: a DNS label of at most 55 characters", "^[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?$", "digits";
     ReplicaId: "A replica: ROLE-INDEX", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
-    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH is the number of masters that have held the job. \
-        SEQUENCE is the number of the start under the newest of these masters",
+    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH counts the masters that had held the \
+        job up to this start. SEQUENCE counts the starts under the last of these masters",
         "^(0|[1-9][0-9]{0,9})\\.(0|[1-9][0-9]{0,9})$", "1.1";
     EnvName: "Name of an environment variable", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
     ModuleName: "Name of a Python module, at most 128 characters",

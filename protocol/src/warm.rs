@@ -22,8 +22,8 @@ const NAME_MAX: usize = 128;
 pub enum Preload {
     /// No. Every run starts in a new interpreter.
     Never,
-    /// Yes. The interpreter imports these modules. If the list is empty, the interpreter imports tensorflow, numpy and
-    /// other slow modules, as far as exec.py imports them.
+    /// Yes. The interpreter imports these modules. If the list is empty, the interpreter imports those of tensorflow,
+    /// numpy and other slow modules that the script imports.
     Modules(Vec<ModuleName>),
 }
 
@@ -34,7 +34,10 @@ pub struct ModuleName(String);
 
 /// The text is not the name of a module.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not the name of a Python module: use letters, digits, '_' and '.'")]
+#[error(
+    "\"{0}\" is not the name of a Python module: use at most {NAME_MAX} letters, digits, '_' and '.', with a letter or \
+     '_' first in each part"
+)]
 pub struct BadModuleName(String);
 
 impl FromStr for ModuleName {
@@ -67,8 +70,9 @@ pub struct WarmRequest {
     /// The variables that are the same in all runs. The interpreter gets the agent's own environment with these
     /// variables added or replaced.
     pub env: BTreeMap<EnvName, String>,
-    /// The modules to import, if the user chose them. Absent: the interpreter chooses the modules, and stays cold on a
-    /// machine with NVIDIA devices.
+    /// The modules to import. Empty: the user asked for a warm interpreter without naming modules, so the interpreter
+    /// chooses them. Absent: the user did not ask. The interpreter chooses the modules, but stays cold on a machine with
+    /// NVIDIA devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<Vec<ModuleName>>,
 }
@@ -79,9 +83,10 @@ pub struct WarmRequest {
 pub enum WarmState {
     /// The interpreter imports modules. A run that should start waits for the end of the imports.
     Importing,
-    /// Runs start from the warm interpreter.
+    /// Runs start from the warm interpreter. A run that does not fit it, for example because the script has changed,
+    /// starts in a new interpreter.
     Ready,
-    /// The agent has no warm interpreter any more. Every run starts in a new interpreter.
+    /// The agent has no warm interpreter: it has ended, or it never started. Every run starts in a new interpreter.
     Cold {
         /// The cause, in one line or more.
         reason: String,

@@ -68,7 +68,9 @@ pub(super) static SETTINGS: [Setting; 10] = [
     Setting {
         flag: Flag::Valued("--listen", "ADDR"),
         variable: Some("MUSTER_LISTEN"),
-        default: Default::Described("127.0.0.1:7896; [::]:7896 with a token or as process 1 of a container"),
+        default: Default::Described(
+            "127.0.0.1:7896; [::]:7896 with a token or as process 1 of a container; the value of --address with --join",
+        ),
         help: "Address and port for HTTP; port 0 means any free port, and [::] includes IPv4",
         set: |config, given| {
             given.parsed("an address and port, such as 0.0.0.0:7896").map(|listen| config.listen = Some(listen))
@@ -98,14 +100,14 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--log-bytes", "N"),
         variable: Some("MUSTER_LOG_BYTES"),
         default: Default::Value("16777216"),
-        help: "Newest bytes of output to keep: of stdout, of stderr, and of both together",
+        help: "Newest bytes to keep in each of three logs: stdout, stderr, and both together",
         set: |config, given| given.log_bytes().map(|bytes| config.log_bytes = bytes),
     },
     Setting {
         flag: Flag::Valued("--linger", "SECONDS"),
         variable: Some("MUSTER_LINGER"),
         default: Default::Value("600"),
-        help: "How long to wait before the agent exits: for a request after a run has ended, or with --join for an answer of the master",
+        help: "Time without requests after a run's end, after which the agent exits; with --join, time without an answer of the master while nothing runs",
         set: |config, given| given.seconds().map(|linger| config.linger = linger),
     },
     Setting {
@@ -164,7 +166,9 @@ static JOIN_SETTINGS: [JoinSetting; 7] = [
         flag: "--task",
         value: "NAME",
         help: "The job's name. The first agent that joins also submits the job",
-        set: |flags, given| flags.note(given, "a job's name, such as digits").map(|task| flags.task = Some(task)),
+        set: |flags, given| {
+            flags.note(given, "a job's name of a-z, 0-9 and -, such as train-1").map(|task| flags.task = Some(task))
+        },
     },
     JoinSetting {
         flag: "--worker-num",
@@ -185,7 +189,7 @@ static JOIN_SETTINGS: [JoinSetting; 7] = [
     JoinSetting {
         flag: "--lease",
         value: "DURATION",
-        help: "How long a machine may be silent before the master takes it for lost; after three times as long, the machine's agent kills the script [default: 5s]",
+        help: "How long a machine may be silent before the master takes it for lost; after three times as long without a request of the master, the machine's agent kills the script [default: 5s]",
         set: |flags, given| flags.note_seconds(given).map(|lease| flags.options.lease_seconds = Some(lease)),
     },
     JoinSetting {
@@ -226,7 +230,7 @@ pub(super) enum Known {
     OfJoin(&'static JoinSetting),
 }
 
-/// The setting with this flag. `name` has no dashes.
+/// The setting with this flag. `name` is the flag without its leading `--`.
 pub(super) fn find(name: &str) -> Option<Known> {
     let own = SETTINGS.iter().find(|setting| setting.flag.is(name)).map(Known::Own);
     let of_join = || JOIN_SETTINGS.iter().find(|setting| setting.flag.strip_prefix("--") == Some(name));
@@ -234,7 +238,7 @@ pub(super) fn find(name: &str) -> Option<Known> {
 }
 
 impl Flag {
-    /// Whether the flag has this name. `name` has no dashes.
+    /// Whether the flag has this name. `name` is without the leading `--`.
     pub(super) fn is(&self, name: &str) -> bool {
         match self {
             Self::Valued(flag, _) | Self::Switch(flag) => flag.strip_prefix("--") == Some(name),
@@ -296,9 +300,9 @@ impl Given<'_> {
     }
 
     fn log_bytes(self) -> Result<NonZeroU64, UsageError> {
-        let expected = "a number of bytes of at least 1";
+        let expected = "a number of bytes from 1 to 9223372036854775807";
         let bytes: NonZeroU64 = self.parsed(expected)?;
-        // A file cannot be longer than this, and offsets must not overflow.
+        // No file is longer than `i64::MAX`, and offsets must not overflow.
         let fits = i64::try_from(bytes.get()).is_ok();
         if fits { Ok(bytes) } else { Err(self.invalid(expected)) }
     }

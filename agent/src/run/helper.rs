@@ -26,7 +26,8 @@ const READ_PAUSE: Duration = Duration::from_millis(20);
 /// Asks the script to leave.
 const LEAVE: &[u8] = b"{\"notice\": {\"leave\": true}}\n";
 
-/// Maximum number of reads after the end of a run. A process outside the run that received the socket may still write.
+/// Maximum number of reads after the end of a run. There is a limit because a process outside the run that received the
+/// socket may write for ever.
 const LAST_READS: usize = 64;
 
 /// The agent's end of the socket of one run, and what the helper has reported.
@@ -128,7 +129,10 @@ impl Helper {
                 *known = report;
                 return;
             }
-            Ok(report) => format!("step {:?} is before step {:?}", report.step, known.step),
+            Ok(report) => {
+                let step = report.step.map_or_else(|| "no step".to_owned(), |step| format!("step {step}"));
+                format!("{step} after step {}", known.step.unwrap_or_default())
+            }
             Err(error) => error.to_string(),
         };
         if !mem::replace(&mut self.has_ignored, true) {

@@ -86,7 +86,10 @@ fn a_bad_flag_or_variable_is_refused_with_exit_code_2() {
             "error: --termination-grace: \"x\" is invalid: use a number of seconds from 0 to one year\n",
         ),
         (["--linger", "-1"], "error: --linger: \"-1\" is invalid: use a number of seconds from 0 to one year\n"),
-        (["--log-bytes", "0"], "error: --log-bytes: \"0\" is invalid: use a number of bytes of at least 1\n"),
+        (
+            ["--log-bytes", "0"],
+            "error: --log-bytes: \"0\" is invalid: use a number of bytes from 1 to 9223372036854775807\n",
+        ),
         (["--frobnicate", "x"], "error: invalid option '--frobnicate'\n"),
         (["--supervised", "--"], "error: no command after --\n"),
     ] {

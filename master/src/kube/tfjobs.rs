@@ -1,5 +1,5 @@
-//! Follows the TFJobs of the master's namespace. For each TFJob, one task submits the job and writes the TFJob's
-//! status. If a user deletes a TFJob, its job is deleted.
+//! Follows the TFJobs of the namespace in which the master's jobs run. For each TFJob, one task submits the job and
+//! writes the TFJob's status. If a user deletes a TFJob, its job is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -30,8 +30,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(60);
 /// Pause after a call that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Follows the TFJobs while the cluster's definition of TFJobs is Muster's. `place` contains the namespace of the
-/// pods.
+/// Follows the TFJobs while the cluster's definition of TFJobs is Muster's. `place` says where their replicas run.
 pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
     let mut is_told = false;
     loop {
@@ -44,7 +43,7 @@ pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
             Ok(false) if !is_told => {
                 is_told = true;
                 warn!(
-                    "the cluster's definition of TFJobs is not Muster's, so TFJobs do not become jobs: see client \
+                    "the cluster does not have Muster's definition of TFJobs, so TFJobs do not become jobs: see client \
                      install --tfjobs"
                 );
             }
@@ -64,7 +63,7 @@ struct Following {
     tended: BTreeMap<String, Tended>,
     /// While the watch lists all objects: the names of the objects listed so far.
     listing: BTreeSet<String>,
-    /// Whether every object of the namespace is in `tended`.
+    /// Whether the watch has listed all objects at least once.
     is_complete: bool,
 }
 

@@ -14,7 +14,7 @@ pub enum BlobError {
     /// The content does not match its SHA-256.
     #[error("the content of blob {0} has another SHA-256")]
     WrongContent(Sha256),
-    /// The stream ended within a blob.
+    /// The stream ended within a blob, or within the SHA-256 before a blob.
     #[error("the stream ends within a blob")]
     Truncated,
 }

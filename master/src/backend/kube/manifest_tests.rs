@@ -332,7 +332,8 @@ fn pods_without_root_and_without_host_volumes_meet_the_restricted_standard() {
     };
     let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("the options are not an object") };
     assert_eq!(all.len(), 13, "this test does not set every option except --allow-root");
-    // At most three of the options, and all except at most three.
+    // All 8,192 sets of options take too long. So try the sets of at most three options, and those that lack at most
+    // three.
     let count = |chosen: &u32| chosen.count_ones() as usize;
     for chosen in (0..1_u32 << all.len()).filter(|chosen| count(chosen).min(all.len() - count(chosen)) <= 3) {
         let some = all.iter().enumerate().filter(|(place, _)| chosen & (1 << place) != 0);

@@ -16,13 +16,14 @@ use crate::chaos::place::{BUDGET, Place, kept_output};
 pub(crate) struct Evidence {
     /// All replicas of the job.
     pub(crate) replicas: Vec<ReplicaId>,
-    /// Whether the job is elastic. If so, a start may have one member less, and the record contains no evictions.
+    /// Whether the job is elastic. If so, a start may leave out one of `replicas`, and the record contains no
+    /// evictions.
     pub(crate) is_elastic: bool,
     /// The job's `max_restarts`.
     pub(crate) budget: u32,
     /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
-    /// How many pods were created although the master got an error, because the answer was lost. The master replaces
+    /// How many pods were created by calls whose answers were lost, so that the master got errors. The master replaces
     /// these pods. If the other pods already run when the error comes, the gang also restarts. This restart is not
     /// counted.
     pub(crate) unconfirmed_pods: u32,
@@ -36,14 +37,14 @@ pub(crate) struct Evidence {
     pub(crate) records: Vec<(Instant, Written)>,
     /// Every pod that was created.
     pub(crate) pods: Vec<PodLife>,
-    /// The periods in which masters that were replaced continue after the job's end. In these periods, no record may
-    /// change, and no agent may be configured or start a run.
+    /// The periods after the job's end in which masters that had been frozen and replaced continue. In these periods,
+    /// no record may change, and no agent may be configured or start a run.
     pub(crate) calm: Vec<(Instant, Instant)>,
     /// What is left at the end of the run.
     pub(crate) left: Left,
 }
 
-/// How many failures and evictions a scenario has.
+/// How many counted failures and how many evictions a scenario has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mishaps {
     pub(crate) failures: u32,

@@ -105,7 +105,7 @@ fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing_replicas() {
 }
 
 #[test]
-fn phases_that_wait_have_a_time_limit_but_a_running_or_finished_job_has_none() {
+fn each_phase_of_a_job_without_a_deadline_has_the_expected_time_limit() {
     let deadline = |phase: JobPhase| phase.deadline(&POLICY).map(|deadline| deadline.as_secs());
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     assert_eq!(deadline(pending()), Some(700));

@@ -29,7 +29,8 @@ use crate::agents::resident;
 use crate::launch;
 use crate::sample::{Figure, Row};
 
-/// Number of concurrent readers. Each reader requests the last lines of a full log.
+/// Number of concurrent readers. Each reader requests more last lines than a full log has, so that the master searches
+/// the whole log.
 const TAILS: usize = 300;
 const LOGS: u32 = 4;
 const HEALTH_CHECKS: usize = 1000;
@@ -175,7 +176,7 @@ impl Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // Nothing else ends this process, so the kill cannot fail.
+        // This fails only if the master has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -66,7 +66,7 @@ impl Crate {
     }
 
     /// The module whose file defines what the path names. Follows `use` in other modules, except with `*` or `as`.
-    /// `depth` is the number of statements that were followed.
+    /// `depth` is the number of `use` statements that were followed.
     fn definer(&self, path: &str, depth: usize) -> Option<&str> {
         let parents = std::iter::successors(Some(path), |path| path.rsplit_once("::").map(|(parent, _)| parent));
         let (module, file) = parents.into_iter().find_map(|parent| self.0.get_key_value(parent))?;

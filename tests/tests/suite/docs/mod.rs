@@ -1,4 +1,4 @@
-//! Checks README, the book in docs/ and the other Markdown files.
+//! Checks README, the book in docs/ and the other Markdown files, except that of agent/python.
 
 mod book;
 mod cli;
@@ -38,7 +38,8 @@ fn text(page: &Path) -> String {
     let path = root().join(page);
     let expand = |line: &str| match line.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix(":}}")) {
         Some(included) => {
-            let (file, first) = included.split_once(':').expect("no colon before the first line");
+            let (file, first) =
+                included.split_once(':').expect("no colon between the file and the number of its first line");
             let skipped = first.parse::<usize>().expect("not a line's number") - 1;
             let file = path.parent().expect("the file has no parent folder").join(file);
             read(&file).lines().skip(skipped).map(|line| format!("{line}\n")).collect()

@@ -90,8 +90,9 @@ fn a_master_ignores_tfjobs_and_install_refuses_them_if_another_program_owns_thei
     cluster.namespace.add_tfjobs();
     let refused = of_one_worker("refused", json!([]), "mnist:1");
     cluster.namespace.kubectl_with(&["apply", "-f", "-"], &refused.to_string());
-    let is_told = || cluster.master.log().contains("the cluster's definition of TFJobs is not Muster's").then_some(());
-    within("the master logs that the definition of TFJobs is not Muster's", is_told, || cluster.to_string());
+    let is_told =
+        || cluster.master.log().contains("the cluster does not have Muster's definition of TFJobs").then_some(());
+    within("the master logs that Muster's definition of TFJobs is missing", is_told, || cluster.to_string());
     let status = || cluster.namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status}"]);
     assert_eq!(status(), "");
 
