@@ -131,7 +131,8 @@ fn run(phase: Phase, asked: Option<Generation>) -> Moved {
     }
 }
 
-/// Ends the run, whatever its generation: `step` has already refused stale requests.
+/// Ends the run, even if the request names a newer generation than the run's. `step` has already refused requests of
+/// older generations.
 fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
     match phase {
         Phase::Idle | Phase::Exited { .. } => to(phase),
@@ -140,7 +141,7 @@ fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
             let report = not_started("stopped before it started".to_owned(), asked, now);
             to(Phase::Exited { assignment, started_at: None, report })
         }
-        // The script begins only after `Started`, so no line of it has run.
+        // The runner applies `Started` in the same call in which it lets the script begin, so no line of it has run.
         Phase::Starting { assignment } => {
             let report = not_started("stopped before it started".to_owned(), asked, now);
             let phase = Phase::Exited { assignment, started_at: None, report };

@@ -21,8 +21,8 @@ pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
 /// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum of [`Policy::leaving_grace`]. It is shorter than [`RELEASE_TIMEOUT`], so that members that are stopped can
-/// still report their end.
+/// Maximum of [`Policy::leaving_grace`]. [`Policy::stop_limit`] does not include this grace. It is shorter than
+/// [`RELEASE_TIMEOUT`], so that stopped members can report their end before their pods are deleted.
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 /// See [`Elastic::gather`].
 const GATHER: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// Maximum pause before a restart that does not count, unless the job's first pause is longer. A job on preemptible
 /// machines has many of these restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales the pause by `share`.
+/// Maximum of [`Policy::requeue_pause`] before [`Policy::of`] multiplies it by a factor from 0.5 to 1.5.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// After this time without a counted failure, an elastic job's earlier restarts do not use up `max_restarts` any more.
@@ -51,8 +51,9 @@ pub struct Policy {
     /// Time between SIGTERM and SIGKILL after a success, for replicas that may still save or export a model. If the
     /// job has templates, this is the grace period of its pods.
     pub success_grace: Duration,
-    /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods, or while scripts that use the
-    /// helper leave after a step: the grace period of the job's pods, at most [`LEAVING_GRACE_MAX`].
+    /// Time between SIGTERM and SIGKILL in two cases: the cluster evicts one of the gang's pods, or scripts that use
+    /// the helper save their state and end by themselves after a step. It is the grace period of the job's pods, at
+    /// most [`LEAVING_GRACE_MAX`].
     pub leaving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
@@ -75,7 +76,8 @@ pub struct Policy {
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
-    /// How often a user has pushed new code, from the newest record that the driver has applied.
+    /// How often users have pushed new code, according to the newest record that the driver has applied. A newer record
+    /// may contain more pushes.
     pub pushes: u32,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
@@ -244,8 +246,8 @@ impl Policy {
         }
     }
 
-    /// Whether a restart would count; `None` if a restart is useless. A script that has completed a step may ask for a
-    /// restart that does not count. Without the condition of a step, a script could restart forever.
+    /// Whether a restart would count; `None` if there must be no restart. A script that has completed a step may ask
+    /// for a restart that does not count. Without the condition of a step, a script could restart forever.
     pub fn budget_of(&self, failure: &Failure, helper: HelperUse) -> Option<Budget> {
         if failure.replica().is_some_and(|replica| self.ends_job(replica.role, failure)) {
             return None;

@@ -1,4 +1,4 @@
-//! A store with faults before and after each change of a record.
+//! A store with faults before and after changes of a record.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::{Chaos, Deed, Struck};
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 
-/// A store whose calls faults can strike.
+/// A store. Faults can strike before and after calls that change a record.
 pub struct ChaosStore {
     inner: Arc<dyn JobStore>,
     chaos: Arc<Chaos>,

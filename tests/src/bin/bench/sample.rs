@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Number of runs of most measurements. The result is the median of the runs.
 pub(crate) const RUNS: usize = 5;
 
-/// A row of the table. Muster's value is compared with the value `bare`; `bare_is` names what was measured for `bare`.
+/// A row of the table. `bare` is the value with which Muster's value is compared, if there is one. `bare_is` says what
+/// has this value, such as `python3 -m http.server`.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -85,7 +86,8 @@ impl Figure {
     }
 }
 
-/// Returns the median of some ratios, with its confidence interval: at least 95 % if there are 6 ratios or more.
+/// Returns the median of some ratios, with a confidence interval. With 6 ratios or more, the confidence level is at
+/// least 95 %.
 fn interval(mut ratios: Vec<f64>) -> String {
     ratios.sort_by(f64::total_cmp);
     let count = ratios.len();
@@ -95,8 +97,9 @@ fn interval(mut ratios: Vec<f64>) -> String {
         clippy::cast_sign_loss,
         reason = "a small count, and the conversion of a negative number is 0"
     )]
-    // The rank of the true median, counted from 1, has a binomial distribution with p = 1/2. `rank` is the lower 2.5 %
-    // quantile of this distribution, by the normal approximation, rounded down so that the interval becomes wider.
+    // The number of ratios below the true median has a binomial distribution with p = 1/2. `rank` is the lower 2.5 %
+    // quantile of this distribution, by the normal approximation, rounded down so that the interval becomes wider. The
+    // interval begins at the ratio with this rank, counted from 1.
     let rank = ((count as f64 - 1.96 * (count as f64).sqrt()) / 2.0).floor() as usize;
     let low = rank.saturating_sub(1);
     let at = |index: usize| ratios.get(index).copied().unwrap_or(f64::NAN);
