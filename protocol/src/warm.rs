@@ -71,8 +71,8 @@ pub struct WarmRequest {
     /// variables added or replaced.
     pub env: BTreeMap<EnvName, String>,
     /// The modules to import. Empty: the user asked for a warm interpreter without naming modules, so the interpreter
-    /// chooses them. Absent: the user did not ask. The interpreter chooses the modules, but stays cold on a machine with
-    /// NVIDIA devices.
+    /// chooses them. Absent: the user did not ask. The interpreter chooses the modules, but stays cold on a machine
+    /// with NVIDIA devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modules: Option<Vec<ModuleName>>,
 }

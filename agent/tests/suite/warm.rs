@@ -335,9 +335,9 @@ fn a_killed_interpreter_leaves_its_run_alone_and_later_runs_start_cold() {
 }
 
 #[test]
-fn a_hundred_kills_or_stops_leave_no_process_behind() {
+fn two_hundred_kills_or_stops_leave_no_process_behind() {
     let mut dice = fastrand::Rng::with_seed(11);
-    for _ in 0..10 {
+    for _ in 0..20 {
         let folders = Folders::new();
         let (agent, env) = (warm(&folders, ENDLESS), folders.env(&json!({})));
         for _ in 0..10 {

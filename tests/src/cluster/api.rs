@@ -1,5 +1,5 @@
-//! Requests to the API of the cluster in KUBECONFIG. This process sends them itself, without kubectl, because each start
-//! of kubectl takes a tenth of a second of processor time.
+//! Requests to the API of the cluster in KUBECONFIG. This process sends them itself, without kubectl, because each
+//! start of kubectl takes a tenth of a second of processor time.
 
 use std::sync::LazyLock;
 use std::thread;

@@ -1,6 +1,6 @@
 //! Checks that no file of a crate imports itself through other files. A file imports the files that define the names in
-//! its paths. A module and the modules inside it belong together, so a path to a surrounding module is no import. Calls of
-//! methods are not seen.
+//! its paths. A module and the modules inside it belong together, so a path to a surrounding module is no import. Calls
+//! of methods are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
