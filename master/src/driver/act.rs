@@ -174,8 +174,6 @@ impl Driver {
             let Some(log) = self.channels.logs.of(*id).filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
             };
-            let copied = replica.follower.as_ref().map(Follower::caught_up);
-            let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
             replica.is_released = replica.seen.presence() == Presence::Live;
             // An evicted pod ends without a request, and its exec.py may still be saving its state.
             let is_to_end = replica.is_released && !replica.seen.is_leaving();
@@ -183,6 +181,13 @@ impl Driver {
             let has_others = self.stored.record.spec.group_of(*id).is_some_and(Group::has_other_containers);
             let is_occupied = has_others && replica.seen.presence() == Presence::Ended;
             replica.is_released |= is_occupied;
+            let copied = replica.follower.as_ref().map(Follower::caught_up);
+            // After a takeover, a job that has ended may have thousands of replicas without pods.
+            if copied.is_none() && !is_to_end && !is_occupied {
+                log.complete();
+                continue;
+            }
+            let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
             let (id, agent, standing) = (*id, replica.agent(), replica.seen.agent.standing());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {

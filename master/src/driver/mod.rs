@@ -129,7 +129,7 @@ struct Driver {
     current_start: Option<Generation>,
     /// The diagnosis of a failed start, until the failure is recorded or a halted job gets new code.
     failed: Option<FailedStart>,
-    /// The time since each replica's last output, measured at the job's deadline, until the failure is diagnosed.
+    /// The time since each replica's last output, measured at the job's deadline. Kept until the failure is diagnosed.
     silence: BTreeMap<ReplicaId, Duration>,
     /// When the driver next renews the network policy of the job's pods.
     prepare_at: Instant,
@@ -143,10 +143,13 @@ struct Driver {
 }
 
 /// Drives a job to its end, and then until its deletion.
+///
+/// A master keeps this future for each job, also for finished jobs. Large futures inside it are boxed: they exist only
+/// while they work, and not while the driver waits for an event.
 pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channels: Channels) -> Driven {
-    let own = adopt::wait_for_another_master(&context, stored, tenure, &channels).await;
+    let own = Box::pin(adopt::wait_for_another_master(&context, stored, tenure, &channels)).await;
     let Some(stored) = own else { return Driven::Ended };
-    let stored = match adopt::adopt(&context, stored, tenure, &channels.view).await {
+    let stored = match Box::pin(adopt::adopt(&context, stored, tenure, &channels.view)).await {
         Ok(stored) => stored,
         Err(driven) => return driven,
     };
@@ -207,11 +210,11 @@ impl Driver {
         let mut next = Next::GoOn;
         for action in actions {
             if next == Next::GoOn {
-                next = self.act(action).await;
+                next = Box::pin(self.act(action)).await;
             }
         }
         if next == Next::GoOn {
-            next = self.advance().await;
+            next = Box::pin(self.advance()).await;
         }
         loop {
             match next {
@@ -229,11 +232,11 @@ impl Driver {
         let wake = self.wake_at();
         tokio::select! {
             changed = self.channels.record.changed() => match changed {
-                Ok(()) => return self.take_record().await,
+                Ok(()) => return Box::pin(self.take_record()).await,
                 // The registry has ended, because this master shuts down.
                 Err(_) => return Next::End,
             },
-            () = self.channels.damaged.notified() => return self.mend().await,
+            () = self.channels.damaged.notified() => return Box::pin(self.mend()).await,
             Some(staging) = self.channels.stagings.recv() => {
                 self.stage(staging);
                 return Next::GoOn;
@@ -257,7 +260,7 @@ impl Driver {
         }
         self.prepare_again();
         self.create_unlisted();
-        self.advance().await
+        Box::pin(self.advance()).await
     }
 
     /// Whether a replica is a member of this start.
