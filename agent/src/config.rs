@@ -52,13 +52,13 @@ Exit status: that of the last run, or
   143  the run was stopped before it was started
   126  the run could not be started
   0    there was no run
-  2    the agent could not start, because of a bad command line or a port that is taken
+  2    the agent could not start, for example because of a bad command line or a port that is taken
 
 Exit status with --join:
   0    the job succeeded
-  1    the job did not succeed, but this agent's last run did, or this agent had no run
+  1    the job did not succeed, and this agent's last run succeeded or this agent had no run
   2    the agent could not join
-  If the job and the last run both failed, or if the agent ended before the job: the last run's exit status, as above
+  Otherwise that of this agent's last run, as above: if the job and this run failed, or if the agent ended before the job
 ";
 
 /// The file of a container's termination message, if the pod has no `terminationMessagePath`.
@@ -242,9 +242,9 @@ fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Inv
 }
 
 impl Config {
-    /// The addresses to listen on. The agent uses the first address that this machine supports. A caller can run any
-    /// program, so an agent without a token listens on loopback. Process 1 of a container listens on all addresses even
-    /// without a token, because a container has its own network.
+    /// The addresses to listen on. The agent uses the first address that this machine supports. Without a token, the
+    /// agent listens on loopback, because everyone who can connect can run any program. Process 1 of a container
+    /// listens on all addresses even without a token, because a container has its own network.
     pub fn addresses(&self, is_first_process: bool) -> Vec<SocketAddr> {
         match self.listen {
             Some(address) => vec![address],

@@ -76,7 +76,8 @@ impl Follower {
     /// The file system's error.
     pub async fn next(&mut self) -> io::Result<Piece> {
         loop {
-            // Look for the end before reading: when the run has exited, all of its output is in the log.
+            // Look for the end before reading. If the run has exited by then, its last output is in the log, and the
+            // read below cannot miss it.
             let end = self.end();
             if let Some(piece) = self.read()?.or(end) {
                 return Ok(piece);

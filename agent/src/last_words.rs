@@ -33,7 +33,8 @@ pub fn message(mut words: LastWords) -> Vec<u8> {
     json(&words)
 }
 
-/// The maximum length of `text`, encoded as JSON, with which `words` fits into the limit. `text` is a part of `words`.
+/// How long `text` may be as JSON, so that the JSON of `words` has at most [`LAST_WORDS_BYTES`]. `text` is a part of
+/// `words`.
 fn room(words: &LastWords, text: &str) -> usize {
     let surplus = json(words).len().saturating_sub(LAST_WORDS_BYTES);
     text::json_length(text).saturating_sub(surplus)

@@ -89,8 +89,9 @@ fn complain(error: &str) -> u8 {
 
 fn run_agent(config: Config) -> u8 {
     if config.supervision == Supervision::Parent {
-        // Leave the master's terminal: Ctrl-C is meant for the master, and a run that asked for a password would wait
-        // for ever. The call fails only for the leader of a process group. A master's child is not a leader.
+        // Leave the master's terminal. Otherwise the agent would get the Ctrl-C that is meant for the master, and a run
+        // that asks for a password on the terminal would wait for ever. The call fails only for the leader of a process
+        // group. A master's child is not a leader.
         let _ = setsid();
     }
     // One thread is enough. It also starts the runs, so it must live as long as the agent: see `run::child::spawn`.

@@ -119,7 +119,7 @@ pub fn stderr_tail(stderr: &[u8]) -> String {
     // The cut may be inside a character. Leave out the rest of that character.
     let cut = bytes.iter().take(3).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
     let text = String::from_utf8_lossy(&bytes[cut..]);
-    // The replacement for an invalid byte takes three bytes.
+    // The replacement for an invalid byte takes three bytes, so the text may be too long.
     let surplus = text.len().saturating_sub(STDERR_TAIL_BYTES);
     let begin = (surplus..).find(|index| text.is_char_boundary(*index)).expect("the end is a boundary");
     text[begin..].to_owned()

@@ -1,8 +1,9 @@
 //! Reaps every child of the agent, and kills what a run leaves behind.
 //!
 //! The agent is a child subreaper: a descendant whose parent has ended becomes the agent's child, even if it has
-//! detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also starts the children. When
-//! `Command::spawn` fails, it waits for its child, and a reaper in another task could reap that child first.
+//! detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also starts the children:
+//! `Command::spawn` forks a child, and waits for it if the program cannot be executed. A reaper in another task could
+//! reap that child first.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -76,8 +77,9 @@ impl Reaper {
         }
     }
 
-    /// Whether the agent has children other than `warm`. A search through `/proc` is enough: every descendant has an
-    /// ancestor that is a child of the agent, and `warm` stays listed until it is reaped here.
+    /// Whether the agent has children other than `warm`. While a process of a run is left, the search through `/proc`
+    /// finds such a child: the process or one of its ancestors. A child that ends during the search stays listed until
+    /// it is reaped here.
     pub fn has_children_besides(&self, warm: Option<Pid>) -> bool {
         match warm {
             Some(warm) => children_of(getpid()).iter().any(|child| *child != warm),

@@ -235,8 +235,8 @@ impl BoundedLog {
     /// Fills `buffer` with the bytes from the first kept byte at or after `offset` up to the next gap or the end.
     /// Returns the offset of the first byte read, and the number of bytes.
     ///
-    /// If the returned offset is after `offset`, the bytes between these offsets were dropped or lost, even if the
-    /// number of bytes is 0. If the buffer is not full, a gap may follow. To read the bytes after the gap, call again
+    /// If the returned offset is after `offset`, the bytes between these offsets were dropped or lost. This also holds
+    /// if no bytes were read. If the buffer is not full, a gap may follow. To read the bytes after the gap, call again
     /// with the offset after the last byte read.
     ///
     /// # Errors

@@ -110,7 +110,7 @@ fn prepare(folder: &Path) -> io::Result<()> {
 pub(crate) struct Found {
     /// The running masters.
     pub(crate) masters: Vec<Announced>,
-    /// Files and folders that are not private, and files with invalid text, with the reason.
+    /// Files and folders that are not private, and files with invalid text. Each comes with the reason.
     pub(crate) ignored: Vec<(PathBuf, &'static str)>,
 }
 

@@ -112,8 +112,8 @@ pub(crate) struct SubmitArgs {
     /// Number of evaluators, 0 or 1 [default: 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) evaluator_num: Option<u32>,
-    /// Name of the job: 1 to 55 characters of a-z, 0-9 and '-'. Names of pods, such as NAME-worker-12, have at most 63
-    /// characters [default: the folder's name and a random suffix]
+    /// Name of the job: 1 to 55 characters of a-z, 0-9 and '-', because names of pods, such as NAME-worker-12, have at
+    /// most 63 characters [default: the folder's name and a random suffix]
     #[arg(long, value_name = "NAME")]
     pub(crate) task: Option<JobName>,
     /// Environment variable for every replica. With NAME alone, copies the value from your environment. Repeatable; the
@@ -273,7 +273,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),
         Err(report) => {
             let verb = verb_of(&arguments);
-            // clap reads a misspelled verb as SCRIPT, and its error then names a later word.
+            // clap reads a misspelled verb as SCRIPT, and reports an error about a later word. So check SCRIPT first.
             let script = arguments.get(1).filter(|word| verb.is_none() && !word.as_encoded_bytes().starts_with(b"-"));
             CodeArgs { script: script.cloned(), code: None }.check()?;
             return Err(cannot(report, verb.as_deref()));

@@ -80,7 +80,7 @@ impl Changes {
         Ok(Some(last))
     }
 
-    /// Waits for events and reads some of them, until one of them means a change.
+    /// Waits for events and reads them, until one of them means a change.
     async fn next(&self) -> io::Result<()> {
         let mut events = [0; EVENTS];
         loop {
@@ -94,8 +94,8 @@ impl Changes {
     }
 }
 
-/// Whether one of these events means a change: every event except the end of a watch. Each event is a descriptor, the
-/// kind, a cookie and the length of a name, with 4 bytes each, and the name (`inotify(7)`).
+/// Whether one of these events means a change. Every event does, except the end of a watch. An event consists of a
+/// descriptor, the kind, a cookie and the length of a name, with 4 bytes each, and the name (`inotify(7)`).
 fn has_change(mut events: &[u8]) -> bool {
     while let Some((head, rest)) = events.split_first_chunk::<16>() {
         let [_, kind, _, length] =

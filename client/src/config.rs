@@ -20,7 +20,7 @@ const MASTER_VARIABLE: &str = "MUSTER_MASTER";
 const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 /// The tool that loads images into a local cluster, unless a flag names it.
 const LOAD_VARIABLE: &str = "MUSTER_LOAD";
-/// The local cluster into which that tool loads images, if it is not the tool's default.
+/// The local cluster for the images. If the variable is not set, the tool uses its default cluster.
 const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
 /// The address of Docker's API. The docker command reads this variable too.
 const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";

@@ -89,7 +89,7 @@ pub(crate) enum Error {
     /// Pods need an image, and the command line names none.
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
-    /// A flag about making an image with the agent is given for a job that brings its code.
+    /// The job brings its code, so the client adds no agent to the image. The flag would have no effect.
     #[error(
         "{flag} cannot be used with a script or --code: pods of such a job run the image unmodified, and nodes pull it"
     )]
@@ -183,7 +183,8 @@ impl Error {
             Self::AlreadyEnded { name, .. } => Some(format!(
                 "add --replace to run it again, or choose another --task; client logs {name} shows its output"
             )),
-            // The hint about an unreachable master is more useful than the hint about a missing agent.
+            // The client gets the agent for the image from the master. If the master cannot be reached, a hint about
+            // the master is more useful than a hint about the agent.
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
             Self::Env(error) => error.hint(),

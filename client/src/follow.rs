@@ -19,7 +19,7 @@ use crate::output::{Data, Notes};
 use crate::patience::Patience;
 use crate::resume::{Resumable, to_the_end};
 
-/// Maximum events between the network and the printer. When stdout is slow, the network waits.
+/// Maximum number of events that wait to be printed. When there are so many, the client stops reading from the master.
 const QUEUE: usize = 256;
 
 /// Maximum wait for each further event after the job's result is decided.

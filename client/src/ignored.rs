@@ -1,5 +1,5 @@
-//! The patterns of a .dockerignore. Unlike in git, each pattern starts at the context's root. The last pattern that
-//! matches a file or one of its folders decides (`moby/patternmatcher`).
+//! The patterns of a .dockerignore. Unlike in git, each pattern starts at the root: the folder of the .dockerignore.
+//! The last pattern that matches a file or one of its folders decides (`moby/patternmatcher`).
 
 use std::path::Path;
 

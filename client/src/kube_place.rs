@@ -31,7 +31,7 @@ impl KubePlace {
         }
     }
 
-    /// Splits at the last slash: the name of a context may contain slashes, but not the name of a namespace.
+    /// Splits at the last slash: the name of a context may contain slashes, and the name of a namespace must not.
     fn parse(text: &str) -> Result<Self, BadPlace> {
         let (context, namespace) = match text.rsplit_once('/') {
             Some(("", _)) => return Err(BadPlace::EmptyContext),

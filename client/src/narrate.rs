@@ -13,7 +13,7 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, Repli
 
 use crate::output::spelled;
 
-/// Maximum sentences of one kind for one change. If there are more, one further sentence has the number of the others.
+/// Maximum sentences of one kind for one change. If there are more, a last sentence counts the omitted ones.
 const LINES_MAX: usize = 5;
 
 /// Maximum lines shown of a failed replica's last output.
@@ -198,7 +198,7 @@ fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
         [first, _, ..] => format!("{first} and {} more are waiting: {reason}", replicas.len() - 1),
         [] | [_] => format!("{} is waiting: {reason}", replicas.first().map(ReplicaId::to_string).unwrap_or_default()),
     });
-    shortened(sentences.collect(), "more reasons to wait")
+    shortened(sentences.collect(), "more reasons why replicas wait")
 }
 
 fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {

@@ -17,7 +17,7 @@ use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
 use crate::script::NoScript;
 
-/// Number of characters of the random suffix, which distinguishes jobs of the same folder.
+/// Number of characters of a name's random suffix. The suffix distinguishes jobs of the same folder.
 const TAIL_LENGTH: usize = 5;
 
 /// Why the arguments do not make a valid job.
@@ -41,7 +41,7 @@ pub(crate) enum RequestError {
     /// The current folder is unknown.
     #[error("find the current folder")]
     NoFolder(#[source] std::io::Error),
-    /// The folder's name is not UTF-8, and JSON can contain only text.
+    /// The folder's path is not valid UTF-8, so the request, which is JSON, cannot contain it.
     #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
     FolderNotUnicode(PathBuf),
     /// The folder has no script.

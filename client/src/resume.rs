@@ -31,7 +31,7 @@ pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Re
 
 async fn attempt<S: Resumable + Send + Sync>(stream: &mut S, patience: &mut Patience) -> Result<JobView, Error> {
     let opened = stream.open().await?;
-    // A job may print nothing for hours. The headers already show that the master is reachable.
+    // The headers show that the master is reachable. Do not wait for a line: the job may print nothing for hours.
     patience.restore();
     stream.read(opened).await
 }

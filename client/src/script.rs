@@ -34,7 +34,7 @@ pub(crate) enum ScriptError {
     #[error(transparent)]
     Missing(#[from] NoScript),
     /// The script's name cannot be sent.
-    #[error("the script cannot be named like this: {0}")]
+    #[error("the script's name is not allowed: {0}")]
     Name(#[from] BadCodePath),
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn check(body: &[u8]) {
     let child = child_environment(&Environment::new(), &changes);
     for (name, value) in changes {
         let found = child.get(std::ffi::OsStr::new(name.as_str()));
-        // The agent adds hosts to the value of `no_proxy`.
+        // The agent may add hosts to `no_proxy`, `NO_PROXY` and `no_grpc_proxy`.
         if !name.as_str().to_ascii_lowercase().ends_with("_proxy") {
             assert_eq!(found, value.map(Into::into).as_ref(), "{name}");
         }

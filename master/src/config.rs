@@ -31,8 +31,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Beyond it, the output of finished
-    /// jobs is dropped, the oldest first
+    /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Above this size, the output of
+    /// finished jobs is dropped, the oldest first
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 
@@ -50,8 +50,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_AGENT_IMAGE", value_name = "REF")]
     pub agent_image: Option<ImageRef>,
 
-    /// File with the key for the agents' tokens, at least 32 characters; with --backend kubernetes or joined, where
-    /// agents outlive this master [default: a file in the state directory]
+    /// File with the key for the agents' tokens, a text of at least 32 characters. Only with --backend kubernetes or
+    /// joined, where agents outlive this master [default: a file in the state directory]
     #[arg(long, env = "MUSTER_AGENT_KEY_FILE", value_name = "FILE")]
     pub agent_key_file: Option<PathBuf>,
 
@@ -59,8 +59,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_ALLOW_HOST_VOLUMES", value_parser = BoolishValueParser::new())]
     pub allow_host_volumes: bool,
 
-    /// Run each TFJob of the namespace as a job, with --backend kubernetes; client install --tfjobs prepares the cluster.
-    /// With =allow-root, TFJobs with the annotation muster/allow-root: "true" may run as root
+    /// Run each TFJob of the namespace as a job, with --backend kubernetes; client install --tfjobs prepares the
+    /// cluster. With =allow-root, TFJobs with the annotation muster/allow-root: "true" may run as root
     #[arg(long, env = "MUSTER_WATCH_TFJOBS", value_name = "RULE", value_enum, ignore_case = true)]
     #[arg(num_args = 0..=1, require_equals = true, default_value = "false", default_missing_value = "true")]
     #[arg(hide_default_value = true, hide_possible_values = true)]

@@ -279,7 +279,7 @@ fn hint(error: &anyhow::Error) -> String {
     }
 }
 
-/// Prints the address of this master as the first line on stdout. The caller is often a program.
+/// Prints the address of this master as the first line on stdout, for programs that have started this master.
 fn announce(listener: &TcpListener) -> anyhow::Result<()> {
     let address = listener.local_addr().context("find the address of the listening socket")?;
     let mut stdout = std::io::stdout().lock();

@@ -121,8 +121,8 @@ impl Jobs {
         let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
     }
 
-    /// Handles the end of a driver. A new driver replaces a driver that panicked, as in a takeover by another master.
-    /// If another master took the job over, the new driver only waits, and the job stays visible.
+    /// Handles the end of a driver. If the driver panicked, a new driver takes over the job, as another master would.
+    /// If another master has taken over the job, a new driver only waits, so that the job stays visible.
     fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(job) = drivers.jobs.remove(&id) else { return };

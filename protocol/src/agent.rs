@@ -105,8 +105,8 @@ impl RunStatus {
     }
 
     /// Whether this status has news after the earlier status `known`. Of a script's reports, only two are news: the
-    /// first report, and the first report with a step. The begin of a stop is not news, nor is the end of the main
-    /// process during a stop. Every other change is news.
+    /// first report, and the first report with a step. Until the run exits, neither the beginning of a stop nor the end
+    /// of the main process is news. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         let mut now = Self { helper: known.helper.clone(), ..self.clone() };
@@ -174,8 +174,8 @@ pub struct ExitReport {
     pub terminated: bool,
     /// When the run ended, by the agent's clock.
     pub ended_at: UnixMillis,
-    /// First line of the exception that ended exec.py: the line after the last traceback's stack. A long message can push
-    /// this line out of `stderr_tail`.
+    /// First line of the exception that ended exec.py: the line after the last traceback's stack. A long message can
+    /// push this line out of `stderr_tail`.
     pub exception: Option<String>,
     /// The newest [`STDERR_TAIL_BYTES`] of stderr, with invalid UTF-8 replaced.
     pub stderr_tail: String,

@@ -32,8 +32,8 @@ pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
 /// Written by the rendezvous, read by scripts: the number of restarts. It is 0 only if no script can have run before.
 /// In an elastic job: the number of all earlier starts.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
-/// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is set,
-/// the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
+/// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is
+/// set, the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
 pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
 /// Written by the agent, read by the helper `muster.py`: the file descriptor of the helper's socket to the agent.
 pub const MUSTER_FD: &str = "MUSTER_FD";
@@ -43,19 +43,19 @@ pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// TensorFlow's ParameterServer guide recommends for every server.
 pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 
-/// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of the connection cache.
-/// With one thread and one queue, a process has about 55 threads instead of 110, at the same speed. Pods and users
-/// often have a limit of threads.
+/// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of the connection
+/// cache. With one thread and one queue, a process has about 55 threads instead of 110, at the same speed. Pods and
+/// users often have a limit of threads.
 pub const TF_GRPC_WORKER_CACHE_THREADS: &str = "TF_GRPC_WORKER_CACHE_THREADS";
 /// Queues of the connection cache: see [`TF_GRPC_WORKER_CACHE_THREADS`].
 pub const TF_GRPC_WORKER_CACHE_QUEUES: &str = "TF_GRPC_WORKER_CACHE_QUEUES";
 
-/// Written by a back end into the pod, read by the agent: the SHA-256, in hex, of the bearer token. Every request except
-/// `GET /healthz` must carry the token. The hash keeps the token secret from readers of the pod's manifest.
+/// Written by a back end into the pod, read by the agent: the SHA-256, in hex, of the bearer token. Every request
+/// except `GET /healthz` must carry the token. The hash keeps the token secret from readers of the pod's manifest.
 pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
 
-/// Written by a back end into the pod, read by the agent: the pod's time from SIGTERM to the kubelet's SIGKILL, in whole
-/// seconds (`terminationGracePeriodSeconds`).
+/// Written by a back end into the pod, read by the agent: the pod's time from SIGTERM to the kubelet's SIGKILL, in
+/// whole seconds (`terminationGracePeriodSeconds`).
 pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SECONDS";
 
 /// Prefix of variables that the process back end writes for an agent. The agent removes the prefix and passes the
@@ -72,8 +72,8 @@ pub const MUSTER_PREFIX: &str = "MUSTER_";
 /// Prefix of the dynamic linker's variables (ld.so(8)).
 const LINKER_PREFIX: &str = "LD_";
 
-/// Variables that make a program load or run code that its command does not name. Training rarely needs them. `PATH` and
-/// `PYTHONPATH` are not listed, because many jobs need them.
+/// Variables that make a program load or run code that its command does not name. Training rarely needs them. `PATH`
+/// and `PYTHONPATH` are not listed, because many jobs need them.
 const RUNS_OTHER_CODE: [&str; 20] = [
     // glibc and OpenSSL load the files that these variables name.
     "GCONV_PATH",
@@ -105,8 +105,9 @@ const RUNS_OTHER_CODE: [&str; 20] = [
 /// (`MAX_ARG_STRLEN`, include/uapi/linux/binfmts.h).
 pub const ENTRY_LIMIT: usize = 131_072;
 
-/// Maximum bytes of a job's arguments and variables together, as JSON. They are part of the job's record, and a ConfigMap
-/// has at most 1 MiB (core/v1 `MaxSecretSize`). Linux's limit is a quarter of the stack, 2 MiB by default (execve(2)).
+/// Maximum bytes of a job's arguments and variables together, as JSON. They are part of the job's record, which can be
+/// a ConfigMap of at most 1 MiB (core/v1 `MaxSecretSize`). Linux's own limit for arguments and variables is larger: a
+/// quarter of the stack, 2 MiB by default (execve(2)).
 pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 
 /// Maximum characters of a variable's name.

@@ -72,7 +72,7 @@ pub enum ErrorCode {
     CannotPush,
     /// An agent did not accept the job's new code. The job continues with its current code.
     CodeNotTaken,
-    /// Agents still receive the job's new code. Repeat the request to wait for these agents.
+    /// Some agents do not have all of the job's new code yet. Repeat the request to wait for them.
     CodeUnderway,
     /// The generation is older than the newest one that the agent has seen.
     StaleGeneration,

@@ -118,8 +118,9 @@ pub struct FailedStart {
     pub failure: Failure,
     /// Whether this kind of failure counts against `max_restarts`. Can be true although no restart followed.
     pub counted: bool,
-    /// The last lines of output of the replica that failed first, at most [`LAST_LINES_MAX`]. After a deadline: of the
-    /// replica that had printed nothing for the longest time. Only the newest failed start has these lines.
+    /// The last lines of output of the replica that failed first, at most [`LAST_LINES_MAX`]. After a deadline, these
+    /// are the lines of the replica that had printed nothing for the longest time. Only the newest failed start has
+    /// these lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
     /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline,
@@ -158,8 +159,8 @@ pub struct Restarts {
     pub counted: u32,
     /// Restarts that do not count against `max_restarts`, for example because the cluster removed a pod.
     pub uncounted: u32,
-    /// Restarts in `counted` that no longer use up `max_restarts`, because the elastic job then had no counted failure
-    /// for 10 minutes.
+    /// Restarts in `counted` that no longer use up `max_restarts`. In an elastic job, these are the restarts before the
+    /// last 10 minutes without a counted failure.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
@@ -169,7 +170,7 @@ pub struct Restarts {
     pub repeated_starts: Vec<RepeatedStart>,
 }
 
-/// A start that repeats a start of an earlier master.
+/// A start that may repeat a start of an earlier master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepeatedStart {
@@ -221,15 +222,14 @@ impl Restarts {
         }
     }
 
-    /// Removes the oldest failed start other than that of [`Self::newest_failed`]. If no other exists, removes that
-    /// start.
+    /// Removes the oldest failed start, but keeps the start of [`Self::newest_failed`] while another start is left.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
         self.failed_starts.remove(oldest.unwrap_or(0));
     }
 
-    /// Adds a start that repeats a start of an earlier master.
+    /// Adds a start that may repeat a start of an earlier master.
     pub fn note_repeated(&mut self, start: RepeatedStart) {
         self.repeated_starts.push(start);
         if self.repeated_starts.len() > KEPT {

@@ -27,7 +27,7 @@ pub(crate) use serde_as_string;
 pub const LABEL_MAX: usize = 63;
 /// Maximum characters of a job's name. Every job has a chief or a worker; the shortest pod name appends `-chief-0`.
 pub const JOB_NAME_MAX: usize = LABEL_MAX - "-chief-0".len();
-/// Names of at most this many characters leave room for the pods of any number of replicas.
+/// With a job's name of at most this many characters, the names of any number of pods are short enough.
 pub const SHORT_NAME_MAX: usize = 40;
 
 /// A job's name: a DNS label (RFC 1123) of at most [`JOB_NAME_MAX`] characters.

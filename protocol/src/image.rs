@@ -1,5 +1,5 @@
-//! Image names, by the grammar of the distribution project (`distribution/reference`, reference.go). A parsed name contains
-//! no spaces or line breaks, so it is safe in a Dockerfile or on a command line.
+//! Image names, by the grammar of the distribution project (`distribution/reference`, reference.go). A parsed name
+//! contains no spaces or line breaks, so it is safe in a Dockerfile or on a command line.
 
 use std::fmt;
 use std::str::FromStr;

@@ -3,9 +3,9 @@
 //!
 //! The master polls the agent. Each answer contains the time of the agent's clock, and the master's next poll repeats
 //! this time. When the agent's clock shows the repeated time plus [`Lease::fence`], the agent kills its run. The agent
-//! wrote the answer before the master received it. So the agent has begun to kill the run when the master has waited
-//! for [`Lease::fence`] after the answer. The master waits a little longer ([`Lease::death`]). A poll that arrives late
-//! does no harm: the fence counts from the time in the poll, not from the poll's arrival.
+//! wrote the answer before the master received it. So when the master has waited for [`Lease::fence`] after the answer,
+//! the agent has already begun to kill the run. The master waits a little longer ([`Lease::death`]). A poll that
+//! arrives late does no harm: the fence counts from the time in the poll, not from the poll's arrival.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ pub struct Fence {
 impl Fence {
     /// Applies a request that arrives now. A request with the time of an older answer changes nothing.
     pub fn renew(&mut self, Renewal { fence, heard }: Renewal, now: ClockMillis) {
-        // A time in the future comes from another machine's clock, so it is replaced by `now`.
+        // If `heard` is in the future, it is the time of another machine's clock. Then use `now`.
         self.until = self.until.max(Some(heard.min(now).after(fence)));
     }
 

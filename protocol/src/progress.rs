@@ -13,7 +13,7 @@ pub const VALUES_MAX: usize = 8;
 pub const VALUE_NAME_BYTES: usize = 64;
 
 /// The newest report of a run's script. `steps`, `samples`, `compute_us` and `wall_us` are totals since the run began,
-/// or since the batch sizes last changed. They include neither the first step after that nor steps with a short last
+/// or since the batch sizes last changed. They leave out the first step after that, and the steps with the short last
 /// batch of an epoch. Only reports of one start with an equal `split` can be compared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

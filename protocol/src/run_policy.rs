@@ -72,8 +72,8 @@ pub const GROW_INTERVAL_SECONDS: u32 = 300;
 /// checkpoint before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
-/// How long a job with [`OnFailure::Wait`] waits for new code. An agent waits as long for a request after a run. Then the
-/// agent ends, because of the default of its flag `--linger`.
+/// How long a job with [`OnFailure::Wait`] waits for new code. The default of the agent's flag `--linger` has the same
+/// value: after a run, an agent waits this long for a request before it ends.
 pub const HALT_SECONDS: u32 = 600;
 
 /// Default of [`RunPolicy::lease_seconds`].

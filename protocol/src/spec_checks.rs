@@ -148,8 +148,8 @@ impl JobSpec {
         }
     }
 
-    /// Whether the job can start again with new code: it brings its code, or runs in a folder. The code of other jobs is in
-    /// their images.
+    /// Whether the job can start again with new code: it brings its code, or runs in a folder. The code of other jobs
+    /// is in their images.
     pub fn takes_new_code(&self) -> bool {
         self.code.is_some() || self.image.is_none() && self.groups.iter().all(|group| group.template.is_none())
     }

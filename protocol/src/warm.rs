@@ -22,8 +22,8 @@ const NAME_MAX: usize = 128;
 pub enum Preload {
     /// No. Every run starts in a new interpreter.
     Never,
-    /// Yes. The interpreter imports these modules. If the list is empty, the interpreter imports those of tensorflow,
-    /// numpy and other slow modules that the script imports.
+    /// Yes. The interpreter imports these modules. If the list is empty, the interpreter imports the slow modules that
+    /// the script uses, such as tensorflow and numpy.
     Modules(Vec<ModuleName>),
 }
 

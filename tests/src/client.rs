@@ -50,7 +50,7 @@ impl Running {
     /// Waits until `text` is on stdout at least `count` times.
     ///
     /// # Panics
-    /// If the deadline passes, or stdout ends before. The message contains the output.
+    /// If the deadline passes, or if stdout ends earlier. The message contains the output.
     pub fn until_printed(&self, count: usize, text: &str) {
         let has_come = || {
             let is_last = self.stdout.has_ended();

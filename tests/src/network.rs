@@ -112,7 +112,7 @@ fn ip(args: &[&str]) {
 impl Drop for Network {
     fn drop(&mut self) {
         for number in 0..=self.machines {
-            // If `new` has panicked, some of the namespaces may not exist.
+            // If `new` has panicked, some of the namespaces might not exist.
             let _ = Command::new("ip").args(["netns", "delete", &self.name(number)]).stderr(Stdio::null()).status();
         }
     }

@@ -107,14 +107,14 @@ pub(super) static SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--linger", "SECONDS"),
         variable: Some("MUSTER_LINGER"),
         default: Default::Value("600"),
-        help: "Time without requests after a run's end, after which the agent exits; with --join, time without an answer of the master while nothing runs",
+        help: "How long the agent waits for a request after a run has ended, before it exits; with --join, how long it waits for an answer of the master while nothing runs",
         set: |config, given| given.seconds().map(|linger| config.linger = linger),
     },
     Setting {
         flag: Flag::Valued("--termination-grace", "SECONDS"),
         variable: Some(MUSTER_TERMINATION_GRACE_SECONDS),
         default: Default::Value("30"),
-        help: "Time between a SIGTERM and a SIGKILL to the agent; the run gets most of this time",
+        help: "Time between the SIGTERM and the SIGKILL that the agent gets; the run gets most of this time",
         set: |config, given| given.seconds().map(|grace| config.termination_grace = grace),
     },
     Setting {
@@ -189,7 +189,7 @@ static JOIN_SETTINGS: [JoinSetting; 7] = [
     JoinSetting {
         flag: "--lease",
         value: "DURATION",
-        help: "How long a machine may be silent before the master takes it for lost; after three times as long without a request of the master, the machine's agent kills the script [default: 5s]",
+        help: "How long a machine may be silent before the master treats it as lost. If the master sends no request for three times as long, the machine's agent kills the script [default: 5s]",
         set: |flags, given| flags.note_seconds(given).map(|lease| flags.options.lease_seconds = Some(lease)),
     },
     JoinSetting {
@@ -201,7 +201,7 @@ static JOIN_SETTINGS: [JoinSetting; 7] = [
     JoinSetting {
         flag: "--monitor-interval",
         value: "SECONDS",
-        help: "Accepted for torchrun's launch commands, without an effect: the agent waits for events",
+        help: "Has no effect: the agent waits for events. Accepted because torchrun's launch commands use it",
         set: |flags, given| flags.note::<f64>(given, "a number of seconds").map(drop),
     },
 ];

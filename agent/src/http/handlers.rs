@@ -22,8 +22,8 @@ use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 use crate::run::{Command, clock};
 
-/// Maximum bytes of a body. A config contains at most two copies of the addresses of the
-/// TensorFlow cluster, and the kernel limits the length of a variable.
+/// Maximum bytes of a body. The largest body is a config with the addresses of the TensorFlow cluster in at most two
+/// environment variables. The kernel limits a variable to 128 KiB.
 const BODY_LIMIT: usize = 1024 * 1024;
 
 /// How long another machine may take to accept a connection.
@@ -73,8 +73,8 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     .await
 }
 
-/// Does the work in a separate task, which continues if the caller disconnects. During the work, no other request can
-/// lock `JobCode::next`.
+/// Does the work in a separate task, which continues if the caller disconnects. `work` holds the lock of
+/// `JobCode::next`, so the task also keeps other requests from this lock until the work is done.
 async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Result {
     tokio::spawn(work).await.map_err(|_| Failure::Ending)?
 }

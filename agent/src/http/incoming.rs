@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::answer::Failure;
 
-/// How long a body may take to arrive.
+/// How long a whole body, or the next piece of a stream of blobs, may take to arrive.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// Reads the whole body. Fails if the body has more than `limit` bytes.

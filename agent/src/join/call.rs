@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use crate::config::join::Endpoint;
 
-/// How long the master may take to accept a connection. A machine that was cut off must notice soon that its
-/// network works again.
+/// How long the master may take to accept a connection. The limit is short, so that a machine that was cut off notices
+/// soon that its network works again.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long the whole exchange may take. A master needs up to 25 s to write a record.

@@ -37,8 +37,8 @@ pub(super) fn claim() -> io::Result<Claim> {
     Err(last)
 }
 
-/// Binds a port on every interface, like TensorFlow's server: for IPv6 and IPv4, or for IPv4 alone if the machine has no
-/// IPv6.
+/// Binds a port on every interface, like TensorFlow's server: for IPv6 and IPv4, or for IPv4 alone if the machine has
+/// no IPv6.
 fn bind(port: u16) -> io::Result<Claim> {
     let socket = match TcpSocket::new_v6() {
         Ok(socket) => {

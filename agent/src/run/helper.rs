@@ -74,7 +74,7 @@ impl Helper {
         }
     }
 
-    /// Asks the script to leave, once. Sends nothing to a script without the helper, because it does not read.
+    /// Asks the script to leave, once. Sends nothing to a script without the helper, because that script does not read.
     pub(super) fn ask_to_leave(&mut self) {
         let Some(stream) = self.stream.as_ref().filter(|_| self.status.is_some() && !self.has_asked) else { return };
         self.has_asked = true;

@@ -33,7 +33,7 @@ use phase::Assignment;
 /// A command to the runner.
 #[derive(Debug)]
 pub enum Command {
-    /// A request by HTTP. Or the agent's own request to finish, when its time to linger after the run is over.
+    /// A request by HTTP, or the agent's own request to finish when its linger time is over.
     Request {
         /// What is requested.
         event: Event,

@@ -47,7 +47,7 @@ pub enum Kill {
 pub enum Cause {
     /// A stop ended it: `/stop`, the fence, or [`super::Command::EndNow`].
     Stopped,
-    /// The agent received SIGTERM or SIGINT, and stopped the run before it ended itself.
+    /// The agent received SIGTERM or SIGINT, and therefore stopped the run.
     Terminated,
     /// The run ended by itself.
     Own,

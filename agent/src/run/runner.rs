@@ -32,7 +32,7 @@ use crate::reaper::{Reaper, Watched, kill_group, terminate};
 use crate::warm::{News, Warm};
 
 /// The pause between two searches for processes that a run has left behind. The kernel reports the end of each process
-/// at once. The search finds processes that were started while others were being killed.
+/// at once. So only processes that were started while others were being killed must wait for the next search.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long an ending agent waits for processes after SIGKILL. For example, a process that reads from a dead disk does
@@ -179,8 +179,8 @@ impl Runner {
         }
     }
 
-    /// If the last poll of a master is too long ago, kills the run or prevents its start. A master may then restart the
-    /// job without this agent.
+    /// If the last poll of a master is too long ago, kills the run or prevents its start, because a master may now
+    /// restart the job without this agent.
     fn keep_fence(&mut self) {
         if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
             warn!("the last poll of a master is too long ago: the run is killed");

@@ -146,8 +146,7 @@ impl Warm {
         }
     }
 
-    /// Accepts a run. [`Warm::next`] then returns the run's news. If the run must start cold at once, returns it
-    /// instead.
+    /// Accepts a run. [`Warm::next`] then returns the run's news. `Err` gives the run back, because it must start cold.
     pub fn take(&mut self, start: Start) -> Result<(), Start> {
         match &self.interpreter {
             Interpreter::None | Interpreter::Cold(_) => Err(start),
@@ -280,7 +279,7 @@ fn spawn(template: &RunTemplate, environment: &Environment, modules: String) -> 
 }
 
 async fn discard(mut output: pipe::Receiver) {
-    // An error ends the output, like its normal end.
+    // The output ends when it is closed, or with the first error.
     let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
 }
 

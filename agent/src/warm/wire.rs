@@ -41,7 +41,7 @@ pub(super) enum Answer {
     Cold(String),
 }
 
-/// Sends `message` and reads one answer. Returns the stream too, because the end of the stream ends a waiting run.
+/// Sends `message` and reads one answer. Returns the stream too, because dropping it would end a waiting run.
 pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Result<(UnixStream, Answer)> {
     stream.write_all(&message).await?;
     let mut line = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn request_run(requests: &StdStream, descriptors: &[BorrowedFd<'_>; 4
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("four descriptors do not fit a message"));
+        return Err(io::Error::other("four descriptors do not fit into a message"));
     }
     sendmsg(requests, &[IoSlice::new(b"r")], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())

@@ -53,7 +53,7 @@ fn a_run_whose_config_arrives_after_its_fence_is_not_started() {
     let status = agent.wait_for(RunState::Exited);
     assert!(matches!(status.exit.expect("the exited run has no report").outcome, ExitOutcome::NotStarted(_)));
     assert_eq!(agent.logs("both"), b"");
-    // The master has received an answer meanwhile, and configures the next start.
+    // A master that has read the agent's clock again can configure the next start.
     let heard = clock(&agent);
     assert_eq!(agent.post(&format!("/config?generation=1.2&fence_ms=60000&heard_ms={heard}"), "{}").status, 200);
     assert_eq!(agent.get("/run?generation=1.2").status, 200);

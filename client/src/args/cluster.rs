@@ -30,8 +30,8 @@ pub(crate) struct InstallArgs {
     /// [default: the muster-master of this version, which `make images` builds]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
-    /// Way to the master besides --master kube: nodeport opens port 31898 of every node, none closes this port
-    /// [default: unchanged; closed after a new installation]
+    /// Way to the master besides --master kube: nodeport opens port 31898 on every node, none closes it
+    /// [default: unchanged; a new installation opens no port]
     #[arg(long, value_name = "WAY", hide_possible_values = true)]
     pub(crate) service: Option<Service>,
     /// Run the TFJobs that kubectl apply creates in the namespace, without Kubeflow. With =allow-root, TFJobs with the

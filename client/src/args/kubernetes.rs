@@ -18,7 +18,7 @@ use super::values::{gpus, seconds, shown};
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
     /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image with the agent in an
-    /// added layer. With SCRIPT or --code: any image that has Python, which pods run unmodified [default: built
+    /// added layer. With SCRIPT or --code, pods run the image unmodified, and it only needs Python [default: built
     /// from ./Dockerfile]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,

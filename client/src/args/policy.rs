@@ -30,8 +30,8 @@ pub(crate) struct PolicyArgs {
     /// Maximum time until all replicas have started. After this time, the job fails [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) start_timeout: Option<u32>,
-    /// After the start timeout, delete all pods and try again later instead of failing. Two jobs that each occupy half
-    /// of a cluster then do not block each other
+    /// After the start timeout, delete all pods and try again later instead of failing. So two jobs that each hold half
+    /// of a cluster do not block each other forever
     #[arg(long)]
     pub(crate) requeue: bool,
     /// Maximum time from the submit to the end of the job [default: no limit]
@@ -56,13 +56,13 @@ pub(crate) struct PolicyArgs {
     /// cluster to remove the pod, or `replace` the pod after the lease [default: wait; replace on machines that join]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unreachable: Option<OnUnreachable>,
-    /// With --on-unreachable replace: time without an answer from an agent after which its replica is lost. The agent
-    /// kills exec.py after three times this time without a request from the master [default: 5s]
+    /// With --on-unreachable replace: a replica is lost when its agent has not answered for this time. The agent kills
+    /// exec.py when the master has sent no request for three times as long [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true, requires = "on_unreachable")]
     pub(crate) lease: Option<u32>,
-    /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then
-    /// faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy and other large
-    /// modules [default: only for jobs that are elastic or bring their code]
+    /// Keep a warm interpreter in each pod: a Python process that has imported these modules and waits for exec.py.
+    /// Restarts are then faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy
+    /// and other large modules [default: only for jobs that are elastic or bring their code]
     #[arg(long, value_name = "MODULES", num_args = 0..=1, value_delimiter = ',')]
     pub(crate) preload: Option<Vec<ModuleName>>,
     /// Start exec.py in a new interpreter each time

@@ -41,7 +41,7 @@ async fn is_allowed(cluster: &Cluster, right: Right) -> Result<bool, ClusterErro
         group: Some(group.to_owned()),
         resource: Some(resource.to_owned()),
         subresource,
-        // The user's right may be limited to this Secret.
+        // Names the Secret, because the user's right may be limited to this Secret.
         name: (right == GET_SECRET).then(|| MUSTER.to_owned()),
         ..ResourceAttributes::default()
     };

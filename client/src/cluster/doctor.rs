@@ -11,7 +11,7 @@ use super::rights::Right;
 use super::{Cluster, ClusterError, access, rights, rollout, tfjobs};
 use crate::kube_place::KubePlace;
 
-/// The label of a namespace with the Pod Security Standard that the namespace enforces.
+/// The label of a namespace whose value is the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
 /// What other modules have observed.

@@ -37,7 +37,7 @@ pub(crate) struct Forward {
     _folder: TempDir,
 }
 
-/// The error of the last failed connection, until another connection succeeds. The failed request reports this error.
+/// Stores the error of the last failed connection until another connection succeeds. Failed requests report this error.
 #[derive(Debug, Default)]
 struct Shared {
     trouble: Mutex<Option<Arc<ClusterError>>>,
@@ -104,7 +104,7 @@ async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> R
     let failed = forward.take_error(MASTER_PORT).expect("the port was asked for, and its errors are taken once");
     *shared.lock() = None;
     let outcome = tokio::select! {
-        // The kubelet sends an error if nothing listens at the port. Otherwise, `pass_on` notices the end.
+        // The kubelet sends an error if nothing listens at the port. `pass_on` notices any other end of the connection.
         Some(reason) = failed => Err(ClusterError::Forward { pod, reason: reason.trim().to_owned() }),
         // If the connection breaks, the request that uses it reports the error.
         _ = pass_on(stream, &mut far) => Ok(()),

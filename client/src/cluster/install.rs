@@ -124,13 +124,13 @@ async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Op
     }
 }
 
-/// Finds the object with the same type and name in the cluster. `None` if it does not exist.
+/// Finds the cluster's object with the type and name of `object`. `None` if it does not exist.
 pub(super) async fn find(cluster: &Cluster, object: &DynamicObject) -> Result<Option<DynamicObject>, ClusterError> {
     let right = rights::on_object("get", manifests::kind(object));
     cluster.call(right, api_of(cluster, object).get_opt(manifests::name(object))).await
 }
 
-/// Deletes the object with the same type and name in the cluster, if it has Muster's label. Returns whether it was
+/// Deletes the cluster's object with the type and name of `object`, if it has Muster's label. Returns whether it was
 /// deleted.
 pub(super) async fn delete(cluster: &Cluster, object: &DynamicObject) -> Result<bool, ClusterError> {
     if !find(cluster, object).await?.is_some_and(|found| is_ours(&found)) {

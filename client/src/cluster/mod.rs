@@ -58,7 +58,7 @@ pub(crate) struct Cluster {
     client: Client,
     /// The master's place. Its namespace is always set.
     place: KubePlace,
-    /// The name of the context, even if the place names no context.
+    /// The name of the context in use. The place may name no context.
     context: String,
     /// The URL of the API.
     server: String,

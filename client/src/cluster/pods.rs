@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod, PodCondition};
 use kube::ResourceExt;
 
-/// Reasons with which a container waits because the node cannot get its image (kubelet, `pkg/kubelet/images/types.go`).
+/// The kubelet's names for the reasons why a node cannot get a container's image (`pkg/kubelet/images/types.go`).
 const IMAGE_REASONS: [&str; 5] =
     ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError"];
 

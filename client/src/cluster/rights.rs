@@ -71,7 +71,7 @@ pub(super) fn to_install() -> impl Iterator<Item = Right> {
     let of_kind = |(group, resource)| ["get", "create", "patch"].map(|verb| right(verb, group, resource));
     let of_rollout = ["list", "watch"].map(|verb| right(verb, "apps", "deployments"));
     let kinds = KINDS.into_iter().flat_map(of_kind);
-    // A pod is deleted if its image is missing, because the kubelet retries the new image too late.
+    // `rollout::replace_stuck` needs `DELETE_POD`: it deletes pods whose image is missing.
     TO_USE.into_iter().chain(kinds).chain(of_rollout).chain([WATCH_PODS, CREATE_SECRET, DELETE_POD])
 }
 

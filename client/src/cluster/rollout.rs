@@ -28,7 +28,7 @@ pub(super) enum Rollout {
     Stuck(String),
 }
 
-/// Waits until the master of the newest Deployment serves. Fails at once if the master cannot start.
+/// Waits until a master with the Deployment's present image and arguments serves. Fails at once if it cannot start.
 pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
     let deployments = watcher(cluster.api::<Deployment>(), ours()).default_backoff().map(drop).boxed();
     let mut changes = select(deployments, pod_changes(cluster, MASTER_PODS));

@@ -32,7 +32,7 @@ pub(super) async fn run(args: InstallArgs, config: &Config, (data, notes): (&mut
         env!("CARGO_PKG_VERSION")
     ));
     cluster::install(&cluster, &order, notes).await?;
-    // The token in the environment may belong to another master.
+    // Reads the token from the Secret. The token in the environment may belong to another master.
     let client = through_cluster(place.clone(), None).await?;
     notes.say(&format!("the master serves, version {}", version(&client).await?));
     data.text(&format!("export MUSTER_MASTER={place}"))?;

@@ -72,5 +72,5 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
             format!("client wait {name} --master {master}"),
         ),
     };
-    format!("{standing}\nto come back: {come_back}\nto cancel the job: client cancel {name} --master {master}")
+    format!("{standing}\nto continue: {come_back}\nto cancel the job: client cancel {name} --master {master}")
 }

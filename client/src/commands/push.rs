@@ -53,7 +53,7 @@ async fn push(
 /// A sentence for the user, if the user names a folder and the job runs in another folder.
 fn unused(job: &JobSpec, given: Option<&Path>) -> Option<String> {
     let (own, given) = (job.work_dir.as_deref().filter(|_| job.code.is_none())?, given?);
-    // The job's folder may be on another machine, so its path may not exist here.
+    // The job's folder may be on another machine, so its path might not exist here.
     if given.canonicalize().is_ok_and(|given| own.canonicalize().is_ok_and(|own| own == given)) {
         return None;
     }

@@ -71,8 +71,8 @@ pub(super) async fn patch(
     }
 }
 
-/// Lets Python on this machine parse the code. Without Python, checks nothing. The job's Python may have another
-/// version.
+/// Lets Python on this machine parse the code. Without Python, checks nothing. If the job's Python has another version,
+/// the result may be wrong.
 pub(super) async fn check(code: &Packed) -> Result<(), Error> {
     let input = syntax_input(code.sources());
     let parsed = async {

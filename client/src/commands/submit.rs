@@ -126,7 +126,7 @@ async fn placed(
 }
 
 /// The job for a master with machines that join. Each machine has its own script, so a script on the command line is an
-/// error, as is a flag for Kubernetes.
+/// error. A flag for Kubernetes is an error too.
 fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient) -> Result<Order, Error> {
     let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
     if let Some(what) = script.or(flag_for_kubernetes(&place.image, &spec)) {
@@ -169,7 +169,7 @@ fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), not
         return Error::Deleted(name.clone());
     }
     if error.is_transient() {
-        notes.say(&format!("job {name} may still be running; to come back: {}", to_follow(name, client)));
+        notes.say(&format!("job {name} may still be running; to follow it: {}", to_follow(name, client)));
     }
     error.into()
 }

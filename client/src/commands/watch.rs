@@ -169,7 +169,7 @@ impl Watch {
     /// start again.
     async fn push_changes(&mut self, since: Instant) -> Result<Option<String>, Error> {
         let (code, modified) = match self.pack().await {
-            // The removal of the file is a change, which causes the next push.
+            // A file was removed while the folder was read. The removal is a change, which causes the next push.
             Err(Error::Pack(error)) if error.is_of_vanished_file() && self.folder.is_dir() => return Ok(None),
             packed => packed?,
         };

@@ -19,8 +19,8 @@ pub(super) async fn client_for(verb: &'static str, config: &Config, notes: &Note
     }
 }
 
-/// A client of the master that the user names, for a new job or an image. `None` if the master is local: the command
-/// then starts its own local master. The local master of another command is not used, because it ends with its own job.
+/// A client of the master that the user names, for a new job or an image. `None` if the master is local: a new job then
+/// gets its own local master. The local master of another command is not used, because it ends with its own job.
 pub(super) async fn running_master(config: &Config) -> Result<Option<MasterClient>, Error> {
     match &config.master {
         MasterChoice::At(url) => Ok(Some(MasterClient::new(url.clone(), config.token.as_ref())?)),

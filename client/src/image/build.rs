@@ -60,7 +60,7 @@ pub(super) async fn from_folder(
     };
     let built = built.await;
     match (reading.await.expect("the task that reads the folder neither panics nor is aborted"), built) {
-        // If the folder cannot be read, Docker's error about the incomplete tar is less useful.
+        // If the folder cannot be read, that error is more useful than Docker's error about the incomplete tar.
         (Err(cause @ ImageError::Context { .. }), Err(_)) if !reader_has_gone(&cause) => Err(cause),
         (_, built) => built,
     }

@@ -1,5 +1,5 @@
 //! Checks whether pods can train with an image. The image needs a user that pods may run as, exec.py in its working
-//! directory, and python on its PATH. Also decides which words of the image's ENTRYPOINT pods run.
+//! directory, and python on its PATH. Also decides which words of the image's ENTRYPOINT are kept.
 
 use serde_json::Value;
 

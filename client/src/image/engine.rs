@@ -136,7 +136,7 @@ fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, ImageEr
         return Ok(Docker::connect_with_unix(address, seconds, version));
     }
     if is_https || (is_tcp && endpoint.certificates.is_some()) {
-        // The installation fails only if a provider is already installed.
+        // An error means that a provider of cryptography is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = endpoint.certificates.clone().unwrap_or_default();
         let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| folder.join(name));

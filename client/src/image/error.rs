@@ -82,7 +82,7 @@ pub(crate) enum ImageError {
     /// A build failed. `log` is the end of its output, with a line break before each line.
     #[error("build {image}: {reason}{log}")]
     Build { image: String, reason: String, log: String },
-    /// A step that has no variant of its own failed. `doing` names the step.
+    /// Another step failed. `doing` names the step.
     #[error("{doing}: {reason}")]
     Engine { doing: String, reason: String },
     /// A push failed.

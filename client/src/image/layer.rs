@@ -102,7 +102,7 @@ pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base, agent, entrypoint: _, target: Target { alias, content, labels: _ } } = wrap;
     let layer = layer(agent)?;
     let config = config(wrap, &digest(&layer)).to_string();
-    // An engine opens the file of a layer only if the engine has no layer with the same digest.
+    // The archive does not contain these files. An engine opens the file of a layer only if it lacks the layer.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
     let manifest = json!([{ "Config": "config.json", "RepoTags": [content, alias], "Layers": layers }]).to_string();

@@ -160,7 +160,7 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
         outcome = &mut work => outcome,
         () = interrupts.next() => {
             stop.cancel();
-            // Waits until the work has stopped and removed its container, unless the user presses Ctrl-C again.
+            // Waits until the work has removed its container and ended, unless the user presses Ctrl-C again.
             tokio::select! {
                 _ = work => {}
                 () = interrupts.next() => {}

@@ -51,7 +51,7 @@ pub(super) async fn wrap(
     let made = work.unless_stopped(current(engine, &target)).await?;
     made.ok_or_else(|| ImageError::Engine {
         doing: format!("wrap {name}"),
-        reason: format!("Docker has no image {} afterwards", target.content),
+        reason: format!("Docker has no image {} after the build", target.content),
     })
 }
 

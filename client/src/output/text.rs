@@ -38,7 +38,7 @@ pub(crate) enum Colours {
     Removed,
 }
 
-/// Whether the stream shows colours. Variables such as `NO_COLOR` decide too.
+/// Whether the stream shows colours. This also depends on variables such as `NO_COLOR`.
 pub(super) fn colours_of(stream: &impl RawStream) -> Colours {
     if AutoStream::choice(stream) == ColorChoice::Never { Colours::Removed } else { Colours::Kept }
 }

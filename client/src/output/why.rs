@@ -95,7 +95,7 @@ fn exception_before<'a>(failure: &'a Failure, last_lines: &[String]) -> Option<&
 
 /// The state of a replica at the deadline.
 fn at_the_deadline(Consequence { replica, how, stopped }: &Consequence) -> String {
-    if *stopped { format!("still ran      {replica}: {how}") } else { format!("did not run    {replica}: {how}") }
+    if *stopped { format!("still running  {replica}: {how}") } else { format!("not running    {replica}: {how}") }
 }
 
 /// One line for each replica that failed, and one line for all replicas that were stopped.

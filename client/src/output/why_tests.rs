@@ -109,9 +109,9 @@ fn after_a_deadline_all_replicas_are_shown_and_the_last_lines_are_those_of_the_f
     let text = "\
 job digits failed: the job exceeded its deadline of 60 s
 
-still ran      worker-1: had printed nothing for 42 s
-still ran      worker-2: had printed nothing for 1 s
-did not run    worker-0: exited with code 0
+still running  worker-1: had printed nothing for 42 s
+still running  worker-2: had printed nothing for 1 s
+not running    worker-0: exited with code 0
 how            the job exceeded its deadline of 60 s
 when           3.0 s after the submit, start 1.2
 last lines of worker-1:

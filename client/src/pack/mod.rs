@@ -17,7 +17,7 @@ use self::walk::Found;
 pub(crate) use self::walk::{Listing, Scope};
 use crate::script::NoScript;
 
-/// Maximum number of files and folders that an error about the limits names.
+/// Maximum number of files and folders that [`PackError::TooLarge`] names.
 const LARGEST_NAMED: usize = 3;
 
 /// The files of a job.

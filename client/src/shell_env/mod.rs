@@ -44,8 +44,8 @@ pub(crate) fn restored(now: &Environment) -> Environment {
     before
 }
 
-/// Adds the memory of `before` to `after`. Also adds `folder` to the PATH of `after`, unless the PATH has
-/// it or cannot name it because of a colon.
+/// Adds the memory of `before` to `after`. Also adds `folder` to the PATH of `after`, unless the PATH already has this
+/// folder. A folder with a colon in its path is not added, because colons separate the entries of PATH.
 pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Option<&str>) -> Environment {
     let variables = changed(before, &after).into_iter().map(|name| (name.clone(), before.get(name).cloned())).collect();
     let path = after.get(PATH).cloned().unwrap_or_default();

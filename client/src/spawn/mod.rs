@@ -53,7 +53,7 @@ pub(crate) enum SpawnError {
     #[error("no script is given")]
     NoScript,
     /// The script's name is no valid path of code.
-    #[error("the script cannot be named like this: {0}")]
+    #[error("the script's name is not allowed: {0}")]
     Name(#[from] protocol::code::BadCodePath),
     /// Both a namespace and the address of a master are given.
     #[error("-n {0} cannot be used with the address of a master: the job runs in that master's namespace")]
@@ -65,7 +65,7 @@ pub(crate) enum SpawnError {
     #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
     Another { tag: String, name: JobName },
     /// `-d` must ask the user, but there is no terminal.
-    #[error("-d asks before it deletes, and there is no terminal: give -y")]
+    #[error("-d must ask before it deletes, but there is no terminal: give -y")]
     NoConsent,
 }
 

@@ -45,8 +45,8 @@ pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> 
     Some(script)
 }
 
-/// The first word after the program that is neither a flag nor a flag's value. `None` if a flag of [`NO_SCRIPT`] comes
-/// before that word.
+/// The script in the container's command line: the first word after the program, not counting flags and their
+/// values. `None` if a flag of [`NO_SCRIPT`] comes before that word.
 fn script(container: &mut Value) -> Option<&mut Value> {
     let [command, args] = ["command", "args"].map(|name| container[name].as_array().map_or(0, Vec::len));
     let place_of = |place: usize| if place < command { ("command", place) } else { ("args", place - command) };

@@ -236,7 +236,7 @@ fn an_interrupt_keeps_the_job_and_says_how_to_come_back() {
         std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
         signal(&child, kind);
         let ended = finish(child).expect_signal(kind);
-        let ended = ended.expect_stderr(&format!("to come back: client logs digits -f --master {}", master.url));
+        let ended = ended.expect_stderr(&format!("to continue: client logs digits -f --master {}", master.url));
         ended.expect_stderr(&format!("to cancel the job: client cancel digits --master {}", master.url));
         assert!(!master.asked().iter().any(|request| request.contains("cancel")), "{:?}", master.asked());
     }

@@ -153,7 +153,7 @@ fn an_interrupted_wait_says_how_to_come_back() {
     let ended = finish(child)
         .expect_signal(rustix::process::Signal::INT)
         .expect_stderr("no longer waiting for job digits; the job keeps running\n");
-    let ended = ended.expect_stderr(&format!("to come back: client wait digits --master {}\n", master.url));
+    let ended = ended.expect_stderr(&format!("to continue: client wait digits --master {}\n", master.url));
     ended.expect_stderr(&format!("to cancel the job: client cancel digits --master {}\n", master.url));
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Upload {
 }
 
 impl Disk {
-    /// Receives an upload. `next` returns `None` if the caller stopped sending before [`Piece::End`].
+    /// Receives an upload. `next` returns `None` if the client stopped sending before [`Piece::End`].
     pub(super) fn upload(
         &self,
         manifest: &Manifest,

@@ -45,7 +45,7 @@ impl Driver {
             let is_alive = matches!(replica.seen.pod, Some(PodState::Running(_)));
             is_asked && is_alive && is_before(&replica.seen.agent, start, awaited) && self.is_member(replica, start)
         };
-        // Agents are called in the order of the map, so the last agents usually answer last.
+        // Agents are called in the order of the map, so the last agents usually answer last. Search from the end.
         self.replicas.values().rev().any(is_due)
     }
 

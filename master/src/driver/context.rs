@@ -1,4 +1,4 @@
-//! The inputs of a driver: the context that all drivers of a master share, and its channels to the registry.
+//! The inputs of a driver: the context that all drivers of a master share, and the driver's channels to the registry.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

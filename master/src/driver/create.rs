@@ -41,8 +41,8 @@ impl Driver {
         }
     }
 
-    /// Whether the replica's pod was not requested yet, or has not appeared within `release_timeout` although no
-    /// request is in progress.
+    /// Whether the replica's pod was not requested yet. Also true if the pod has not appeared within `release_timeout`
+    /// and no request is in progress.
     fn is_to_be_requested(&self, replica: &Replica, now: Instant) -> bool {
         let has_time = |at: Instant| now < at + self.policy.release_timeout;
         let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());

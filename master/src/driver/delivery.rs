@@ -38,7 +38,8 @@ pub(super) struct Delivery {
     /// The blobs that an agent lacks, as one stream. The key is the list of their ids. Usually all agents lack the same
     /// blobs.
     stream: Shared<Vec<Sha256>>,
-    /// A permit for each agent that receives blobs. A dead agent does not answer the offer, so it takes no permit.
+    /// A permit for each agent that receives blobs. A dead agent takes no permit: it does not answer the manifest,
+    /// which is sent first.
     turns: Semaphore,
 }
 
@@ -84,8 +85,8 @@ pub(super) enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// The loss of the replica after this failure. Code that this master has lost and invalid code are hopeless. After
-    /// any other failure, a new pod may receive the code.
+    /// The loss of the replica after this failure. The loss is hopeless if this master has lost the code, or if the
+    /// code is invalid. After any other failure, a new pod may receive the code.
     fn lost_run(&self) -> LostRun {
         let reason = format!("its agent did not receive the job's code: {}", error_chain(self));
         match self {
@@ -95,8 +96,8 @@ impl DeliveryError {
         }
     }
 
-    /// Returns the agent's error if delivery failed at the agent. Otherwise combines the reason why the code could not
-    /// be sent with `missing`, the agent's earlier refusal to be configured without the code.
+    /// Returns the agent's error if the delivery failed at the agent. Otherwise returns `missing`, followed by the
+    /// reason why the delivery failed. `missing` is the agent's earlier refusal to be configured without the code.
     pub(super) fn at_agent(self, missing: &str) -> AgentError {
         match self {
             Self::Agent(error) => error,

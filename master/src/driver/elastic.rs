@@ -59,7 +59,7 @@ pub(super) struct Starts {
     is_blind: bool,
     /// How often a user had pushed new code when this master last configured a start.
     pub(super) configured_pushes: u32,
-    /// How often a user had pushed new code when the newest start that ran was configured.
+    /// How often a user had pushed new code at the configuration of the newest start that ran.
     started_pushes: u32,
     /// The cause of the next start, if it is known already.
     cause: Option<ChangeCause>,
@@ -194,8 +194,8 @@ impl Driver {
             JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
                 self.starts.cause.get_or_insert(ChangeCause::Pushed);
             }
-            // If a member has failed by now, the gang regroups for that reason: usually, somebody has stopped the
-            // member's run.
+            // If a member has failed by now, the gang regroups because of this failure. Usually, somebody has stopped
+            // the member's run.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }

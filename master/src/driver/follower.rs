@@ -270,8 +270,8 @@ impl Pod {
     }
 
     /// Waits while the agent's status can change only after a request of the driver. Polls that only confirm these
-    /// requests would slow down the start of a large gang. The wait is limited, because a master that is being
-    /// replaced may still start a run.
+    /// requests would slow down the start of a large gang. The wait is limited, because the previous master may still
+    /// start a run during a takeover.
     async fn until_it_may_change(&self, heard: Option<&RunStatus>) {
         let Some(RunStatus { state, generation, .. }) = heard else { return };
         let may_change = |start: &Option<Generation>| match state {

@@ -41,7 +41,7 @@ impl Driver {
     /// Records a start that may repeat a start of an earlier master. Does nothing for other starts.
     pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
         let restarts = &self.stored.record.restarts;
-        // In an elastic job, the agents' reports contain the number of starts.
+        // The agents of an elastic job report the number of starts. A start can be lost only if no agent reported one.
         let may_be_lost = self.policy.elastic.is_none() || self.starts.is_blind();
         let is_first =
             may_be_lost && generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
@@ -122,8 +122,8 @@ impl Driver {
         .await
     }
 
-    /// Records which start the suspension has ended, and the number of starts. After the pods are deleted, a later
-    /// master cannot observe them.
+    /// Records which start the suspension has ended, and the number of starts. After the pods are deleted, no agent can
+    /// report these values to a later master.
     pub(super) async fn record_suspension(&mut self) -> Next {
         let JobRecord { restarts, suspension, .. } = &self.stored.record;
         let known = restarts.newest_failed().max(suspension.ended);
@@ -210,7 +210,7 @@ impl Driver {
             self.delete_pods(PodSelection::All).await;
             return Next::GoOn;
         }
-        // The watch may not have reported a pod that was created a moment ago.
+        // The watch might not have reported a pod that was created a moment ago.
         self.delete_all_pods().await;
         if let Err(error) = self.channels.logs.remove().await {
             warn!(job = %self.stored.name(), %error, "could not remove the job's output");

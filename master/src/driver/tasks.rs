@@ -203,7 +203,7 @@ pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaI
         Standing::Fenced => backend.delete_unconfirmed(job, id).await,
     };
     if let Err(error) = delete.retry(patience()).await {
-        warn!(job = %job.name, replica = %id, error = error_chain(&error), "could not delete a pod; it will be tried again");
+        warn!(job = %job.name, replica = %id, error = error_chain(&error), "could not delete a pod; the master will try again");
     }
 }
 
@@ -211,7 +211,7 @@ pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaI
 pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
     let delete = async || backend.delete_all(job).await;
     if let Err(error) = delete.retry(patience()).await {
-        warn!(job = %job.name, error = error_chain(&error), "could not delete the pods of a job; it will be tried again");
+        warn!(job = %job.name, error = error_chain(&error), "could not delete the pods of a job; the master will try again");
     }
 }
 

@@ -97,7 +97,7 @@ impl Replica {
         }
         self.is_seed_only |= agent == AgentState::SeedOnly;
         if matches!(agent, AgentState::Failed(_)) {
-            // The pod may not have been created. Allow a new request for the pod.
+            // Perhaps the pod was not created. Allow a new request for the pod.
             self.requested_at = None;
         }
         if matches!(agent, AgentState::Unreachable { is_fenced: true, .. }) {

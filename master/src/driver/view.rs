@@ -107,7 +107,7 @@ impl Driver {
     fn shown(&self) -> JobView {
         let (record, phase) = (&self.stored.record, &self.phase);
         let mut restarts = record.restarts.clone();
-        // A failure that was just diagnosed is not yet in `restarts`. For a halted job, it is on record elsewhere.
+        // A failure that was just diagnosed is not yet in `restarts`. The record of a halted job has it in `halted`.
         self.failed.iter().for_each(|failed| restarts.note(failed.clone()));
         JobView {
             name: record.spec.name.clone(),

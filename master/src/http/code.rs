@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn after_10_seconds_an_upload_is_slow_if_its_average_is_below_the_minimum() {
         let seconds = Duration::from_secs;
-        assert!(!is_slow(1, seconds(10)), "an upload was slow within its first 10 s");
+        assert!(!is_slow(1, seconds(10)), "an upload was judged as slow within its first 10 s");
         assert!(is_slow(11 * RATE_MIN - 1, seconds(11)));
         assert!(!is_slow(11 * RATE_MIN, seconds(11)));
     }

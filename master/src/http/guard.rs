@@ -83,7 +83,7 @@ fn no_browser(headers: &HeaderMap) -> Result<(), ApiError> {
     let is_of_browsers = |name: &HeaderName| OF_BROWSERS.iter().any(|begin| name.as_str().starts_with(begin));
     let is_browser = |name: &HeaderValue| name.as_bytes().starts_with(BROWSER_NAME);
     if headers.keys().any(is_of_browsers) || headers.get_all(header::USER_AGENT).iter().any(is_browser) {
-        return Err(forbidden("requests from browsers are refused: this master has no token"));
+        return Err(forbidden("this master has no token, so it refuses requests from browsers"));
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ use super::error::ApiError;
 use super::jobs::{parse_name, parsed_body};
 use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
 
-/// Gives the agent of a bare machine a place in a job, or notes that the agent leaves. The first agent that joins submits
-/// the job. Repeating the message is safe. Only with --backend joined.
+/// Gives the agent of a bare machine a place in a job, or notes that the agent leaves. The first agent that joins
+/// submits the job. Repeating the message is safe. Only with --backend joined.
 #[utoipa::path(
     post,
     path = routes::JOB_MEMBERS,

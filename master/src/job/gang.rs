@@ -198,7 +198,7 @@ impl Gang {
         }
     }
 
-    /// Whether every member of the current start is known. After a takeover, some agents may not have answered yet.
+    /// Whether every member of the current start is known. After a takeover, some agents have perhaps not answered yet.
     pub fn is_whole(&self) -> bool {
         let of = || self.members().filter_map(|member| Some(member.place.enrolled?.membership.of)).max();
         match self.membership {

@@ -124,13 +124,13 @@ pub struct Gathering {
     pub next: Generation,
     /// The oldest generation whose runs count. All older starts have ended.
     pub horizon: Option<Generation>,
-    /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
+    /// Whether a failed start of an earlier master may have left pods that cannot serve another start.
     pub leftovers: Leftovers,
     /// Since when an elastic job has enough workers for a start; `None` if it has too few.
     pub ready_since: Option<Duration>,
 }
 
-/// Whether an earlier master may have left pods of a failed start that cannot serve another start.
+/// Whether a failed start of an earlier master may have left pods that cannot serve another start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftovers {
     /// No earlier master has left unusable pods.
@@ -157,8 +157,8 @@ pub enum Ending {
     Failed(Failure),
     /// A user cancelled the job.
     Cancelled,
-    /// The gang restarts, and no failure is recorded. The reason is new code, other members of an elastic job, or a
-    /// takeover in the middle of a start.
+    /// The gang restarts, and no failure is recorded. The reason is new code, a change of an elastic job's members, or
+    /// a takeover in the middle of a start.
     Regroup,
     /// Nothing failed. A user has suspended the job.
     Suspended,
@@ -209,7 +209,7 @@ pub struct Known {
     pub first: Generation,
     /// The newest start that has ended, according to the record.
     pub newest_failed: Option<Generation>,
-    /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
+    /// Whether a failed start of an earlier master may have left pods that cannot serve another start.
     pub leftovers: Leftovers,
     /// The state of the wait for new code, if an earlier master has halted the job.
     pub halted: Option<Halt>,

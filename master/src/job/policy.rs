@@ -21,8 +21,8 @@ pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
 /// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum of [`Policy::leaving_grace`]. [`Policy::stop_limit`] does not include this grace. It is shorter than
-/// [`RELEASE_TIMEOUT`], so that stopped members can report their end before their pods are deleted.
+/// Maximum of [`Policy::leaving_grace`]. [`Policy::stop_limit`] does not include this grace. The maximum is shorter
+/// than [`RELEASE_TIMEOUT`], so that stopped members can report their end before their pods are deleted.
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 /// See [`Elastic::gather`].
 const GATHER: Duration = Duration::from_secs(10);

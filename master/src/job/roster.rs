@@ -87,8 +87,8 @@ pub fn window(gang: &Gang, elastic: &Elastic) -> Duration {
 }
 
 /// The replicas that should have a pod: the chief, the parameter servers, the evaluator, and the maximum number of
-/// workers. Within a role, replicas come first whose pod can take part in a start: those of the newest start by seat,
-/// and then the others. Replicas without such a pod follow.
+/// workers. Within a role, replicas whose pod can take part in a start come first. Of these, the members of the newest
+/// start come first, in the order of their seats. Replicas without such a pod come last.
 pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     let order = |place: &Member| {
         let known = place.place.enrolled;

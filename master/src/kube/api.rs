@@ -48,8 +48,8 @@ const CONTAINER: &str = "master";
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// The client for watches, without kube's own retries. Each of these retries would double the pause, and a watch
-    /// has no deadline that would end the retries.
+    /// The client for watches, without kube's own retries. kube doubles its pause before each retry, and a watch has no
+    /// deadline that would end the retries.
     watching: Client,
     namespace: String,
     /// The URL of the API.
@@ -76,7 +76,7 @@ pub(crate) struct OwnPod {
     pub(crate) claims: OwnClaims,
 }
 
-/// The claims of the jobs' namespace that the master's own pod mounts. They may have the master's state.
+/// The claims of the jobs' namespace that the master's own pod mounts. These claims may contain the master's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnClaims {
     /// Exactly these claims.
@@ -189,7 +189,7 @@ impl Cluster {
     /// Reads the pod in which this master runs. `name` is the name of the pod.
     ///
     /// # Errors
-    /// Fails if the call fails. Otherwise a job could mount the claim with the master's state.
+    /// Fails if the call fails. Without the answer, a job could mount the claim with the master's state.
     pub(crate) async fn own_pod(&self, name: Option<&str>) -> Result<OwnPod, ApiFailure> {
         if self.master == MasterPlace::Elsewhere {
             return Ok(OwnPod::default());

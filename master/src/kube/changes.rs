@@ -22,8 +22,8 @@ use super::api::{Cluster, ours};
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time without an event. After this time, the watch restarts, because the connection may be dead.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// First and longest pause after an error. Jitter may double a pause. kube's own pauses grow to a minute. After
-/// an outage of the API, a submit does not wait so long until the watch reports the new job.
+/// First and longest pause after an error. Jitter may double a pause. kube's own pauses would grow to a minute. After
+/// an outage of the API, a submit would wait for that long until the watch reports the new job.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// After this time without errors, the next pause is [`FIRST_PAUSE`] again.

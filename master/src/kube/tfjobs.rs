@@ -54,7 +54,7 @@ pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
     }
 }
 
-/// Follows the objects of the namespace.
+/// Follows the TFJobs of the namespace. In this file, an object is a TFJob of the cluster.
 struct Following {
     cluster: Cluster,
     jobs: Arc<Jobs>,
@@ -273,7 +273,7 @@ fn unless_gone<T>(outcome: Result<T, ApiFailure>) -> Result<(), ApiFailure> {
 async fn changed(job: Option<JobHandle>) {
     let Some(mut job) = job else { return pending().await };
     if job.view.changed().await.is_err() {
-        // The job's driver has ended. Another driver may take over the job without a notification.
+        // The job's driver has ended. If another driver takes over the job, nothing notifies this task.
         sleep(RETRY_PAUSE).await;
     }
 }

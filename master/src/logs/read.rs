@@ -56,8 +56,8 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     })
 }
 
-/// The output's lines from `offset` on, in batches. Extra lines report dropped bytes. A last extra line reports output
-/// that could not be kept.
+/// The output's lines from `offset` on, in batches. Extra lines report bytes that are not kept because there were too
+/// many. If an error prevented the master from storing output, the last line contains the error.
 pub fn lines(
     replica: ReplicaId,
     log: ReplicaLog,
@@ -198,7 +198,7 @@ mod tests {
         lines.iter().map(|line| (line.offset, line.line.as_str())).collect()
     }
 
-    /// Splits the bytes that follow the bytes before.
+    /// Splits bytes that follow the earlier bytes without a gap.
     fn split(splitter: &mut Splitter, bytes: &[u8]) -> Vec<LogLine> {
         let offset = splitter.offset + splitter.pending.len() as u64;
         splitter.split(&Chunk { offset, bytes: bytes.to_vec() })

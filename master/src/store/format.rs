@@ -3,8 +3,8 @@
 use protocol::job::JobSpec;
 use protocol::run_policy::OnFailure;
 
-/// The newest format of records that this version of the master can change. It is the format of jobs that have groups of
-/// replicas, options of TF_CONFIG, or restart rules for roles. It is also the format of jobs that come from another
+/// The newest format of records that this version of the master can change. It is the format of jobs that have groups
+/// of replicas, options of TF_CONFIG, or restart rules for roles. It is also the format of jobs that come from another
 /// launcher, or wait for new code after a failure.
 pub const FORMAT: u32 = 3;
 

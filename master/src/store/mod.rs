@@ -183,8 +183,8 @@ pub trait JobStore: Send + Sync {
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
 }
 
-/// Changes a record with compare-and-swap, and tries again after each conflict. The written record is bounded.
-/// `change` returns whether the record must be written.
+/// Changes a record with compare-and-swap, and tries again after each conflict. `change` returns whether the
+/// record must be written. If so, the record is first cut to its maximum size.
 ///
 /// # Errors
 /// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].

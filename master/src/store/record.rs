@@ -60,8 +60,8 @@ pub struct JobRecord {
     /// When and how long users have suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
-    /// The newest failed start after which the job has waited for new code. A push does not clear this field, so it
-    /// shows that the start is over. [`JobRecord::waits_after`] shows whether the job still waits.
+    /// The newest failed start after which the job has waited for new code. A push does not clear this field, because
+    /// the field also shows that the start is over. [`JobRecord::waits_after`] shows whether the job still waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
     /// How the job ended; written once.

@@ -15,7 +15,8 @@ pub struct Suspension {
     /// The total time of all earlier suspensions, in milliseconds.
     #[serde(default)]
     pub earlier_millis: u64,
-    /// The number of starts up to the last suspension, minus the number of restarts in the record.
+    /// The number of starts up to the last suspension, minus the number of restarts that were on record then.
+    /// [`super::JobRecord::starts`] adds the restarts.
     #[serde(default)]
     pub starts: u32,
     /// The start that the last suspension ended. This start and all earlier starts are over.

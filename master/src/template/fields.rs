@@ -70,7 +70,7 @@ const POD_SPEC: Fields = &[
     ("dnsConfig", Keep),
     ("dnsPolicy", Keep),
     ("enableServiceLinks", DropSilently),
-    ("ephemeralContainers", Refuse("only the API server adds such containers: remove it")),
+    ("ephemeralContainers", Refuse("only the API server adds ephemeral containers: remove the field")),
     ("hostAliases", Keep),
     ("hostIPC", Refuse(SHARES_THE_NODE)),
     ("hostNetwork", Refuse(SHARES_THE_NODE)),
@@ -175,7 +175,7 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
 /// no claim.
 const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
 
-const OTHER_HOST: &str = "the node would send the request, also to hosts that the pod cannot reach: remove it";
+const OTHER_HOST: &str = "the node sends this request, perhaps to hosts that the pod cannot reach: remove the field";
 
 /// A probe or a hook.
 const ACTION: Fields = &[
@@ -292,7 +292,7 @@ pub(crate) fn is_masters_claim(name: &str) -> bool {
 
 fn not_masters_claim(name: &Value, _: Allowed) -> Option<String> {
     let name = name.as_str().filter(|name| is_masters_claim(name))?;
-    Some(format!("\"{name}\" has the master's state: use another claim"))
+    Some(format!("\"{name}\" contains the master's state: use another claim"))
 }
 
 fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {

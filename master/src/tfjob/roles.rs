@@ -81,7 +81,10 @@ fn of_type(
     let template = fields.take("template").unwrap_or_default();
     let is_master = name.eq_ignore_ascii_case("master") && count > 0;
     if is_master {
-        findings.warn(&path, "TF_CONFIG calls it master, which TensorFlow 2 does not accept: use the type Chief");
+        findings.warn(
+            &path,
+            "in TF_CONFIG, the chief would be called master, which TensorFlow 2 does not accept: use the type Chief",
+        );
     }
     if role == Role::Evaluator && count > 0 {
         findings.warn(&path, "TF_CONFIG does not list the evaluator, because TensorFlow would wait for it");

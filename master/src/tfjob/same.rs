@@ -30,9 +30,9 @@ pub fn what_differs(on_record: &JobSpec, sent: &JobSpec) -> String {
     match path.or_else(|| flags.next().map(|((flag, _), _)| flag.to_owned())) {
         Some(place) => format!("{place} differs"),
         None if on_record.object_uid() != sent.object_uid() => {
-            "one of the two was sent by client apply, and the other by kubectl apply".to_owned()
+            "client apply sent one of the two TFJobs, and kubectl apply the other".to_owned()
         }
-        None => "the master reads the file differently than when it accepted the job".to_owned(),
+        None => "this master reads the TFJob differently than the master that accepted the job".to_owned(),
     }
 }
 
@@ -56,7 +56,7 @@ fn flags(job: &JobSpec) -> [(&'static str, Value); 6] {
         ("--max-restarts", json!(job.run_policy.max_restarts)),
         ("--allow-root", json!(job.pod.allow_root)),
         ("--code", json!([job.code.is_some(), job.script])),
-        ("the folder of the scripts (that of the file, or --code)", json!(job.work_dir)),
+        ("the folder of the scripts (--code, or the folder of the file)", json!(job.work_dir)),
     ]
 }
 

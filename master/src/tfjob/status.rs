@@ -105,8 +105,8 @@ fn no_longer(mut condition: Value) -> Value {
     condition
 }
 
-/// Copies the times of `earlier` conditions with the same type, status and reason; the time of the last update only if
-/// the message is the same too. A new master has only estimates of some times.
+/// Copies the times of `earlier` conditions with the same type, status and reason, because a new master has only
+/// estimates of some times. Copies the time of the last update only if the conditions also have the same message.
 pub(super) fn keep_times(conditions: &mut Value, earlier: &Value) {
     let all = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
     let earlier = all(earlier);

@@ -125,7 +125,7 @@ async fn the_back_end_of_machines_that_join_conforms() {
     let _fleet = AbortOnDropHandle::new(tokio::spawn(fleet(pods.clone(), key.clone())));
     testkit::conformance::backend::check(&pods, &spec(), "uid", &key).await;
     let left = std::fs::read_dir(folder.path().join("machines")).expect("no folder").count();
-    assert_eq!(left, 0, "wrong number of files of deleted pods");
+    assert_eq!(left, 0, "files of deleted pods are left");
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn the_place_of_a_machine_whose_stored_message_is_invalid_is_free_only_whe
     second.delete(&job(), worker(0)).await.expect("cannot delete the pod");
     assert_eq!(join(&second, message("c", 3)).await, None, "a machine has the place of a script that may still run");
     let neighbours = second.neighbour(&job(), ([127, 0, 0, 1], 2).into());
-    assert_eq!(neighbours, None, "the unknown machine has an address");
+    assert_eq!(neighbours, None, "a machine whose message cannot be read is offered as a neighbour");
     sleep(Duration::from_secs(3)).await;
     assert_eq!(states(&second), held, "the place became free too early");
 
@@ -190,7 +190,7 @@ async fn the_place_of_a_machine_whose_stored_message_is_invalid_is_free_only_whe
     assert_eq!(
         states(&open(folder.path(), &key)),
         [(worker(0), "runs"), (worker(1), "runs")],
-        "not both machines are known"
+        "a machine is missing after the restart"
     );
 }
 

@@ -1,5 +1,5 @@
-//! The code that a job brings: its files as a manifest, the manifest's id, and the limits. Client, master and agent check
-//! a manifest with [`Manifest::new`], so all three programs accept the same manifests.
+//! The code that a job brings: its files as a manifest, the manifest's id, and the limits. Client, master and agent
+//! check a manifest with [`Manifest::new`], so all three programs accept the same manifests.
 
 mod blobs;
 mod path;
@@ -92,8 +92,8 @@ impl Hasher {
     }
 }
 
-/// The id of a job's code: the SHA-256 of a text with one line for each file, see [`Manifest::id`]. If all paths, contents
-/// and modes are equal, the ids are equal.
+/// The id of a job's code: the SHA-256 of a text with one line for each file, see [`Manifest::id`]. If all paths,
+/// contents and modes are equal, the ids are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CodeId(Sha256);
@@ -213,7 +213,7 @@ impl Manifest {
     }
 
     /// The id: the SHA-256 of a text with one line for each file, `SHA256 SIZE MODE PATH` with the mode `x` or `-`. No
-    /// path contains a line break.
+    /// path contains a line break, so two manifests with the same text are equal.
     pub fn id(&self) -> CodeId {
         let mut hasher = Hasher::default();
         for CodeFile { path, sha256, size, executable } in &self.files {

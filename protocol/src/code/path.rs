@@ -16,8 +16,8 @@ const PART_BYTES_MAX: usize = 255;
 /// The first part of the paths that are reserved for Muster's own files in a job's folder.
 const RESERVED: &str = ".muster";
 
-/// A relative path with `/` between its parts. No part is empty, `.` or `..`, and no character is a control character or
-/// a backslash.
+/// A relative path with `/` between its parts. No part is empty, `.` or `..`, and no character is a control character
+/// or a backslash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CodePath(String);

@@ -16,7 +16,7 @@ for head in iter(sys.stdin.buffer.readline, b''):
         sys.exit(65)
 ";
 
-/// The arguments with which Python checks the files on its standard input, without the user's modules.
+/// The arguments with which Python checks the files on its standard input. `-I` and `-S` keep the user's modules out.
 pub const CHECK_SYNTAX: [&str; 4] = ["-I", "-S", "-c", PROGRAM];
 
 /// The exit code for a file that does not parse: `EX_DATAERR` of sysexits.h.

@@ -37,8 +37,8 @@ names! {
     TORCHELASTIC_RESTART_COUNT,
     /// Read by scripts for torchrun: the job's maximum number of restarts.
     TORCHELASTIC_MAX_RESTARTS,
-    /// Read by torch.distributed: `False`, so that rank 0 serves the store. With `True`, each rank would wait for a
-    /// store of torchrun.
+    /// Read by torch.distributed: `False`, so that rank 0 serves the key-value store of all ranks. With `True`, each
+    /// rank would wait for a store of torchrun.
     TORCHELASTIC_USE_AGENT_STORE,
     /// Read by torch.distributed: `1`, as torchrun sets it. A failed NCCL call then ends the process.
     TORCH_NCCL_ASYNC_ERROR_HANDLING,

@@ -71,7 +71,8 @@ serde_as_string!(MemorySize);
 
 const MIB: u64 = 1 << 20;
 
-/// The bytes in a quantity of memory, rounded up. `None` when the text is not a quantity or exceeds Kubernetes' maximum.
+/// The bytes in a quantity of memory, rounded up. `None` when the text is not a quantity or exceeds Kubernetes'
+/// maximum.
 pub fn bytes_of_quantity(quantity: &str) -> Option<u64> {
     u64::try_from(thousandths(quantity)?.div_ceil(1000)).ok()
 }
@@ -79,8 +80,8 @@ pub fn bytes_of_quantity(quantity: &str) -> Option<u64> {
 /// Maximum quantity, in thousandths. Kubernetes keeps 63 bits and truncates larger quantities.
 const THOUSANDTHS_MAX: u128 = ((1 << 63) - 1) * 1000;
 
-/// A quantity's value in thousandths (`k8s.io/apimachinery/pkg/api/resource/quantity.go`, without exponents and suffixes
-/// below `m`). `None` when the text is not such a quantity.
+/// A quantity's value in thousandths. The notation is that of `k8s.io/apimachinery/pkg/api/resource/quantity.go`,
+/// without exponents and suffixes below `m`. `None` when the text is not such a quantity, or the value is too large.
 pub fn thousandths(text: &str) -> Option<u128> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);

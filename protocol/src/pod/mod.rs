@@ -72,8 +72,8 @@ pub struct PodOptions {
 /// Where programs expect shared memory, by the Linux convention.
 pub const SHM_PATH: &str = "/dev/shm";
 
-/// An API group that only OpenShift has. OpenShift refuses a pod that names a user outside the range of its namespace.
-/// It gives a user to a pod that names no user.
+/// An API group that only OpenShift has. OpenShift gives each namespace a range of users. It refuses a pod that names a
+/// user outside this range, and gives a user to a pod that names none.
 pub const OPENSHIFT_GROUP: &str = "security.openshift.io";
 
 /// Default termination grace period, in seconds: Kubernetes' default.

@@ -71,7 +71,7 @@ proptest! {
             }
         }
         let taken_for_dead = look_until(&mut vigil, now, &gaps, Standing::Fenced);
-        // A request may arrive at any time, even after the master has taken the run for dead.
+        // Requests take effect in the order of their arrival. Some arrive after the master has taken the run for dead.
         arrivals.sort();
         let mut fence = Fence::default();
         for (at, heard) in arrivals {

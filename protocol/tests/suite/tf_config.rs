@@ -8,7 +8,7 @@ use protocol::ids::{ReplicaId, Role};
 use protocol::tf_config::{Cluster, MEMBERS_MAX, TfConfig};
 use serde_json::json;
 
-/// A TensorFlow cluster on one machine. The ports begin at 2000, in the given order.
+/// A TensorFlow cluster on one machine. The replicas have the ports from 2000 on, in the given order.
 fn cluster(replicas: &[&str]) -> Cluster {
     let member = |(port, id): (u16, &&str)| (id.parse().expect(id), SocketAddr::from(([10, 1, 0, 5], port)));
     Cluster::new(&(2000..).zip(replicas).map(member).collect())

@@ -11,7 +11,7 @@ use super::{Chaos, Deed};
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use master::job::key::JobKey;
 
-/// A back end whose calls faults can strike.
+/// A back end. Faults can strike before and after calls that change a pod or a network policy.
 pub struct ChaosBackend {
     inner: Arc<dyn PodBackend>,
     chaos: Arc<Chaos>,

@@ -78,7 +78,7 @@ impl Chaos {
     /// Waits until a fault has struck. Each fault is reported once.
     pub async fn struck(&self) -> Fault {
         let mut state = self.0.subscribe();
-        // The sender lives as long as `self`.
+        // The wait cannot fail, because the sender lives as long as `self`.
         let _ = state.wait_for(|state| state.struck.is_some()).await;
         let mut struck = None;
         self.0.send_if_modified(|state| {

@@ -208,8 +208,8 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // HTTP handlers perform the actions in this list. If a handler panics, no driver ends: the client receives
-            // status 500.
+            // HTTP handlers, not drivers, perform the actions in this list. A panic in a handler ends no driver: the
+            // client only receives status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
                 !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
             }

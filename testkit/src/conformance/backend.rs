@@ -81,8 +81,8 @@ impl Suite<'_> {
         let mut seen = std::collections::HashSet::new();
         for (id, pod) in self.table() {
             let PodState::Running(addresses) = pod.state else { panic!("{id} does not run: {pod:?}") };
-            assert!(seen.insert(addresses.agent), "another pod uses the agent's address of {id}");
-            assert!(seen.insert(addresses.tensorflow), "another pod uses the TensorFlow address of {id}");
+            assert!(seen.insert(addresses.agent), "another pod uses the address of the agent of {id}");
+            assert!(seen.insert(addresses.tensorflow), "another pod uses the address of TensorFlow in {id}");
         }
     }
 

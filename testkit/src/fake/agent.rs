@@ -32,9 +32,9 @@ pub(super) struct Shared {
     pub(super) hides_ends: AtomicBool,
     /// How many status requests the agent has received.
     pub(super) polls: watch::Sender<u64>,
-    /// Cloned by each status request while it waits for news.
+    /// Each status request holds a clone while it waits for news. [`FakeAgent::is_followed`] counts the clones.
     pub(super) waiting_poll: Arc<()>,
-    /// Cloned by each request for output until the output is sent.
+    /// Each request for output holds a clone until the output is sent.
     pub(super) waiting_reader: Arc<()>,
     /// How often [`FakeAgent::cut_polls`] has broken the status requests in progress.
     pub(super) cuts: watch::Sender<u64>,

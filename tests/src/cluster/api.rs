@@ -32,7 +32,11 @@ pub(super) fn request(method: Method, path: &str, body: Option<&Value>) -> Resul
     let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
     let request = Request::builder().method(method).uri(path).header("Content-Type", "application/json").body(body);
     let request = request.expect("the path is not valid");
-    let send = || API.0.block_on(async { timeout(LIMIT, API.1.request(request)).await }).expect("the API is silent");
-    // The thread of an async test cannot wait for another runtime.
-    thread::scope(|scope| scope.spawn(send).join()).expect("the request failed")
+    let send = || {
+        API.0
+            .block_on(async { timeout(LIMIT, API.1.request(request)).await })
+            .expect("the API has not answered in time")
+    };
+    // The thread of an async test cannot wait for another runtime, so a new thread sends the request.
+    thread::scope(|scope| scope.spawn(send).join()).expect("the thread of the request has panicked")
 }

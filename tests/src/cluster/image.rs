@@ -47,13 +47,12 @@ enum Lifetime {
 
 impl Image {
     /// Returns the shared image for scripts in the variable `EXEC_PY`. The first test builds the image. Meanwhile the
-    /// other tests, which are separate processes, wait. If a program was built
-    /// again, the image gets a new name.
+    /// other tests, which are separate processes, wait. If a program was built again, the image gets a new name.
     ///
     /// # Panics
     /// If the image cannot be built.
     pub fn shared() -> Arc<Self> {
-        // Times of change and not contents: debug builds take half a second to hash two programs.
+        // Hash the files' times of change, not their contents: a debug build takes half a second to hash two programs.
         let files = [static_agent(), built("client"), root().join("examples/hello/exec.py")];
         let changes =
             files.map(|file| fs::metadata(file).and_then(|found| found.modified()).expect("cannot read the file"));

@@ -120,7 +120,7 @@ fn every_rust_file_has_a_description_and_every_source_at_most_350_lines_before_i
 }
 
 #[test]
-fn a_library_whose_own_tests_are_turned_off_has_none() {
+fn a_library_with_test_false_contains_no_tests() {
     let manifest =
         |name: &str| fs::read_to_string(root().join(name).join("Cargo.toml")).expect("cannot read Cargo.toml");
     let mut off = CRATES.into_iter().filter(|name| manifest(name).contains("[lib]\ntest = false\n")).peekable();

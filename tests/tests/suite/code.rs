@@ -167,7 +167,7 @@ fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_win
     watch.until_said("error: the new code does not parse");
     fs::create_dir_all(folder.join("__pycache__/new")).expect("cannot create the folder");
     fs::write(folder.join("__pycache__/new/train.pyc"), "").expect("cannot write a file that is not sent");
-    // These changes come so fast that some may not be pushed. The last change must run in the end.
+    // These changes come so fast that some are perhaps not pushed. The last change must run in the end.
     (10..=20).for_each(save);
     runs(20);
     let next = stage.status("watched").generation.expect("the job has no start").next();

@@ -205,7 +205,7 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     with_tfjobs.says(&["role/muster-tfjobs created", "deployment/muster changed", "the master serves"]);
     let kept = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
     kept.says(&["role/muster-tfjobs unchanged", "deployment/muster unchanged"]);
-    // Without these rights, uninstall does not delete the kind TFJob, which other tests in the cluster use too.
+    // Delete the rights on TFJobs. Otherwise, uninstall could delete the kind TFJob, which other tests also use.
     bare.namespace.kubectl(&["delete", "role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
     let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("not JSON");
     assert_eq!(unexpected(&report), Vec::<&Value>::new(), "{report:#}");

@@ -104,8 +104,8 @@ fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String
     until(scene, "the TFJob is deleted", gone)
 }
 
-/// Submits a job that exceeds a quota, a job that succeeds, and a job that fails, so that the master deletes the
-/// pods of the failed job one by one. Then starts a new master and deletes the jobs.
+/// Submits a job that exceeds a quota, a job that succeeds, and a job that fails. The master deletes the pods of the
+/// failed job one by one. Then starts a new master and deletes the jobs.
 fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let master = Master::start(scene, account, &[])?;
     account.namespace.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
@@ -151,7 +151,7 @@ fn until(scene: &Scene, what: &str, test: impl Fn() -> bool) -> Result<(), Strin
             return Ok(());
         }
         if begin.elapsed() > PATIENCE || log_of(scene).contains(REFUSED) {
-            return Err(format!("timeout or refused request, waiting for: {what}"));
+            return Err(format!("timeout, or the API refused a request, while waiting for: {what}"));
         }
         // No event tells this test when `test` becomes true, so poll.
         thread::sleep(pause_after(look_began.elapsed()));

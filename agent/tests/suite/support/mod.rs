@@ -110,7 +110,7 @@ impl Agent {
         let mut stream = self.send_with(headers, method, path, body);
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
-            // An agent that refuses a body does not read it. Closing the connection then resets it after the answer.
+            // The agent does not read a body that it refuses. So its kernel resets the connection after the answer.
             assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{method} {path}");
         }
         parse_response(&bytes)

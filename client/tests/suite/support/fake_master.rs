@@ -28,7 +28,7 @@ pub(crate) struct Script {
     pub(crate) views: Vec<JobView>,
     /// One answer for each log request. The last answer is repeated.
     pub(crate) logs: VecDeque<Logs>,
-    /// The answer to a submit instead of a view.
+    /// The error with which the master refuses submits. `None` if the master accepts them.
     pub(crate) refusal: Option<Problem>,
     /// Whether an earlier command submitted the job.
     pub(crate) before: bool,
@@ -181,7 +181,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             if let Some(answer) = shared.view(path, query) {
                 break answer;
             }
-            // If no change adds a view, this wait ends when the client gives up or is killed.
+            // Waits for a newer view. If no change adds one, the wait ends when the client gives up or is killed.
             tokio::time::sleep(CHANGE_INTERVAL).await;
         },
         ("PUT", path) => {

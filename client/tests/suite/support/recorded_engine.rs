@@ -1,5 +1,5 @@
-//! An engine with recorded answers, for cases that this machine's engine may not have: Docker 29, podman, an image with
-//! a certain file. Records all requests.
+//! An engine with recorded answers, for cases that this machine's engine might not have: Docker 29, podman, an image
+//! with a certain file. Records all requests.
 
 use std::collections::HashMap;
 use std::io::Write;

@@ -143,7 +143,7 @@ impl Shared {
     }
 
     /// Carries out the changes that a machine's message causes. Writes each change to disk first, and then to the
-    /// table of pods. Pods may be created and deleted during the write.
+    /// table of pods. If a pod was deleted during the write, removes its message from disk again.
     async fn take(self: Arc<Self>, job: JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
         let _turn = self.turn.lock().await;
         let boot_id = message.boot_id.clone();

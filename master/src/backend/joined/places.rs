@@ -43,8 +43,8 @@ impl Places {
     }
 
     /// Lists a machine about which nothing is known, except that it joined under an earlier master. `freeing` is the
-    /// task that frees the place when the machine's run must be dead. The pod has no address, so it is not polled, and
-    /// no other machine can take its place.
+    /// task that frees the place when the machine's run must be dead. The pod has no address, so the master does not
+    /// poll it. Until the place is free, no other machine can take it.
     pub(super) fn hold(&mut self, replica: ReplicaId, freeing: AbortOnDropHandle<()>) {
         let reason = "the master cannot read the stored message of its machine".to_owned();
         self.table.list(replica, PodState::Leaving { reason });

@@ -83,16 +83,15 @@ impl KubeBackend {
 
     /// Why a job may not mount this claim; `None` if it may.
     fn why_not_mounted(&self, claim: &str) -> Option<String> {
-        let state = || format!("claim \"{claim}\" has the master's state: use another claim");
+        let state = || format!("claim \"{claim}\" contains the master's state: use another claim");
         if is_masters_claim(claim) {
             return Some(state());
         }
         match &self.own_claims {
             OwnClaims::Known(own) => own.contains(claim).then(state),
             OwnClaims::Unknown => Some(format!(
-                "claim \"{claim}\" is refused, because it may have the master's state: in the master's \
-                 container, HOSTNAME is not set or is not the name of its pod, so the master does not know the claims of \
-                 this pod. Set HOSTNAME from the pod's field metadata.name"
+                "claim \"{claim}\" is refused, because it may contain the master's state: the master does not know which \
+                 claims its own pod mounts. In the master's container, set HOSTNAME from the pod's field metadata.name"
             )),
         }
     }

@@ -68,7 +68,7 @@ fn pods_without_root_and_without_host_volumes_meet_the_restricted_standard() {
         ..all_options()
     };
     let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("the options are not an object") };
-    assert_eq!(all.len(), 13, "this test does not set every option except --allow-root");
+    assert_eq!(all.len(), 13, "this test must set all options except --allow-root");
     for chosen in 0..1_u32 << all.len() {
         let some = all.iter().enumerate().filter(|(place, _)| chosen & (1 << place) != 0);
         let some = some.map(|(_, (name, value))| (name.clone(), value.clone())).collect();

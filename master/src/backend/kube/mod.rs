@@ -1,4 +1,5 @@
-//! Runs pods in Kubernetes. One watch reports the pods of all jobs. Each creation or deletion is a call of its own.
+//! Runs pods in Kubernetes. One watch reports the pods of all jobs. A call creates one pod, deletes one pod, or
+//! deletes all pods of a job.
 
 mod admission;
 mod error;
@@ -115,7 +116,7 @@ impl KubeBackend {
     pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();
-        // If an error is permanent, return it here. The watch would only log the error, and retry for ever.
+        // Try a list first, and return its error. The watch would only log a permanent error, and retry for ever.
         call(pods.list(&ListParams::default().limit(1)))
             .await
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
@@ -195,7 +196,7 @@ impl KubeBackend {
                 let _ = timeout(NAME_INTERVAL, self.seen.owner_changed_from(&name, owner.as_ref())).await;
             }
         };
-        // If the watch has not reported a pod with this name, assume the grace of the new pod.
+        // If the watch has not reported a pod with this name, assume that such a pod has the same grace as the new pod.
         let own = u64::from(spec.options.termination_grace_seconds());
         let grace = self.seen.pod(&name).and_then(|pod| pod.grace_seconds).unwrap_or(own);
         match timeout(Duration::from_secs(grace) + NAME_TIMEOUT, create).await {

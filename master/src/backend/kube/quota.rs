@@ -68,7 +68,8 @@ fn shown(amount: u128, resource: &str) -> String {
     }
 }
 
-/// The options that a quota requires and that are missing according to the API's message, as the end of a sentence.
+/// Suggests the missing options that a quota requires, according to the API server's `message`. Returns the end of a
+/// sentence.
 pub(super) fn missing_options(message: &str) -> String {
     let Some((_, missing)) = message.split_once("must specify") else { return String::new() };
     let options = [("memory", "--memory 4Gi"), ("cpu", "--cpu 2")];

@@ -1,7 +1,7 @@
 //! Ports for TensorFlow on one machine. TensorFlow's server always binds every interface, so each replica needs its own
-//! port. The server binds the port only seconds after the master has chosen the port.
+//! port. Some seconds pass after the master has chosen the port and before the server binds it.
 //!
-//! Until then, a claim reserves the port by the kernel's rules (Linux, `inet_csk_get_port`). First the claim binds a
+//! In this time, a claim reserves the port by the kernel's rules (Linux, `inet_csk_get_port`). First the claim binds a
 //! socket without SO_REUSEADDR, which fails if the port is in use. Then the claim sets SO_REUSEADDR on this socket.
 //! From then on, only a server that sets SO_REUSEADDR itself, as gRPC does, can bind the same port and listen.
 

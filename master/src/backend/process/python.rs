@@ -39,7 +39,7 @@ pub(super) async fn check(work_dir: &Path, script: &ScriptPath) -> Result<(), Re
     parse(work_dir, Some((script.as_str(), &content))).await
 }
 
-/// Reads a file, at most one byte more than the limit.
+/// Reads a file, but at most one byte more than [`CODE_BYTES_MAX`].
 async fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = vec![];
     File::open(path).await?.take(CODE_BYTES_MAX + 1).read_to_end(&mut content).await?;

@@ -45,7 +45,7 @@ impl Pod {
             let started = news.borrow().started;
             let run;
             (run, base) = self.copy_run(base).await;
-            // If the agent has no run or is dead, there is nothing more to copy.
+            // If the agent has no run or is dead, nothing more can be copied, so the started run counts as complete.
             let complete = run.max(started);
             self.news.send_modify(|copied| copied.complete = complete);
         }
@@ -107,15 +107,15 @@ impl Pod {
         }
     }
 
-    /// Copies from the end of the file until the agent ends the stream. Byte 0 of the agent's output is byte `base` of
-    /// the file.
+    /// Copies the output that the file does not contain yet, until the agent ends the stream. Byte 0 of the agent's
+    /// output is byte `base` of the file.
     async fn copy_stream(&self, base: u64) -> Result<StreamEnd, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let before = log.progress().end;
         let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
         let mut offset = stream.offset + base;
         if offset > before {
-            // The agent no longer has the bytes in between. Record the gap now, because no other bytes may follow.
+            // The agent no longer has the bytes in between. Record the gap now, because perhaps no bytes follow.
             self.kept(log.append(offset, Bytes::new()).await)?;
         }
         while let Some(piece) = stream.pieces.next().await {

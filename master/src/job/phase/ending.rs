@@ -48,7 +48,7 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
     // A silent agent may have a run, and may know the first failure.
     // If this job may have runs at all, wait for the agent's report.
     let may_be_told = match seen.policy.elastic {
-        // A replica that is not a member does not delay the end of a start.
+        // If this master created the pod of a silent agent, that replica is not a member, so do not wait for it.
         Some(_) => seen.is_taken_over() && seen.gang.any_place(|place| place.is_silent() && place.place.may_run),
         None => (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent),
     };

@@ -49,8 +49,8 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     (phase, vec![])
 }
 
-/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. Then the job may
-/// run, and perhaps only this master cannot reach the agents.
+/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. Then the
+/// scripts are perhaps running, and only this master cannot reach the agents.
 fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
     let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
     seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().all(is_known_or_silent)

@@ -16,7 +16,7 @@ use testkit::fake::Written;
 
 use crate::chaos::evidence::{Evidence, Left, Mishaps, PodLife};
 
-/// How long after a takeover agents may still receive messages of the earlier master.
+/// After a takeover, agents may still receive messages of the earlier master for this time.
 const UNDERWAY: Duration = Duration::from_secs(1);
 
 /// The broken promises, each as a sentence.
@@ -263,8 +263,8 @@ fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = C
     })
 }
 
-/// An environment has the generation and a distinct address for each member. In a fixed job, it also has the index of
-/// its replica.
+/// An environment contains the start's generation, and one distinct address for each member. In a fixed job, it also
+/// contains the index of its replica.
 fn environment(
     (replica, index): (ReplicaId, Option<u32>),
     (generation, members): (Generation, usize),

@@ -25,13 +25,14 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
-    // `Evicted` and `Elastic` each reach every point that is not about code. To save time, this test plays each such
-    // fault in one of the two, chosen at random, about one in sixteen of its plays in other scenarios, and about one in
-    // 120 of the pairs of crashes. It plays all faults about code. Each run chooses the same plays.
+    // `Evicted` and `Elastic` each reach every point that is not about code. To save time, this test plays each fault
+    // at such a point in only one of these two scenarios, chosen at random. It plays about one in sixteen of the plays
+    // in other scenarios, and about one in 120 of the pairs of crashes. It plays all faults at points about code. The
+    // seed is fixed, so each run of the test chooses the same plays.
     let mut dice = fastrand::Rng::with_seed(3);
     let mut in_elastic = false;
     plays.retain(|(_, play)| match play.scenario {
-        // Of the plays of a fault, the play in `Elastic` comes right after the one in `Evicted`.
+        // In `plays`, the play of a fault in `Elastic` comes right after the play of the same fault in `Evicted`.
         Scenario::Evicted => {
             in_elastic = dice.bool();
             !in_elastic
@@ -42,8 +43,8 @@ async fn a_fault_at_any_point_breaks_no_promise() {
     });
     plays.extend(matrix::crashed_pairs(1).into_iter().filter(|_| dice.usize(..120) == 0));
     let report = matrix::play(plays, Report::default()).await;
-    // An agent's answer to `/finish` can come too late: the job is deleted as soon as its pods have ended. So a fault
-    // after this answer may not strike in the chosen scenario. Play such faults in all scenarios.
+    // The job is deleted as soon as its pods have ended, perhaps before the master has an agent's answer to `/finish`.
+    // Then a fault after this answer does not strike. Play the faults that did not strike in all scenarios.
     let missed = matrix::single_faults(1).into_iter().filter(|(_, play)| report.misses(play)).collect();
     let report = matrix::play(missed, report).await;
     println!("{report}");

@@ -212,7 +212,7 @@ impl Stage {
         let master = self.current.borrow().clone();
         master.chaos.undelayed().await;
         self.place.quiet().await;
-        // A master that has just thawed learns of the delete last. Only then does it remove the output in its folder.
+        // A master that has just thawed learns of the delete last, and then removes the output in its folder.
         let _ = timeout(CLEANUP, self.place.cleared()).await;
     }
 

@@ -138,7 +138,7 @@ impl Place {
         });
     }
 
-    /// Lets the current master delete the pod. If the agent is cut off, the pod stays until its run must be dead.
+    /// Lets the current master delete the pod. If the agent is cut off, the pod stays until its run is certainly dead.
     fn delete(&mut self, is_member: bool) {
         if self.cut.is_some() && self.seen.agent.standing() < Standing::Fenced {
             self.seen.deleted_by = DeletedBy::ThisMaster;
@@ -286,7 +286,7 @@ impl World {
         assert!(!has_ended, "the job has ended: {after:?} of {gang:?}");
         if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
             // A run of a cut-off agent may still be alive, even after the end of its start is on record. The job's next
-            // start waits until this run must be dead or its pod is deleted.
+            // start waits until this run is certainly dead, or until its pod is deleted.
             let is_on_record = |run: Generation| Some(run) <= self.newest_failed;
             let is_over = |place: &Place| place.runs.is_none_or(is_on_record) || place.cut.is_some();
             assert!(self.places.iter().all(is_over), "a script runs although the job is suspended or halted");
@@ -488,7 +488,7 @@ impl World {
     fn take_over(&mut self) {
         self.epoch += 1;
         if !self.was_launched {
-            // Perhaps no agent has received its seat in this start.
+            // Perhaps no agent has received its seat. Then the new master does not know this roster.
             self.roster.clear();
         }
         for place in &mut self.places {

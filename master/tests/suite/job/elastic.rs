@@ -1,5 +1,5 @@
-//! Tests of elastic jobs: how a new master continues, and when the next start waits. Also the takeover of a fixed gang
-//! that was being stopped for new code.
+//! Tests of elastic jobs: how a new master continues a job, and when the next start waits. Also tests the takeover of
+//! a fixed gang that was being stopped for new code.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn found(pod: Option<PodState>) -> Observation {
     Observation { pod, is_found: true, ..Observation::NEW }
 }
 
-/// A worker whose agent reports a run of the first start. The worker has the given seat of three.
+/// A worker whose agent reports a run of the first start. `seat` is the worker's seat in the gang of three members.
 fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
     let status = RunStatus {
         state,
@@ -115,7 +115,7 @@ fn a_pod_that_cannot_be_scheduled_does_not_delay_a_start_after_a_takeover() {
 
 #[test]
 fn a_silent_pod_that_may_run_exec_py_delays_a_start_after_a_takeover() {
-    // A back end of machines lists a machine about which it knows nothing as leaving.
+    // If a back end of machines knows nothing about a machine, it lists the machine as leaving.
     let unknown = Some(PodState::Leaving { reason: "its message cannot be read".to_owned() });
     for pod in [running_pod(), unknown] {
         let (phase, actions) = look(&[joined(), joined(), joined(), found(pod)]);

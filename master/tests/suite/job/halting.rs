@@ -37,7 +37,7 @@ fn dead() -> Gang {
     workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(1, 9))])
 }
 
-/// The phase after the failure of a start that began after this number of pushes.
+/// The phase after the start [`FIRST`] has failed. `pushes` is the number of pushes before that start.
 fn halted(pushes: u32) -> JobPhase {
     Halt { generation: FIRST, next: AGAIN, failure: failure(), pushes, until: SOON + WAIT }.into()
 }
@@ -165,7 +165,7 @@ fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() 
         };
         assert!(!look(now, Scheduled), "the job ends before an agent has answered");
         assert!(look(now, Exited(FIRST, stopped(10))), "the job waits after all agents have answered");
-        assert!(look(policy.release_timeout, Scheduled), "the job waits after the agent's time to report");
+        assert!(look(policy.release_timeout, Scheduled), "the job still waits for a report after `release_timeout`");
     }
 }
 
@@ -219,7 +219,7 @@ fn called_back(index: u32, generation: Generation, pushes: u32, horizon: Option<
 #[test]
 fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configuring_and_records_no_failure() {
     let policies = [POLICY, halting(0)].map(|policy| Policy { pushes: 1, ..policy });
-    // When one script is stopped, the other scripts may fail.
+    // `end` is how the old runs ended: stopped, or failed because another script was stopped.
     for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
         let look = |phase, members: Vec<Member>| {
             let gang = Gang::new(members);
@@ -243,7 +243,7 @@ fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configu
             let members = vec![called_back(0, AGAIN, 1, horizon), ended(horizon), idle()];
             assert_eq!(look(phase, members), (again, vec![]));
         }
-        // The new master finds these agents if the earlier master died a moment later.
+        // Here an earlier master died after it had stopped agent 0, which had not started its run.
         let members = vec![called_back(0, AGAIN, 1, None), ended(None), ended(None)];
         let (phase, _) = look(pending(), members);
         assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Regroup, .. }), "{phase:?}");

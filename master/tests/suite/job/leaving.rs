@@ -130,7 +130,7 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_running_script_uses_the_helpe
     assert_eq!(
         of(HelperUse::Stepped, silent("worker-1")),
         stop_with(POLICY.leaving_grace),
-        "wrong action before worker-1 reports a step"
+        "wrong grace: worker-0 has reported a step, worker-1 has not"
     );
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
 }
@@ -196,7 +196,11 @@ fn a_script_is_not_the_cause_if_it_leaves_because_a_peer_failed() {
     let crash = exited("worker-0", exit(1, 11));
     let policy = Policy { max_restarts: 1, ..POLICY };
     let (_, actions) = after_leaving(&policy, HelperUse::Stepped, Exited(FIRST, exit(1, 11)));
-    assert_eq!(actions[0], Action::RecordRestart(crash), "the crash, whose time is later, is not the cause");
+    assert_eq!(
+        actions[0],
+        Action::RecordRestart(crash),
+        "the crash is not the cause, although the script with code 75 ended because of it"
+    );
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn the_requeue_pause_of_jobs_differs_by_their_random_share() {
         of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
     };
     assert_eq!((pause(100, 0), pause(100, 128), pause(100, 255)), (50_000, 100_000, 149_609));
-    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "not 300 s times a factor from 0.5 to 1.5");
+    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "the pause is not 300 s times 0.5 to 1.5");
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub(crate) fn was_lost(replica: &str) -> Failure {
 pub(crate) const GATHERING: Gathering =
     Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None, ready_since: None };
 
-/// The first phase and actions of a master that numbers its first start `first`.
+/// The first phase and actions of a master whose first start is `first`.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
     begin(Known { first, newest_failed: None, leftovers: Leftovers::None, halted: None, result }, &POLICY, now)
 }

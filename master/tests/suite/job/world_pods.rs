@@ -1,5 +1,5 @@
-//! The pods of the simulated world: their orders, their true state, and the state that the master sees. An agent
-//! refuses the same orders as a real agent.
+//! The pods of the simulated world: their orders, their true state, and the state that the master sees. A simulated
+//! agent refuses the same orders as a real agent.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

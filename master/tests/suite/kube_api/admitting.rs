@@ -175,8 +175,8 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
         PodOptions { volumes: vec![volume], ..PodOptions::default() }
     };
     let (named, mounted) = (claim("pvc:muster-state:/state:ro"), claim("pvc:output:/state:ro"));
-    let state = "claim \"muster-state\" has the master's state: use another claim";
-    let output = "claim \"output\" has the master's state: use another claim";
+    let state = "claim \"muster-state\" contains the master's state: use another claim";
+    let output = "claim \"output\" contains the master's state: use another claim";
     for (pod, sentence) in [(secret, belongs), (account, belongs), (named, state), (mounted, output)] {
         let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
         assert_eq!(refusal.sentence, sentence);

@@ -246,7 +246,7 @@ async fn after_the_deletion_of_a_record_its_name_is_free_although_the_jobs_resul
     let key = JobKey { name: name("digits"), uid: before.view.borrow().uid.clone() };
     master.backend.delete_all(&key).await.expect("cannot delete the pods");
     let job = master.start("digits").await;
-    // The driver of the first job drops the view's sender when it ends.
+    // When the driver of the first job ends, it drops the view's sender.
     let mut view = before.view.clone();
     timeout(LIMIT, async { while view.changed().await.is_ok() {} })
         .await

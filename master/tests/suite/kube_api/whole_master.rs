@@ -118,7 +118,7 @@ async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_
         WORKERS as usize + 2
     );
 
-    // Both watches begin again. Even then the master must write nothing.
+    // The watches of pods and of records begin again. Even then the master must write nothing.
     let lists = server.count(Kind::List);
     server.end_watches(Some(gone()));
     server

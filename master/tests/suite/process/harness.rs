@@ -203,8 +203,8 @@ fn processes() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The state and the parent of a process. Both fields follow the process's name, which may contain any character: see
-/// proc(5).
+/// The state and the parent of a process. Both fields follow the process's name in parentheses. The name may contain
+/// any character, even `)`: see proc(5).
 fn stat(id: u32) -> Option<(String, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

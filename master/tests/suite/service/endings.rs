@@ -109,7 +109,7 @@ async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
         agent.exit(ExitOutcome::Code(0));
     }
     reach(&job, JobState::Succeeded).await;
-    // Two files for each replica: its output, and the offsets at which its agents' outputs begin.
+    // Each replica has two files: its output, and the offset at which the output of its newest agent begins.
     assert_eq!(files_below(master.logs.path()), 4);
     master.wish(&spec.name, Wish::Delete).await;
     master.forgotten(&spec.name).await;

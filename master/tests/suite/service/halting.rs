@@ -107,7 +107,7 @@ async fn a_new_master_continues_to_wait_for_code_although_the_failed_pod_is_lost
         let (second, job) = taken_over(&first, &spec).await;
         let view = until(&job, |view| view.state == JobState::Halted).await;
         let known = |view: &JobView| (view.restarts.clone(), view.times.halted, view.generation, view.started_pushes);
-        assert_eq!(known(&view), known(&before), "the new master shows another reason or time of the wait");
+        assert_eq!(known(&view), known(&before), "the new master shows another failure or time than the first master");
         push(&second, &spec, keep_other(&second)).await.expect("the code was refused");
         let view = until(&job, |view| view.state == JobState::Running).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);

@@ -242,8 +242,8 @@ pub(crate) fn statuses(answers: &str) -> Vec<u16> {
 }
 
 pub(crate) fn client() -> reqwest::Client {
-    // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider. A
-    // second call has no effect.
+    // The crate `client` enables TLS in reqwest for the whole workspace, so every client needs a crypto provider.
+    // Installing it a second time has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("no client")
 }

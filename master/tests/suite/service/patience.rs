@@ -15,7 +15,7 @@ async fn dropped_after(master: &Master, begin: &str) -> (String, Duration) {
     let began = Instant::now();
     stream.write_all(begin.as_bytes()).await.expect("the master does not read");
     let mut answer = String::new();
-    // If the master closes the connection with unread bytes, the read fails with a reset.
+    // If the master closes the connection before it has read all bytes, reading the answer fails with a reset.
     let _ = in_time("the master closes the connection", stream.read_to_string(&mut answer)).await;
     (answer, began.elapsed())
 }

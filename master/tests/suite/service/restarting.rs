@@ -64,7 +64,11 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
     let failed = &view.restarts.failed_starts[0];
     assert_eq!(failed.failure.to_string(), "worker-1 exited with code 3");
-    assert_eq!(failed.consequences.len(), 2, "the two other runs are not the consequences: {failed:?}");
+    assert_eq!(
+        failed.consequences.len(),
+        2,
+        "the failure does not list the two other runs as its consequences: {failed:?}"
+    );
     let after = agents(&master, &spec.name, 3).await;
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old.address(), new.address());
@@ -108,8 +112,8 @@ async fn runs_without_output_do_not_interrupt_the_copy_of_output_and_each_restar
             let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
             assert_eq!(interrupted, Vec::<String>::new());
         }
-        // The first poll finds that the run has started, and the second poll waits for the end of the run. With older
-        // agents, the copy of the output polls too.
+        // In each start, the first poll finds that the run has started, and the second poll waits for the end of the
+        // run. With older agents, the master also polls in order to copy the output.
         let expected = before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>();
         assert!(is_older || polls() == expected, "{:?} polls, but {expected:?} are expected", polls());
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));

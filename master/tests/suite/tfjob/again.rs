@@ -1,4 +1,4 @@
-//! Tests which fields of a TFJob may differ from the job on record when the TFJob is applied again.
+//! Tests of a TFJob that is applied again: which of its fields may differ from the job on record.
 
 use std::fs;
 
@@ -70,8 +70,11 @@ fn the_first_field_or_flag_that_differs_is_named() {
         (changed(&|sent| sent.run_policy.max_restarts += 1), "--max-restarts differs"),
         (changed(&|sent| sent.pod.allow_root = true), "--allow-root differs"),
         (changed(&|sent| sent.script = "train.py".parse().expect("not a script")), "--code differs"),
-        (changed(&of_object), "one of the two was sent by client apply, and the other by kubectl apply"),
-        (changed(&|sent| sent.ps_num += 1), "the master reads the file differently than when it accepted the job"),
+        (changed(&of_object), "client apply sent one of the two TFJobs, and kubectl apply the other"),
+        (
+            changed(&|sent| sent.ps_num += 1),
+            "this master reads the TFJob differently than the master that accepted the job",
+        ),
     ] {
         assert_eq!(sent, expected);
     }

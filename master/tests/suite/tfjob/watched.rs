@@ -213,7 +213,8 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
     });
     assert!(newest(&watched_by(true, &without).need(None, &new, NOW)).starts_with("TFJobFailedValidation: "));
 
-    // If the annotation is added later, it is ignored, and the status names it. Other annotations are not compared.
+    // If the annotation is added after the job was created, it is ignored, and the status names it. The master does not
+    // read other annotations.
     let plain = object(|_| {});
     let (job, applied) = (job(&plain, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
     let later = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());

@@ -12,8 +12,9 @@ use master::agent_client::AgentClient;
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
 
-/// Compares the memory of both processes, and the time from the start of a process until it serves: the agent has
-/// answered a request, and the server has accepted a connection. Also measures the size of the agent's file.
+/// Compares the memory of agent and server, and the time from the start of each process until it serves. The agent
+/// serves when it has answered a request, and the server when it has accepted a connection. Also measures the size of
+/// the agent's file.
 pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     let (mut agent_starts, mut server_starts) = (vec![], vec![]);

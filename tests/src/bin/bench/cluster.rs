@@ -104,7 +104,7 @@ pub(crate) fn writes() -> anyhow::Result<Writes> {
         let counts = |line: &&str| {
             let is =
                 |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
-            // Kubernetes deletes whole collections when it deletes a namespace, also a namespace of another program.
+            // Deletions of whole collections are left out: Kubernetes makes them when it deletes any namespace.
             let is_collection = is("verb", &["DELETE"]) && is("scope", &["namespace"]);
             line.starts_with("apiserver_request_total{")
                 && !is_collection
@@ -121,8 +121,8 @@ pub(crate) fn writes() -> anyhow::Result<Writes> {
     Ok(Writes { with_bindings: without_bindings + of(&["pods"], "binding"), without_bindings })
 }
 
-/// Measures how long it takes to wrap an image: cold, without a wrapped image, and warm, when the wrapped image exists.
-/// Compares both with `docker build` of a Dockerfile with the same instructions.
+/// Measures how long it takes to wrap an image when no wrapped image exists (cold), and when it exists (warm). Compares
+/// both times with `docker build` of a Dockerfile with the same instructions.
 fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
     let agent = programs::built("agent");
     let context = scene.path().join("by-hand");

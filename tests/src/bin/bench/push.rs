@@ -85,7 +85,7 @@ pub(crate) fn processes() -> anyhow::Result<Vec<Row>> {
 
 fn files_sent() -> anyhow::Result<u64> {
     let scene = Scene::new(HELLO);
-    // The other two files are exec.py and starts.py.
+    // exec.py and starts.py are the first two of the files.
     for number in 2..FILES {
         fs::write(scene.path().join(format!("{number}.py")), format!("NUMBER = {number}\n"))?;
     }

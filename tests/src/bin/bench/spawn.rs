@@ -1,4 +1,4 @@
-//! Compares the start of processes by a master with a loop that spawns the processes and waits for each.
+//! Measures how fast a master starts processes. Compares this with a loop that spawns each process and waits for it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

@@ -86,8 +86,8 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     };
     let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
     say(&format!(
-        "{} kills in containers ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
-         late; {:.0} s",
+        "{} kills in containers ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} further kills or \
+         deletions came too late; {:.0} s",
         count(Way::Container, true) + count(Way::Script, true),
         count(Way::Container, true),
         count(Way::Script, true),

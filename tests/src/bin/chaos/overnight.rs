@@ -15,7 +15,7 @@ use protocol::view::JobState;
 use crate::api::Api;
 use crate::say;
 
-/// Maximum growth in bytes per deleted job. Without leaks it is not exactly 0, because of the allocator.
+/// Maximum growth in bytes per deleted job. Because of the allocator, even a master without leaks grows a little.
 const GROWTH: f64 = 20.0 * 1024.0;
 /// Maximum growth in bytes per kept job: two replicas, their records and the headers of their logs.
 const GROWTH_KEPT: f64 = 150.0 * 1024.0;

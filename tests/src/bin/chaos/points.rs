@@ -1,6 +1,6 @@
-//! Kills masters on the cluster in KUBECONFIG, at every point that is not about new code
-//! ([`Point::without_code`]). In each job, a script fails
-//! in the first start, and a pod ends in the second start. The kills must not change the job's result.
+//! Kills masters on the cluster in KUBECONFIG, at every point that is not about new code ([`Point::without_code`]). In
+//! each job, a script fails in the first start, and a pod ends in the second start. The kills must not change the job's
+//! result.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;

@@ -118,7 +118,7 @@ impl Resizes<'_> {
         })?;
         let mut view = self.training_with(workers, None)?;
         for number in 1..=count {
-            // The limit stays below the number of all steps, so that the job cannot end before the last change.
+            // Allow only a part of all steps, so that the job cannot end before the last change.
             self.allow(number * STEPS_EACH - STEPS_EACH / 2)?;
             thread::sleep(Duration::from_millis(self.random.u64(0..=100)));
             if self.random.u8(..4) == 0 {

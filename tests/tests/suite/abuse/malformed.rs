@@ -51,8 +51,8 @@ const PIECES: [&[u8]; 26] = [
     b"\xf0\x9f\x92\xa9",
 ];
 
-/// The last request of each connection. After its answer, the master closes the connection. If the master takes this
-/// text for a part of a broken request, the connection stays open until a timeout.
+/// The last request of each connection. After its answer, the master closes the connection. If the master reads this
+/// text as a part of a broken request, the connection stays open until a timeout.
 const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 /// Number of concurrent connections. This number is large because some connections stay open until a timeout.
 const AT_ONCE: usize = 300;

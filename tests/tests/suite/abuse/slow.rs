@@ -117,10 +117,10 @@ fn abuse(count: usize) -> String {
             (0..count).map(|index| slow(to, index, Arc::clone(&connecting))).collect();
         let mut dropped = vec![];
         while let Some(time) = slow_ones.join_next().await {
-            dropped.push(time.expect("the connection was not dropped in time"));
+            dropped.push(time.expect("the task of a slow connection has panicked"));
         }
         end.send_replace(true);
-        (legitimate.await.expect("a complete request was not answered"), dropped)
+        (legitimate.await.expect("the task of the complete requests has panicked"), dropped)
     });
     assert_eq!(dropped.len(), count);
     assert_untouched(&scene, &master);

@@ -127,7 +127,7 @@ fn leaves<'c>(tree: &'c str, base: &str, found: &mut Vec<String>) -> &'c str {
     }
 }
 
-/// The files that are in circles or between two circles, each with those of these files that it imports.
+/// The files that are in circles or between two circles, with their imports. Leaves out imports of other files.
 fn circles(files: Vec<(String, String)>) -> Vec<String> {
     let all = Crate::new(files);
     let mut imports = all.imports();

@@ -1,4 +1,4 @@
-//! Checks README, the book in docs/ and the other Markdown files, except that of agent/python.
+//! Checks README, the book in docs/ and the other Markdown files, except agent/python/README.md.
 
 mod book;
 mod cli;

@@ -88,7 +88,7 @@ fn no_checked_file_uses_a_phrase_that_readers_stumble_over() {
             phrases_in(&text).into_iter().map(move |phrase| format!("{}: {phrase}", file.display()))
         })
         .collect();
-    assert!(found.is_empty(), "replace these phrases by plain English:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "replace these phrases with plain English:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -16,9 +16,10 @@ use protocol::view::{JobState, JobView};
 
 /// Duration of an outage, during which the API is unavailable.
 const AWAY: Duration = Duration::from_secs(30);
-/// Maximum time until the master answers a submit. A client waits no longer.
+/// Maximum time until the master answers a submit. After this time, a client gives up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time for answers for which the master needs no Kubernetes API, on a busy machine. Less than [`AWAY`].
+/// Maximum time, on a busy machine, for answers for which the master needs no Kubernetes API. It is less than [`AWAY`],
+/// so an answer that comes only after an outage is late.
 const PROMPT: Duration = Duration::from_secs(10);
 
 #[test]

@@ -17,14 +17,14 @@ const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Scripts of a launcher. When one script crashes, the launcher restarts all of them.
 struct Crashing {
-    // Declared before the folder, so the launcher is dropped first.
+    // Declared before `site`, so that the launcher ends before the folder of the site is deleted.
     _launcher: Box<dyn Any>,
     site: Site,
     gang: Gang,
 }
 
-/// Measures `pairs` pairs: the restart by Muster after a crash, and the start by a shell. For the first pairs, also
-/// crashes a script of each torchrun.
+/// Measures `pairs` pairs: the restart by Muster after a crash, and the start by a shell. In the first [`PEER_CRASHES`]
+/// pairs, also crashes a script of each torchrun of [`peers`].
 pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut shell = Site::new(HELLO)?;
     let workers = WORKERS.to_string();

@@ -64,7 +64,8 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Kills torchruns, each with its script. The other torchruns notice only failures of their own scripts. In a training,
-/// the other scripts would fail because a connection breaks. The benchmark kills one of the other scripts instead.
+/// the other scripts would fail because a connection breaks. Hello scripts have no connections, so the benchmark also
+/// kills one of the other scripts.
 fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let mut torchruns = Torchruns::start(&site, tuning)?;

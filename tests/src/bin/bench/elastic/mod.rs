@@ -14,7 +14,8 @@ use crate::sample::{Row, note};
 
 /// Workers of a gang of hello scripts.
 pub(crate) const WORKERS: usize = 8;
-/// Maximum crashes of each peer (a launcher that Muster is compared with). A peer can take seconds after each crash.
+/// Maximum number of crashes of each peer, which is a launcher that Muster is compared with. A peer can take seconds
+/// to restart after each crash.
 const PEER_CRASHES: usize = 20;
 /// Maximum number of agents of each peer that are killed. A peer can take a minute after each kill.
 const PEER_LOSSES: usize = 3;

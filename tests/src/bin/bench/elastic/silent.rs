@@ -48,7 +48,7 @@ fn processes(count: usize) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Starts agents that join. Each agent has its own loopback address, so the master takes each agent for a machine.
+/// Starts agents that join. Each agent has its own loopback address, so for the master, each agent is a machine.
 fn machines(count: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let master = Master::start(site.scene.path(), &["--state-dir", "state", "--backend", "joined"], &[]);
