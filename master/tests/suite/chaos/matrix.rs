@@ -126,8 +126,8 @@ pub(crate) struct Report {
     slowest: Option<(Duration, Play)>,
 }
 
-/// Plays all runs and adds their results to `report`. The long stalls are played at the same time as the other runs.
-pub(crate) async fn play(plays: Vec<(Kind, Play)>, report: Report) -> Report {
+/// Plays all runs. The long stalls are played at the same time as the other runs.
+pub(crate) async fn play(plays: Vec<(Kind, Play)>) -> Report {
     let run = async |(kind, play): (Kind, Play)| (kind, play.run().await);
     let (long, short): (Vec<_>, Vec<_>) = plays.into_iter().partition(|(kind, _)| *kind == Kind::LongStall);
     let short = stream::iter(short).map(run).buffer_unordered(AT_ONCE);
@@ -136,7 +136,7 @@ pub(crate) async fn play(plays: Vec<(Kind, Play)>, report: Report) -> Report {
         report.take(kind, played);
         report
     };
-    stream::select(short, long).fold(report, take).await
+    stream::select(short, long).fold(Report::default(), take).await
 }
 
 impl Report {
@@ -156,11 +156,6 @@ impl Report {
         if self.slowest.as_ref().is_none_or(|(longest, _)| took > *longest) {
             self.slowest = Some((took, play));
         }
-    }
-
-    /// Whether the last fault of a run has struck in no run so far.
-    pub(crate) fn misses(&self, play: &Play) -> bool {
-        play.strikes.last().is_some_and(|strike| !self.struck.contains(&(strike.point, strike.fault)))
     }
 
     /// Panics if a run broke a promise, or if a fault never struck at one of the points where it can happen.
