@@ -58,7 +58,7 @@ Exit status with --join:
   0    the job succeeded
   1    the job did not succeed, and this agent's last run succeeded or this agent had no run
   2    the agent could not join
-  Otherwise that of this agent's last run, as above: if the job and this run failed, or if the agent ended before the job
+  Otherwise that of this agent's last run, as above: if the job and this run did not succeed, or if the agent ended before the job
 ";
 
 /// The file of a container's termination message, if the pod has no `terminationMessagePath`.

@@ -160,7 +160,7 @@ pub struct Restarts {
     /// Restarts that do not count against `max_restarts`, for example because the cluster removed a pod.
     pub uncounted: u32,
     /// Restarts in `counted` that no longer use up `max_restarts`. In an elastic job, these are the restarts before the
-    /// last 10 minutes without a counted failure.
+    /// newest period of 10 minutes without a counted failure.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.

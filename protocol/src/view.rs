@@ -251,8 +251,8 @@ pub struct JobView {
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
-    /// How often a user had pushed new code when the newest running start was configured, or when the job was halted.
-    /// Smaller than `pushes` until the newest code runs.
+    /// How often a user had pushed new code when the newest start that ran was configured. For a halted job: when the
+    /// start that failed was configured. Smaller than `pushes` until the newest code runs.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub started_pushes: u32,
     /// The members of an elastic job's current start, by seat: chief, workers, parameter servers, evaluator.

@@ -22,8 +22,8 @@ use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 use crate::run::{Command, clock};
 
-/// Maximum bytes of a body. The largest body is a config with the addresses of the TensorFlow cluster in at most two
-/// environment variables. The kernel limits a variable to 128 KiB.
+/// Maximum bytes of a body. The largest body is a config. It contains the addresses of the TensorFlow cluster in up to
+/// four variables, which the kernel limits to 128 KiB each, and at most 512 KiB of the job's own variables.
 const BODY_LIMIT: usize = 1024 * 1024;
 
 /// How long another machine may take to accept a connection.

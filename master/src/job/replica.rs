@@ -57,8 +57,8 @@ impl ReplicaPhase {
                 Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit, .. }), .. }),
                 Self::Running(generation),
             ) => match (&exit.outcome, &observation.agent) {
-                // Only the prototype's agent exits with the status of its script. A newer agent has reported its
-                // status before, and would also report how exec.py ended. So the signal has killed the agent itself.
+                // An agent that reports a status exits with a code, even if a signal has ended its script. So this
+                // signal has killed the agent itself.
                 (ExitOutcome::Signal(_), AgentState::Status(_)) => {
                     Self::Lost(LostRun::broken(format!("its agent {}", exit.outcome)))
                 }

@@ -189,7 +189,7 @@ impl Cluster {
     /// Reads the pod in which this master runs. `name` is the name of the pod.
     ///
     /// # Errors
-    /// Fails if the call fails. Without the answer, a job could mount the claim with the master's state.
+    /// Fails if the call fails. The master then knows neither its image nor the claims with its state.
     pub(crate) async fn own_pod(&self, name: Option<&str>) -> Result<OwnPod, ApiFailure> {
         if self.master == MasterPlace::Elsewhere {
             return Ok(OwnPod::default());
