@@ -227,8 +227,8 @@ impl<'de> Deserialize<'de> for JobSpec {
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
-    /// Checks a new request. Only new requests need `allow_env`: a later version may refuse more variables, and must
-    /// still read older records.
+    /// Checks a new request. Variables that need `allow_env` are refused only here, and not in a record that is read
+    /// back: an older record may contain a variable that only later versions refuse.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
         let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
         match request.env.keys().find(is_refused) {

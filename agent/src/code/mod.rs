@@ -138,7 +138,8 @@ impl CodeFolder {
         Ok(moved?)
     }
 
-    /// Keeps blobs of an interrupted delivery if `blobs` contains them. Copies further blobs from the files in place.
+    /// Keeps blobs of an interrupted delivery if `blobs` contains them. Copies further blobs from the files of the code
+    /// that is in place.
     fn reuse(&self, blobs: &BTreeMap<Sha256, u64>) -> io::Result<()> {
         let folder = self.folder("incoming");
         fs::create_dir_all(&folder)?;

@@ -41,7 +41,7 @@ pub struct BlobReader {
 /// The place in the stream.
 #[derive(Debug)]
 enum At {
-    /// In the SHA-256 before a blob. These bytes of the SHA-256 have arrived.
+    /// In the SHA-256 before a blob. Contains the bytes of the SHA-256 that have arrived.
     Name(Vec<u8>),
     /// In the content of a blob. `left` bytes have not arrived.
     Content { blob: Sha256, left: u64, hasher: Hasher },

@@ -203,7 +203,7 @@ fn with_push_watch_a_job_in_its_users_folder_restarts_when_its_source_changes() 
     job.until_printed(2, "number 2 1");
     watch.until_said("job local runs the new code after");
     assert_eq!(scene.run(&["status", "local", "-o", "json"]).code(0).view().pushes, 1);
-    // The job's master ends with the job's client, so that client must not end before `watch` has seen the job's end.
+    // The job's master ends with the job's client. So stop this client until `watch` has seen the job's end.
     signal(job.pid(), Signal::STOP);
     scene.run(&["cancel", "local"]).code(0);
     watch.ended().code(0).says(&["cancelled after"]);

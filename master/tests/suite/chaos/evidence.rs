@@ -37,8 +37,8 @@ pub(crate) struct Evidence {
     pub(crate) records: Vec<(Instant, Written)>,
     /// Every pod that was created.
     pub(crate) pods: Vec<PodLife>,
-    /// The periods after the job's end in which masters that had been frozen and replaced continue. In these periods,
-    /// no record may change, and no agent may be configured or start a run.
+    /// The periods, after the job's end, in which a master that was frozen and replaced is active again. In these
+    /// periods, no record may change, and no agent may be configured or start a run.
     pub(crate) calm: Vec<(Instant, Instant)>,
     /// What is left at the end of the run.
     pub(crate) left: Left,
