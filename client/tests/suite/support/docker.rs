@@ -41,9 +41,15 @@ impl Image {
     /// Builds an image with this name. A later build takes the name over.
     #[track_caller]
     pub(crate) fn build(&self, instructions: &str) {
+        self.build_from("python:3.11-slim", instructions);
+    }
+
+    /// Like [`Self::build`], from another base image.
+    #[track_caller]
+    pub(crate) fn build_from(&self, base: &str, instructions: &str) {
         let context = tempfile::tempdir().unwrap();
         std::fs::write(context.path().join("exec.py"), "print('hello')\n").unwrap();
-        let dockerfile = format!("FROM python:3.11-slim\n{}\n{instructions}\n", self.label());
+        let dockerfile = format!("FROM {base}\n{}\n{instructions}\n", self.label());
         std::fs::write(context.path().join("Dockerfile"), dockerfile).unwrap();
         docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
     }
