@@ -182,8 +182,8 @@ impl Driver {
             let is_occupied = has_others && replica.seen.presence() == Presence::Ended;
             replica.is_released |= is_occupied;
             let copied = replica.follower.as_ref().map(Follower::caught_up);
-            // Nothing is left to wait for, so spawn no task. After a takeover, an ended job may have thousands of replicas
-            // without pods.
+            // Nothing is left to wait for, so spawn no task. After a takeover, an ended job may have thousands of
+            // replicas without pods.
             if copied.is_none() && !is_to_end && !is_occupied {
                 log.complete();
                 continue;

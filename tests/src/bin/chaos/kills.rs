@@ -78,7 +78,8 @@ pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> 
         *total.lock().expect("another thread has panicked");
     say(&format!(
         "{} kills in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents; {starts} starts failed, \
-         {restarts} restarts were counted; {second} kills came right after another; {late} further kills came too late; {:.0} s",
+         {restarts} restarts were counted; {second} kills came right after another; {late} further kills came too \
+         late; {:.0} s",
         of_runs + of_agents,
         begin.elapsed().as_secs_f64(),
     ));
