@@ -9,8 +9,8 @@ use std::process::Command;
 use e2e::programs::root;
 
 const CRATES: [&str; 7] = ["protocol", "bounded-log", "agent", "master", "client", "testkit", "tests"];
-/// Maximum lines of a file before its tests. Split a longer file into modules.
-const MOST_LINES: usize = 350;
+/// A file with more lines before its tests has a second concept. Find that concept, and give it a file.
+const MOST_LINES: usize = 500;
 
 /// Returns the path and the text of all Rust files in a folder of the repository. Paths begin at the root.
 fn sources(dir: &str) -> Vec<(String, String)> {
@@ -110,7 +110,7 @@ fn only_the_modules_for_kubernetes_and_docker_use_their_libraries() {
 }
 
 #[test]
-fn every_rust_file_has_a_description_and_every_source_at_most_350_lines_before_its_tests() {
+fn every_rust_file_has_a_description_and_every_source_at_most_500_lines_before_its_tests() {
     for (name, text) in CRATES.iter().chain(&["fuzz"]).flat_map(|dir| sources(dir)) {
         assert!(text.starts_with("//! "), "{name} must begin with a description: //!");
         let is_test = name.contains("/tests/") || name.ends_with("_tests.rs");
