@@ -2,13 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::agent::{RunState, RunStatus};
 use protocol::ids::Generation;
 use tokio::sync::watch;
 
-use crate::log::{Output, Stream};
+use crate::log::{Output, Part, Stream};
 
 /// Maximum bytes of one piece.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -38,8 +39,8 @@ pub struct Follower {
 /// A piece for a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// The next bytes.
-    Bytes(Bytes),
+    /// The next bytes, and how long ago they were printed.
+    Bytes(Bytes, Duration),
     /// This many bytes are missing: they were dropped before they were read, or were never stored. The next piece
     /// begins after the missing bytes.
     Dropped(u64),
@@ -113,17 +114,17 @@ impl Follower {
             Until::RunExited | Until::AgentEnds => PIECE_BYTES,
         };
         let mut buffer = vec![0; wanted];
-        let (from, n) = self.output.log(self.stream).read(self.offset, &mut buffer)?;
-        let dropped = from.saturating_sub(self.offset);
+        let Part { first, length, age } = self.output.log(self.stream).read(self.offset, &mut buffer)?;
+        let dropped = first.saturating_sub(self.offset);
         if dropped > 0 {
-            self.offset = from;
+            self.offset = first;
             return Ok(Some(Piece::Dropped(dropped)));
         }
-        if n == 0 {
+        if length == 0 {
             return Ok(None);
         }
-        buffer.truncate(n);
-        self.offset = from + n as u64;
-        Ok(Some(Piece::Bytes(buffer.into())))
+        buffer.truncate(length);
+        self.offset = first + length as u64;
+        Ok(Some(Piece::Bytes(buffer.into(), age)))
     }
 }

@@ -3,15 +3,21 @@
 //! Each stream has its own offsets, which continue from run to run. The files have no names, so they vanish when the
 //! agent ends.
 
+mod marks;
+
 use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bounded_log::BoundedLog;
 use protocol::agent::STDERR_TAIL_BYTES;
 use tokio::sync::watch;
 use tracing::warn;
+
+use self::marks::Marks;
+use crate::run::clock;
 
 /// How far back stderr is searched for the exception that ended a run.
 const LOOK_BACK_BYTES: u64 = 1024 * 1024;
@@ -92,10 +98,10 @@ impl Output {
         let mut buffer = vec![0; PIECE_BYTES];
         loop {
             match log.read(offset, &mut buffer) {
-                Ok((_, 0)) => return stderr,
-                Ok((first, n)) => {
-                    stderr.extend_from_slice(&buffer[..n]);
-                    offset = first + n as u64;
+                Ok(Part { length: 0, .. }) => return stderr,
+                Ok(Part { first, length, .. }) => {
+                    stderr.extend_from_slice(&buffer[..length]);
+                    offset = first + length as u64;
                 }
                 Err(error) => {
                     warn!(%error, "cannot read the kept stderr");
@@ -129,38 +135,58 @@ pub fn stderr_tail(stderr: &[u8]) -> String {
 /// never across an await.
 #[derive(Debug)]
 pub struct StreamLog {
-    log: Mutex<BoundedLog>,
+    timed: Mutex<TimedLog>,
     end: watch::Sender<u64>,
+}
+
+/// A log, and when its bytes were printed.
+#[derive(Debug)]
+struct TimedLog {
+    log: BoundedLog,
+    marks: Marks,
+}
+
+/// Consecutive bytes of a log that were printed at about the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The offset of the first byte.
+    pub first: u64,
+    /// Number of bytes.
+    pub length: usize,
+    /// How long ago the bytes were printed.
+    pub age: Duration,
 }
 
 impl StreamLog {
     fn new(log: BoundedLog) -> Self {
         let end = watch::Sender::new(log.end());
-        Self { log: Mutex::new(log), end }
+        Self { timed: Mutex::new(TimedLog { log, marks: Marks::default() }), end }
     }
 
     /// Appends bytes. If the disk refuses the bytes, the log gets a gap: exec.py must not wait for its output, and
     /// later offsets must stay correct.
     fn append(&self, bytes: &[u8]) {
-        let mut log = self.lock();
+        let mut timed = self.lock();
+        let TimedLog { log, marks } = &mut *timed;
+        marks.note(log.end(), clock(), log.start());
         let end = log.end() + bytes.len() as u64;
         if let Err(error) = log.append(bytes) {
             warn!(%error, bytes = bytes.len(), "cannot keep output");
             log.skip_to(end).unwrap_or_else(|error| warn!(%error, "offsets of the output are wrong from here on"));
         }
         let end = log.end();
-        drop(log);
+        drop(timed);
         self.end.send_replace(end);
     }
 
     /// The offset of the first kept byte from `offset` on, or the log's end if no such byte is kept.
     pub fn next_kept(&self, offset: u64) -> u64 {
-        self.lock().next_kept(offset)
+        self.lock().log.next_kept(offset)
     }
 
     /// The offset after the newest byte.
     pub fn end(&self) -> u64 {
-        self.lock().end()
+        self.lock().log.end()
     }
 
     /// A receiver of the log's end.
@@ -168,17 +194,23 @@ impl StreamLog {
         self.end.subscribe()
     }
 
-    /// See [`BoundedLog::read`].
+    /// Reads the first kept bytes at or after `offset`, like [`BoundedLog::read`], but only those that were printed at
+    /// about the same time. More bytes may follow even if the buffer is not full.
     ///
     /// # Errors
     /// The file system's error.
-    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<(u64, usize)> {
-        self.lock().read(offset, buffer)
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Part> {
+        let timed = self.lock();
+        let first = timed.log.next_kept(offset);
+        let printed = timed.marks.of(first, clock());
+        let wanted = (printed.until - first).min(buffer.len() as u64) as usize;
+        let (first, length) = timed.log.read(first, &mut buffer[..wanted])?;
+        Ok(Part { first, length, age: printed.age })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BoundedLog> {
+    fn lock(&self) -> MutexGuard<'_, TimedLog> {
         // After a panic in another thread, the log is valid up to its last append.
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.timed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

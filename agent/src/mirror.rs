@@ -27,7 +27,7 @@ pub async fn mirror(output: Arc<Output>, status: watch::Receiver<RunStatus>) {
 async fn copy(mut follower: Follower, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
     loop {
         match follower.next().await? {
-            Piece::Bytes(bytes) => to.write_all(&bytes).await?,
+            Piece::Bytes(bytes, _) => to.write_all(&bytes).await?,
             Piece::Dropped(bytes) => {
                 let note = format!("\n[muster: {bytes} bytes of output were dropped here]\n");
                 to.write_all(note.as_bytes()).await?;

@@ -2,6 +2,7 @@
 //!
 //! No I/O, no async, no clock. Sender and reader share one definition of each message.
 
+pub mod aged_output;
 pub mod agent;
 pub mod code;
 pub mod duration;
@@ -35,4 +36,11 @@ pub mod warm;
 /// Whether a value is its type's default. serde leaves out the fields for which this is true.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+/// Takes at most `most` bytes from the beginning of `input`.
+fn taken<'a>(input: &mut &'a [u8], most: usize) -> &'a [u8] {
+    let (taken, rest) = input.split_at(most.min(input.len()));
+    *input = rest;
+    taken
 }

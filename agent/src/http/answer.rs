@@ -6,9 +6,9 @@ use hyper::{Method, Response, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::code::MissingBlobs;
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
-use protocol::routes::{LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::routes::{AGED_OUTPUT, LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 
-use super::body::AgentBody;
+use super::body::{AgentBody, OutputForm};
 use crate::activity::OpenRequest;
 use crate::code::CodeError;
 use crate::follow::Follower;
@@ -30,6 +30,7 @@ pub(super) enum Answer {
     /// Output, sent as it arrives.
     Logs {
         follower: Follower,
+        form: OutputForm,
         /// Number of missing bytes between the requested offset and the first delivered byte.
         dropped: u64,
     },
@@ -127,7 +128,7 @@ impl Answer {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),
             Self::Status(status) => full(StatusCode::OK, "application/json", json(&status)),
             Self::Missing(blobs) => full(StatusCode::OK, "application/json", json(&blobs)),
-            Self::Logs { follower, dropped } => logs(follower, dropped, open),
+            Self::Logs { follower, form, dropped } => logs(follower, form, dropped, open),
         }
     }
 }
@@ -142,11 +143,15 @@ fn of_code(error: &CodeError) -> (StatusCode, ErrorCode) {
     }
 }
 
-fn logs(follower: Follower, dropped: u64, open: Option<OpenRequest>) -> Response<AgentBody> {
+fn logs(follower: Follower, form: OutputForm, dropped: u64, open: Option<OpenRequest>) -> Response<AgentBody> {
     let offset = follower.offset();
-    let mut response = Response::new(AgentBody::following(follower, open));
+    let media_type = match form {
+        OutputForm::Plain => "application/octet-stream",
+        OutputForm::Aged => AGED_OUTPUT,
+    };
+    let mut response = Response::new(AgentBody::following(follower, form, open));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     headers.insert(TRAILER, HeaderValue::from_static(LOG_COMPLETE_TRAILER));
     headers.insert(HeaderName::from_static(LOG_OFFSET_HEADER), offset.into());
     headers.insert(HeaderName::from_static(LOG_DROPPED_HEADER), dropped.into());

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use protocol::aged_output::AgedPart;
 use protocol::ids::Generation;
 use protocol::routes::LOG_COMPLETE_TRAILER;
 use tokio::sync::mpsc;
@@ -20,6 +21,15 @@ use crate::follow::{Follower, Piece};
 
 /// How long a client may take to read one piece of a log. After that, the answer ends.
 const READER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The form in which output is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OutputForm {
+    /// The bytes alone.
+    Plain,
+    /// The bytes with their ages, see [`protocol::aged_output`].
+    Aged,
+}
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -37,24 +47,32 @@ impl AgentBody {
     }
 
     /// The pieces that `follower` reads.
-    pub(super) fn following(follower: Follower, open: Option<OpenRequest>) -> Self {
+    pub(super) fn following(follower: Follower, form: OutputForm, open: Option<OpenRequest>) -> Self {
         // One piece waits in the channel while another is sent. Further pieces wait in the log.
         let (sender, pieces) = mpsc::channel(1);
-        tokio::spawn(deliver(follower, sender, open));
+        tokio::spawn(deliver(follower, form, sender, open));
         Self::Pieces(pieces)
     }
 }
 
 /// Sends a log until the log ends or the reader disconnects. Also stops before missing bytes, because a body of raw
 /// bytes cannot mark a gap. If the reader then asks for the missing bytes, a header of the answer has their number.
-async fn deliver(mut follower: Follower, sender: mpsc::Sender<Frame<Bytes>>, _open: Option<OpenRequest>) {
+async fn deliver(
+    mut follower: Follower,
+    form: OutputForm,
+    sender: mpsc::Sender<Frame<Bytes>>,
+    _open: Option<OpenRequest>,
+) {
     loop {
         let piece = tokio::select! {
             piece = follower.next() => piece,
             () = sender.closed() => return,
         };
         let (frame, is_last) = match piece {
-            Ok(Piece::Bytes(bytes)) => (Frame::data(bytes), false),
+            Ok(Piece::Bytes(bytes, age)) => match form {
+                OutputForm::Plain => (Frame::data(bytes), false),
+                OutputForm::Aged => (Frame::data(AgedPart { age, bytes: &bytes }.to_bytes().into()), false),
+            },
             Ok(Piece::RunEnded(generation)) => (completeness(generation), true),
             Ok(Piece::Dropped(_) | Piece::End) => return,
             Err(error) => {

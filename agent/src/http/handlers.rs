@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::Agent;
 use super::answer::{Answer, Failure, Result};
+use super::body::OutputForm;
 use super::code;
 use super::incoming::read_body;
 use super::query::Query;
@@ -135,7 +136,8 @@ pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {
     let until = if query.follow()? { Until::RunExited } else { Until::Offset(agent.output.log(stream).end()) };
     let follower = Follower::new(Arc::clone(&agent.output), agent.status.clone(), stream, asked, until);
     let dropped = follower.offset().saturating_sub(asked);
-    Ok(Answer::Logs { follower, dropped })
+    let form = if query.ages()? { OutputForm::Aged } else { OutputForm::Plain };
+    Ok(Answer::Logs { follower, form, dropped })
 }
 
 /// Sends a request to the runner, and returns the runner's reply as an answer.

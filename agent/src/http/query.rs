@@ -117,6 +117,11 @@ impl<'a> Query<'a> {
     pub(super) fn follow(&self) -> Result<bool, Failure> {
         Ok(self.parse("follow", "true or false")?.unwrap_or(false))
     }
+
+    /// Whether the output is sent with ages.
+    pub(super) fn ages(&self) -> Result<bool, Failure> {
+        Ok(self.parse("ages", "true or false")?.unwrap_or(false))
+    }
 }
 
 fn bad(name: &str, text: &str, expected: &str) -> Failure {

@@ -1,14 +1,16 @@
 //! How the agent keeps output, and how readers find it by offsets and follow it to the end of a run.
 
 use std::io::Read;
+use std::iter;
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::thread;
 
 use crate::support::{Agent, parse_response, wait_until};
+use protocol::aged_output::AgedReader;
 use protocol::agent::{ExitOutcome, RunState};
-use protocol::routes::{LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::routes::{AGED_OUTPUT, LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 
 #[test]
 fn output_is_kept_byte_for_byte_and_each_stream_has_its_own_offsets() {
@@ -63,6 +65,19 @@ for i in itertools.count():
     // The script prints `p200` after about a second. Until then, the agent logs several pieces of the unfinished line.
     agent.wait_for_output("p200");
     assert_eq!(agent.status().state, RunState::Running);
+}
+
+#[test]
+fn output_can_be_read_with_the_age_of_each_part() {
+    let agent = Agent::of_shell("echo early; sleep 0.05; echo late");
+    assert_eq!(agent.outcome(), ExitOutcome::Code(0));
+    let answer = agent.get("/logs?offset=2&ages=true");
+    assert_eq!((answer.headers["content-type"].as_str(), answer.number(LOG_OFFSET_HEADER)), (AGED_OUTPUT, 2));
+    let (mut reader, mut rest) = (AgedReader::default(), answer.body.as_slice());
+    let parts: Vec<_> = iter::from_fn(|| reader.next(&mut rest)).collect();
+    assert_eq!(parts.iter().map(|part| part.bytes).collect::<Vec<_>>(), [b"rly\n".as_slice(), b"late\n"]);
+    assert!(parts[0].age > parts[1].age, "{parts:?}");
+    assert_eq!(agent.get("/logs?ages=maybe").status, 400);
 }
 
 #[test]

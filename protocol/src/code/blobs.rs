@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Hasher, Manifest, Sha256};
+use crate::taken;
 
 /// Why a stream of blobs is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -95,11 +96,4 @@ impl BlobReader {
             At::Name(_) | At::Content { .. } => Err(BlobError::Truncated),
         }
     }
-}
-
-/// Takes at most `most` bytes from the beginning of `input`.
-fn taken<'a>(input: &mut &'a [u8], most: usize) -> &'a [u8] {
-    let (taken, rest) = input.split_at(most.min(input.len()));
-    *input = rest;
-    taken
 }

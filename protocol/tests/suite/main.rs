@@ -1,5 +1,6 @@
 //! Tests of the messages.
 
+mod aged_output;
 mod agent;
 mod code;
 mod common;
