@@ -336,7 +336,7 @@ mod tests {
             ("--success-policy chief", json!({"success_policy": "chief"})),
             ("--grow-interval 10s", json!({"grow_interval_seconds": 10})),
             ("--preload", json!({"preload": {"modules": []}})),
-            ("--preload tensorflow.keras,numpy", json!({"preload": {"modules": ["tensorflow.keras", "numpy"]}})),
+            ("--preload=tensorflow.keras,numpy", json!({"preload": {"modules": ["tensorflow.keras", "numpy"]}})),
             ("--no-preload", json!({"preload": "never"})),
             ("--success-policy worker-0", json!({"success_policy": "worker-0"})),
         ] {

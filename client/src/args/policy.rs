@@ -61,9 +61,10 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true, requires = "on_unreachable")]
     pub(crate) lease: Option<u32>,
     /// Keep a warm interpreter in each pod: a Python process that has imported these modules and waits for exec.py.
-    /// Restarts are then faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy
-    /// and other large modules [default: only for jobs that are elastic or bring their code]
-    #[arg(long, value_name = "MODULES", num_args = 0..=1, value_delimiter = ',')]
+    /// Restarts are then faster, and pods need more memory. --preload=numpy,keras names the modules. Without MODULES:
+    /// exec.py's own imports of tensorflow, numpy and other large modules [default: only for jobs that are elastic or
+    /// bring their code]
+    #[arg(long, value_name = "MODULES", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
     pub(crate) preload: Option<Vec<ModuleName>>,
     /// Start exec.py in a new interpreter each time
     #[arg(long, conflicts_with = "preload")]
@@ -108,5 +109,34 @@ impl PolicyArgs {
             lease_seconds: lease.unwrap_or(default.lease_seconds),
             preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Parsed, Verb, parse};
+    use super::*;
+
+    fn parsed(line: &str) -> (Option<Vec<ModuleName>>, Option<String>, Option<Verb>) {
+        let Ok(Parsed::Command(cli)) = parse(line.split(' ').map(Into::into)) else { panic!("{line} does not parse") };
+        let script = cli.submit.code.script.map(|script| script.into_string().unwrap());
+        (cli.submit.policy.preload, script, cli.verb)
+    }
+
+    #[test]
+    fn the_word_after_preload_is_the_script_and_modules_need_an_equals_sign() {
+        let (modules, script, _) = parsed("client --preload train.py");
+        assert_eq!((modules, script.as_deref()), (Some(vec![]), Some("train.py")));
+        let (modules, script, _) = parsed("client --preload=numpy,keras train.py");
+        let expected = ["numpy", "keras"].map(|module| module.parse().unwrap()).to_vec();
+        assert_eq!((modules, script.as_deref()), (Some(expected), Some("train.py")));
+    }
+
+    #[test]
+    fn a_verb_after_preload_is_not_read_as_a_module() {
+        let Err(refused) = parse(["client", "--preload", "list"].map(Into::into)) else {
+            panic!("a job would be submitted")
+        };
+        assert_eq!(refused.sentence, "--preload before \"list\" is an argument for submitting a job");
     }
 }
