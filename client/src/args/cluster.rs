@@ -26,8 +26,8 @@ pub(crate) struct NamespaceArg {
 pub(crate) struct InstallArgs {
     #[command(flatten)]
     pub(crate) place: NamespaceArg,
-    /// Image of the master. Nodes that have the image do not pull it
-    /// [default: the muster-master of this version, which `make images` builds]
+    /// Image of the master. Nodes that have the image do not pull it [default: the repository of the present
+    /// installation with the tag of this version; at first, the muster-master that `make images` builds]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
     /// Way to the master besides --master kube: nodeport opens port 31898 on every node, none closes it

@@ -28,7 +28,7 @@ pub(crate) enum ServiceChoice {
 /// What to install.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
-    /// The master's image. If `None`, the image of this version.
+    /// The master's image. If `None`, the present repository stays, with the tag of this version.
     pub(crate) image: Option<ImageRef>,
     /// What happens to the Service.
     pub(crate) service: ServiceChoice,
@@ -36,16 +36,32 @@ pub(crate) struct Order {
     pub(crate) tfjobs: Option<TfJobs>,
 }
 
+/// The settings of the present installation. They stay unless the order names others.
+#[derive(Debug, Clone, Default)]
+struct Present {
+    /// The master's image. `None` if there is no installation.
+    image: Option<ImageRef>,
+    /// Which TFJobs the master runs. `None` if it has no rights on TFJobs.
+    tfjobs: Option<TfJobs>,
+}
+
 impl Order {
-    /// The objects to apply. `before`: which TFJobs the present installation runs.
-    fn objects(&self, before: Option<TfJobs>, user: PodUser) -> Vec<DynamicObject> {
-        let image = self.image.clone().unwrap_or_else(manifests::default_image);
+    /// The master's image. A registry's image must not become the local image of the same version: the nodes could not
+    /// pull that image.
+    fn image(&self, present: &Present) -> ImageRef {
+        let kept = || present.image.clone().map(manifests::upgraded);
+        self.image.clone().or_else(kept).unwrap_or_else(manifests::default_image)
+    }
+
+    /// The objects to apply.
+    fn objects(&self, present: &Present, user: PodUser) -> Vec<DynamicObject> {
+        let image = self.image(present);
         let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
         let mut objects = manifests::required(&image);
         if user == PodUser::OfCluster {
             objects.iter_mut().for_each(manifests::without_user);
         }
-        if let Some(tfjobs) = self.tfjobs.or(before) {
+        if let Some(tfjobs) = self.tfjobs.or(present.tfjobs) {
             objects.iter_mut().for_each(|object| manifests::watch_tfjobs(object, tfjobs));
             objects.splice(0..0, manifests::tfjob_rights());
         }
@@ -56,7 +72,7 @@ impl Order {
 
 /// The objects as one list for `kubectl apply -f -`, without the Secret.
 pub(crate) fn exported(order: &Order) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "items": order.objects(None, PodUser::OfManifest)})
+    json!({"apiVersion": "v1", "kind": "List", "items": order.objects(&Present::default(), PodUser::OfManifest)})
 }
 
 /// Installs or upgrades the master, and waits until it serves. If an object exists without Muster's label, or if a
@@ -72,8 +88,14 @@ pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> 
     if order.tfjobs.is_some() && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
         return Err(ClusterError::Kubeflow);
     }
-    let objects = order.objects(followed_tfjobs(cluster).await?, user(cluster).await?);
+    let present = present(cluster).await?;
+    let objects = order.objects(&present, user(cluster).await?);
     let before = existing(cluster, &objects).await?;
+    let image = order.image(&present);
+    if order.image.is_none() && image != manifests::default_image() {
+        notes
+            .say(&format!("the master's image is {image}, as the present installation has it; --image REF changes it"));
+    }
     make_secret(cluster, notes).await?;
     for (object, before) in objects.iter().zip(before) {
         let api = api_of(cluster, object);
@@ -168,13 +190,13 @@ async fn user(cluster: &Cluster) -> Result<PodUser, ClusterError> {
     }
 }
 
-/// Which TFJobs the present installation runs; `None` if it has no rights on TFJobs.
-async fn followed_tfjobs(cluster: &Cluster) -> Result<Option<TfJobs>, ClusterError> {
-    if !has_tfjobs(cluster).await? {
-        return Ok(None);
-    }
+async fn present(cluster: &Cluster) -> Result<Present, ClusterError> {
     let deployment = find(cluster, &manifests::deployment()).await?;
-    Ok(deployment.as_ref().and_then(manifests::watched_tfjobs).or(Some(TfJobs::True)))
+    let watched = || deployment.as_ref().and_then(manifests::watched_tfjobs).unwrap_or(TfJobs::True);
+    Ok(Present {
+        tfjobs: has_tfjobs(cluster).await?.then(watched),
+        image: deployment.as_ref().and_then(manifests::image),
+    })
 }
 
 /// Whether the present installation has the rights on TFJobs.
@@ -204,4 +226,53 @@ async fn make_secret(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterErro
     cluster.call(rights::CREATE_SECRET, api.create(&params, &secret)).await?;
     notes.say("secret/muster created");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str) -> ImageRef {
+        name.parse().unwrap()
+    }
+
+    /// The image that an installation without `--image` gets after an installation with this image.
+    fn after(present: &str) -> String {
+        let order = Order { image: None, service: ServiceChoice::NodePort, tfjobs: None };
+        let mut objects =
+            Order { image: Some(image(present)), ..order.clone() }.objects(&Present::default(), PodUser::OfManifest);
+        objects.retain(|object| manifests::kind(object) == "Deployment");
+        let present = Present { image: manifests::image(&objects[0]), ..Present::default() };
+        order.image(&present).to_string()
+    }
+
+    #[test]
+    fn an_installation_without_an_image_keeps_the_present_registry_and_takes_the_tag_of_this_version() {
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(
+            after("r.example.com:5000/team/muster-master:0.0.1"),
+            format!("r.example.com:5000/team/muster-master:{version}")
+        );
+        assert_eq!(after("muster-master:0.0.1"), manifests::default_image().to_string());
+        let order = Order { image: None, service: ServiceChoice::Keep, tfjobs: None };
+        assert_eq!(order.image(&Present::default()), manifests::default_image());
+    }
+
+    #[test]
+    fn an_installation_without_an_image_keeps_a_digest_and_a_tag_that_is_not_a_version() {
+        let digest = format!("r.example.com/muster-master@sha256:{}", "0".repeat(64));
+        let pinned = format!("r.example.com/muster-master:0.0.1@sha256:{}", "0".repeat(64));
+        for present in
+            ["r.example.com/muster-master", "r.example.com/muster-master:latest", "r/m:1.2", &digest, &pinned]
+        {
+            assert_eq!(after(present), present);
+        }
+    }
+
+    #[test]
+    fn the_image_of_the_flag_wins_over_the_present_image() {
+        let present = Present { image: Some(image("r.example.com/muster-master:0.0.1")), ..Present::default() };
+        let order = Order { image: Some(image("other:1")), service: ServiceChoice::Keep, tfjobs: None };
+        assert_eq!(order.image(&present), image("other:1"));
+    }
 }

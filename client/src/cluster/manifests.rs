@@ -75,6 +75,29 @@ pub(super) fn default_image() -> ImageRef {
     concat!("muster-master:", env!("CARGO_PKG_VERSION")).parse().expect("a name and a version make an image")
 }
 
+/// The master's image in this Deployment, if its name is valid.
+pub(super) fn image(deployment: &DynamicObject) -> Option<ImageRef> {
+    deployment.data.pointer("/spec/template/spec/containers/0/image")?.as_str()?.parse().ok()
+}
+
+/// The image that replaces `present` in an upgrade to this version: the same repository with the tag of this version. A
+/// digest, or a tag that is not a version, stays, because the user has chosen this image.
+pub(super) fn upgraded(present: ImageRef) -> ImageRef {
+    let name = present.to_string();
+    match name.rsplit_once(':') {
+        Some((repository, tag)) if repository == present.repository() && is_version(tag) => {
+            format!("{repository}:{}", env!("CARGO_PKG_VERSION")).parse().unwrap_or(present)
+        }
+        Some(_) | None => present,
+    }
+}
+
+/// Whether the text has the form of Muster's versions, such as `0.1.0`.
+fn is_version(text: &str) -> bool {
+    let numbers: Vec<&str> = text.split('.').collect();
+    numbers.len() == 3 && numbers.iter().all(|number| number.parse::<u32>().is_ok())
+}
+
 /// The kind of an object from a manifest.
 pub(super) fn kind(object: &DynamicObject) -> &str {
     &type_of(object).kind
