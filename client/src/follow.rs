@@ -173,7 +173,7 @@ fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes:
 /// Sends the job's view at once and after each change. Ends when the job has a result, a request fails or the receiver
 /// is dropped.
 async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>) {
-    let mut patience = Patience::new();
+    let mut patience = Patience::of_observer();
     let mut view = first;
     loop {
         let (name, seq, has_ended) = (view.name.clone(), view.seq, view.result.is_some());

@@ -9,12 +9,16 @@ use crate::master_client::MasterError;
 
 /// How long a command waits for an unreachable master, for example while the master restarts.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How long a command that observes a job waits. The job goes on meanwhile. A master that moves to another node is away
+/// for minutes, because the node pulls the image and attaches the volume.
+const OBSERVER_LIMIT: Duration = Duration::from_secs(5 * 60);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(3);
 
 /// The retries since the last success.
 pub(crate) struct Patience {
     trouble: Option<Trouble>,
+    limit: Duration,
 }
 
 struct Trouble {
@@ -23,9 +27,14 @@ struct Trouble {
 }
 
 impl Patience {
-    /// Creates a state without failures.
+    /// Creates a state without failures, for a request whose answer the user waits for.
     pub(crate) fn new() -> Self {
-        Self { trouble: None }
+        Self { trouble: None, limit: LIMIT }
+    }
+
+    /// Creates a state without failures, for a command that observes a job.
+    pub(crate) fn of_observer() -> Self {
+        Self { trouble: None, limit: OBSERVER_LIMIT }
     }
 
     /// Call after a success.
@@ -39,14 +48,14 @@ impl Patience {
     }
 
     /// Call after a failure. Waits before the next attempt. Returns the error if a retry cannot help,
-    /// or after [`LIMIT`].
+    /// or after the limit.
     pub(crate) async fn wait_after(&mut self, error: MasterError) -> Result<(), MasterError> {
         if !error.is_transient() {
             return Err(error);
         }
         let trouble = self.trouble.get_or_insert_with(|| Trouble { since: Instant::now(), delays: delays() });
         match trouble.delays.next() {
-            Some(delay) if trouble.since.elapsed() < LIMIT => {
+            Some(delay) if trouble.since.elapsed() < self.limit => {
                 tokio::time::sleep(delay).await;
                 Ok(())
             }

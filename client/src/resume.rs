@@ -20,7 +20,7 @@ pub(crate) trait Resumable {
 
 /// Reads a stream until its job has ended. Reopens the stream when it breaks. Gives up if the master stays unreachable.
 pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Result<JobView, Error> {
-    let mut patience = Patience::new();
+    let mut patience = Patience::of_observer();
     loop {
         match attempt(stream, &mut patience).await {
             Err(Error::Master(error)) => patience.wait_after(error).await?,

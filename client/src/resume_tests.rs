@@ -44,14 +44,14 @@ async fn outcome(away_for: Duration) -> (String, Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn each_answer_restarts_the_retry_limit_even_if_its_stream_is_empty() {
-    let (error, took) = outcome(Duration::from_secs(20)).await;
+    let (error, took) = outcome(Duration::from_secs(200)).await;
     assert_eq!(error, "job read-to-the-end was deleted, and another job has its name now");
-    assert!(took >= Duration::from_secs(80), "{took:?}");
+    assert!(took >= Duration::from_secs(800), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn retries_end_when_a_master_stays_unreachable() {
-    let (error, took) = outcome(Duration::from_secs(300)).await;
+    let (error, took) = outcome(Duration::from_secs(600)).await;
     assert_eq!(error, "the master at http://h:1 cannot be reached: away");
-    assert!(took >= Duration::from_secs(30) && took < Duration::from_secs(40), "{took:?}");
+    assert!(took >= Duration::from_secs(300) && took < Duration::from_secs(310), "{took:?}");
 }

@@ -121,7 +121,7 @@ pub(super) async fn until(
     mut view: JobView,
     test: impl Fn(&JobView) -> bool,
 ) -> Result<JobView, Error> {
-    let mut patience = Patience::new();
+    let mut patience = Patience::of_observer();
     while !test(&view) {
         match client.view_after(&view.name, view.seq, LONG_POLL).await {
             Ok(next) if next.uid != view.uid => return Err(Error::Replaced(view.name)),

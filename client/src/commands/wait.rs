@@ -22,7 +22,7 @@ pub(super) async fn run(client: MasterClient, args: WaitArgs, data: Data, notes:
 async fn wait(client: MasterClient, args: WaitArgs, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
     let begun = Instant::now();
     let mut view = client.view(&args.job.name).await?;
-    let mut patience = Patience::new();
+    let mut patience = Patience::of_observer();
     while view.result.is_none() {
         let left = args.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
         if left == Some(Duration::ZERO) {

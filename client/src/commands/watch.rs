@@ -195,7 +195,7 @@ impl Watch {
 
     async fn check_and_push(&mut self, code: &Packed, since: Instant) -> Result<Option<String>, Error> {
         pushing::check(code).await?;
-        let mut patience = Patience::new();
+        let mut patience = Patience::of_observer();
         loop {
             match self.push(code, since).await {
                 Err(Error::Master(error)) => patience.wait_after(error).await?,
