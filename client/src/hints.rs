@@ -5,7 +5,7 @@ use protocol::view::{JobResult, JobState, JobView};
 
 /// Texts and a hint for each common failure. A job gets the hint if its failure or its last output contains one of the
 /// texts.
-const HINTS: [(&[&str], &str); 3] = [
+const HINTS: [(&[&str], &str); 4] = [
     (
         &["PerReplica"],
         "model.fit of Keras 3 works with neither AllReduce nor ParameterServer: use tf_keras with \
@@ -18,6 +18,11 @@ const HINTS: [(&[&str], &str); 3] = [
     (
         &["needed more memory than", "MemoryError", "ResourceExhaustedError", "OOM when allocating", "bad_alloc"],
         "the script ran out of memory: use a smaller batch or fewer workers on a machine, or raise --memory in a cluster",
+    ),
+    (
+        &["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"],
+        "if only this machine's Docker has the image, nodes cannot pull it: push it to a registry, or submit with --push \
+         REGISTRY or --load TOOL",
     ),
 ];
 

@@ -152,6 +152,7 @@ fn a_common_failure_comes_with_a_hint() {
         ("ValueError: Attempt to convert a value (PerReplica:{", "hint: model.fit of Keras 3"),
         ("UnknownError: Could not start gRPC server", "hint: another program has taken TensorFlow's port"),
         ("MemoryError", "hint: the script ran out of memory"),
+        ("image \"digits_pod:1\": ErrImagePull: not found", "hint: if only this machine's Docker has the image"),
     ] {
         assert!(with(line).contains(&format!("\n\n{hint}")), "{}", with(line));
     }
