@@ -21,8 +21,7 @@ pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Time beyond the grace period for a pod to end or to report the end of its run. After that, the driver deletes the
 /// pod.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum of [`Policy::leaving_grace`]. [`Policy::stop_limit`] does not include this grace. The maximum is shorter
-/// than [`RELEASE_TIMEOUT`], so that stopped members can report their end before their pods are deleted.
+/// Maximum of [`Policy::leaving_grace`].
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 /// See [`Elastic::gather`].
 const GATHER: Duration = Duration::from_secs(10);
@@ -51,10 +50,12 @@ pub struct Policy {
     /// Time between SIGTERM and SIGKILL after a success, for replicas that may still save or export a model. If the
     /// job has templates, this is the grace period of its pods.
     pub success_grace: Duration,
-    /// Time between SIGTERM and SIGKILL in two cases: the cluster evicts one of the gang's pods, or scripts that use
-    /// the helper save their state and end by themselves after a step. It is the grace period of the job's pods, at
-    /// most [`LEAVING_GRACE_MAX`].
+    /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods. It is the grace period of the
+    /// job's pods, at most [`LEAVING_GRACE_MAX`].
     pub leaving_grace: Duration,
+    /// Time between SIGTERM and SIGKILL if all scripts use the helper. These scripts save their state and end by
+    /// themselves, so they may have the whole grace period of the job's pods.
+    pub saving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
     /// The condition of success.
@@ -193,6 +194,7 @@ impl Policy {
             stop_grace: STOP_GRACE,
             success_grace: if has_templates { grace } else { STOP_GRACE },
             leaving_grace: grace.min(LEAVING_GRACE_MAX),
+            saving_grace: grace,
             release_timeout: RELEASE_TIMEOUT,
             success: SuccessRule::of(spec, *success_policy),
             max_restarts: *max_restarts,
@@ -212,11 +214,6 @@ impl Policy {
             clean_pods: *clean_pods,
             elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),
         }
-    }
-
-    /// Time from a stop request to the deletion of a pod whose run has not ended.
-    pub fn stop_limit(&self) -> Duration {
-        self.stop_grace.max(self.success_grace) + self.release_timeout
     }
 
     /// How long the job waits for new code after this failure; `None` if it does not wait. The job waits only after a

@@ -7,7 +7,7 @@ use protocol::run_policy::CleanPods;
 use protocol::view::JobResult;
 
 use super::halt::{self, Halt};
-use super::stop::{Stop, grace};
+use super::stop::{Stop, grace, limit};
 use super::verdict::{conclude, has_live_run, judge, regroup};
 use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
 use crate::job::gang::Member;
@@ -18,7 +18,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     // After a takeover, this master may discover a run only now.
     let generation = stop.generation.or(gang.newest_generation());
     if has_unended_run(generation, seen) || generation != stop.generation {
-        let overdue = now >= stop.since + policy.stop_limit();
+        let overdue = now >= stop.since + limit(&stop.ending, policy);
         let actions = if overdue {
             vec![Action::DeletePods(PodSelection::Unended)]
         } else {

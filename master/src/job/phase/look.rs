@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Action, Halt, JobPhase, Seen, elastic, suspension};
+use super::{Action, Halt, JobPhase, Seen, elastic, stop, suspension};
 use crate::job::policy::Policy;
 use crate::job::upkeep::Upkeep;
 
@@ -41,7 +41,7 @@ impl JobPhase {
         match self {
             Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
             Self::Restarting { until, .. } | Self::Halted(Halt { until, .. }) => Some(earlier(*until)),
-            Self::Stopping { since, .. } => Some(*since + policy.stop_limit()),
+            Self::Stopping { since, ending, .. } => Some(*since + stop::limit(ending, policy)),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
             Self::Running { .. } => job,
             Self::Suspended { .. } | Self::Finished { .. } => None,

@@ -7,7 +7,7 @@ use protocol::ids::Generation;
 
 use super::{Action, Ending, JobPhase, Seen};
 use crate::job::gang::{Gang, HelperUse, Member, has_left};
-use crate::job::policy::Budget;
+use crate::job::policy::{Budget, Policy};
 
 /// See [`JobPhase::Stopping`].
 #[derive(Debug, Clone)]
@@ -54,22 +54,32 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 
 /// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
 /// next start waits for the evicted pod anyway. If all scripts use the helper, a gang that regroups or is suspended
-/// has the same time: these scripts leave together after a step. After other failures the grace is 0: without the
-/// failed member, the other TensorFlow processes only hang or end slowly.
+/// has time too: these scripts save and leave by themselves. After other failures the grace is 0: without the failed
+/// member, the other TensorFlow processes only hang or end slowly.
 pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
+    let Seen { gang, policy, .. } = seen;
+    let all_save = !gang.any(|member| lacks_helper(member, gang));
+    let saving = if all_save { policy.saving_grace } else { policy.leaving_grace };
     match ending {
-        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if seen.gang.any(Member::is_leaving) => {
-            seen.policy.leaving_grace
-        }
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::is_leaving) => saving,
         // After scripts have left, the first rank may still save the state.
-        Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
+        Ending::Failed(failure) if is_free_leave(failure, seen) => saving,
         Ending::Failed(_) => Duration::ZERO,
-        Ending::Regroup | Ending::Suspended if !seen.gang.any(|member| lacks_helper(member, seen.gang)) => {
-            seen.policy.leaving_grace
-        }
-        Ending::Succeeded => seen.policy.success_grace,
-        Ending::Cancelled | Ending::Regroup | Ending::Suspended => seen.policy.stop_grace,
+        Ending::Regroup | Ending::Suspended if all_save => saving,
+        Ending::Succeeded => policy.success_grace,
+        Ending::Cancelled | Ending::Regroup | Ending::Suspended => policy.stop_grace,
     }
+}
+
+/// Time from a stop request to the deletion of a pod whose run has not ended: the longest [`grace`] of this ending, and
+/// time to report the end.
+pub(super) fn limit(ending: &Ending, policy: &Policy) -> Duration {
+    let longest = match ending {
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended => policy.stop_grace.max(policy.saving_grace),
+        Ending::Succeeded => policy.success_grace,
+        Ending::Cancelled => policy.stop_grace,
+    };
+    longest + policy.release_timeout
 }
 
 fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
@@ -80,5 +90,6 @@ fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
 /// step together. So if another member of the role has reported a step, only this member's report is late.
 fn lacks_helper(member: &Member, gang: &Gang) -> bool {
     let has_stepped = |other: &Member| other.id.role == member.id.role && other.place.helper == HelperUse::Stepped;
-    !member.phase.is_dead() && member.place.helper == HelperUse::None && !gang.any(has_stepped)
+    let may_run = !member.phase.is_dead() || member.is_leaving();
+    may_run && member.place.helper == HelperUse::None && !gang.any(has_stepped)
 }

@@ -115,6 +115,19 @@ fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
 }
 
 #[test]
+fn the_other_runs_have_time_to_save_during_an_eviction_if_every_script_uses_the_helper() {
+    let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
+    let of = |evicted, helper| {
+        let evicted = with_helper("worker-0", drained.clone(), evicted);
+        let gang = Gang::new(vec![evicted, with_helper("worker-1", Running(FIRST), helper)]);
+        look(running(), &gang).1
+    };
+    assert_eq!(of(HelperUse::Begun, HelperUse::Begun), stop_with(POLICY.saving_grace));
+    assert_eq!(of(HelperUse::Begun, HelperUse::None), stop_with(POLICY.leaving_grace));
+    assert_eq!(of(HelperUse::None, HelperUse::Begun), stop_with(POLICY.leaving_grace));
+}
+
+#[test]
 fn a_gang_that_regroups_has_time_to_leave_if_every_running_script_uses_the_helper() {
     let used = HelperUse::Begun;
     let of = |helper, other| {
@@ -123,13 +136,13 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_running_script_uses_the_helpe
     };
     let beside = |other| of(used, other);
     let has_left = with_helper("worker-1", Exited(FIRST, exit(75, 9)), HelperUse::None);
-    assert_eq!(beside(with_helper("worker-1", Running(FIRST), used)), stop_with(POLICY.leaving_grace));
-    assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
+    assert_eq!(beside(with_helper("worker-1", Running(FIRST), used)), stop_with(POLICY.saving_grace));
+    assert_eq!(beside(has_left), stop_with(POLICY.saving_grace));
     let silent = |name| with_helper(name, Running(FIRST), HelperUse::None);
     assert_eq!(beside(silent("worker-1")), stop_with(POLICY.stop_grace));
     assert_eq!(
         of(HelperUse::Stepped, silent("worker-1")),
-        stop_with(POLICY.leaving_grace),
+        stop_with(POLICY.saving_grace),
         "wrong grace: worker-0 has reported a step, worker-1 has not"
     );
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
@@ -158,7 +171,7 @@ fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> 
 fn the_first_rank_has_time_to_save_when_another_member_has_left_after_a_step() {
     for policy in [POLICY, elastic()] {
         let grace = |helper| after_leaving(&policy, helper, Running(FIRST)).1;
-        assert_eq!(grace(HelperUse::Stepped), stop_with(POLICY.leaving_grace));
+        assert_eq!(grace(HelperUse::Stepped), stop_with(POLICY.saving_grace));
         assert_eq!(grace(HelperUse::Begun), stop_with(Duration::ZERO));
     }
 }

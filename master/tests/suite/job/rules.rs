@@ -1,5 +1,6 @@
 //! Tests of the policy that follows from a spec, and of the policy's verdict on each failure.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use master::job::gang::HelperUse;
@@ -13,6 +14,7 @@ use protocol::failure::{Failure, Loss, Restarts};
 use protocol::group::{Group, Template};
 use protocol::ids::{Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::pod::PodOptions;
 use protocol::run_policy::{
     CleanPods, OnFailure, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy,
 };
@@ -57,6 +59,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         stop_grace: STOP_GRACE,
         success_grace: STOP_GRACE,
         leaving_grace: LEAVING_GRACE_MAX,
+        saving_grace: Duration::from_secs(30),
         release_timeout: RELEASE_TIMEOUT,
         success: SuccessRule::Decider(id("worker-0")),
         max_restarts: 7,
@@ -249,9 +252,20 @@ fn after_a_success_the_grace_of_a_replica_with_a_template_is_that_of_its_pod() {
     let of_template = JobSpec { groups: vec![group], ..own.clone() };
     let graces = |spec: &JobSpec| {
         let policy = Policy::of(spec, Duration::ZERO, 0);
-        (policy.stop_grace, policy.success_grace, policy.stop_limit() - policy.release_timeout)
+        (policy.stop_grace, policy.success_grace)
     };
-    let of_pod = Duration::from_secs(30);
-    assert_eq!(graces(&own), (STOP_GRACE, STOP_GRACE, STOP_GRACE));
-    assert_eq!(graces(&of_template), (STOP_GRACE, of_pod, of_pod));
+    assert_eq!(graces(&own), (STOP_GRACE, STOP_GRACE));
+    assert_eq!(graces(&of_template), (STOP_GRACE, Duration::from_secs(30)));
+}
+
+#[test]
+fn the_termination_grace_limits_a_save() {
+    let graces = |seconds| {
+        let own = spec(Strategy::AllReduce, None, RunPolicy::default());
+        let options = PodOptions { termination_grace_seconds: NonZeroU32::new(seconds), ..PodOptions::default() };
+        let policy = Policy::of(&JobSpec { pod: options, ..own }, Duration::ZERO, 0);
+        (policy.leaving_grace.as_secs(), policy.saving_grace.as_secs())
+    };
+    assert_eq!(graces(120), (10, 120));
+    assert_eq!(graces(6), (6, 6));
 }

@@ -114,6 +114,8 @@ fn each_phase_of_a_job_without_a_deadline_has_the_expected_time_limit() {
     assert_eq!(deadline(restarting()), Some(105));
     assert_eq!(deadline(running()), None);
     assert_eq!(deadline(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 3 + 20));
+    assert_eq!(deadline(stopping(Ending::Succeeded)), Some(SOON.as_secs() + 3 + 20));
+    assert_eq!(deadline(stopping(Ending::Regroup)), Some(SOON.as_secs() + 40 + 20), "a save may take 40 s");
     assert_eq!(deadline(releasing), Some(120));
     assert_eq!(deadline(JobPhase::Finished { result: JobResult::Succeeded }), None);
 }

@@ -37,6 +37,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         stop_grace: Duration::from_secs(3),
         success_grace: Duration::from_secs(3),
         leaving_grace: Duration::from_secs(12),
+        saving_grace: Duration::from_secs(40),
         release_timeout: Duration::from_secs(20),
         success: SuccessRule::AllThatTrain,
         max_restarts,
