@@ -3,8 +3,9 @@
 docs/guides/elastic-scripts.md shows how to use this module. It needs only the standard library, but `sampler()` also
 needs numpy, and `KerasCallback` needs tf_keras. Outside Muster, `step` returns False, and `done` does not exit.
 
-MUSTER_FD is the number of an inherited socket (AF_UNIX, SOCK_STREAM) to the agent. Each message is a JSON object on
-one line of at most 64 KiB. Both sides ignore unknown keys. From the helper:
+MUSTER_FD is `NUMBER:INODE` of an inherited socket (AF_UNIX, SOCK_STREAM) to the agent. In a program that the script
+starts, another file may have this number, but not this inode. Each message is a JSON object on one line of at most
+64 KiB. Both sides ignore unknown keys. From the helper:
 
     {"hello": 1}    the first message, with the version of this protocol
     {"progress": {"generation": "1.2", "step": 61, "split": 0, "steps": 59, "samples": 1888, "compute_us": 90000,
@@ -262,10 +263,15 @@ class Channel:
     @classmethod
     def inherited(cls, descriptor):
         """The channel of MUSTER_FD, or None outside Muster."""
+        if not descriptor:
+            return None
         try:
-            return cls(socket.socket(fileno=int(descriptor))) if descriptor else None
+            number, inode = (int(part) for part in descriptor.split(":"))
+            if os.fstat(number).st_ino != inode:
+                raise ValueError("another file has this number")
+            return cls(socket.socket(fileno=number))
         except (ValueError, OSError) as error:
-            warn(f"cannot leave or report progress, because MUSTER_FD={descriptor} is no socket: {error}")
+            warn(f"cannot leave or report progress, because MUSTER_FD={descriptor} is no socket of the agent: {error}")
             return None
 
     def __init__(self, connection):

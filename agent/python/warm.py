@@ -175,7 +175,7 @@ def begin(descriptors, score, imported):
         for name, value in request["env"].items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         os.set_inheritable(descriptors[3], True)
-        os.environ["MUSTER_FD"] = str(descriptors[3])
+        os.environ["MUSTER_FD"] = f"{descriptors[3]}:{os.fstat(descriptors[3]).st_ino}"
         importlib.invalidate_caches()
         script = Plan().checked_against(imported)
         # Python itself seeds `random` after a fork.

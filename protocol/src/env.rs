@@ -35,7 +35,8 @@ pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is
 /// set, the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
 pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
-/// Written by the agent, read by the helper `muster.py`: the file descriptor of the helper's socket to the agent.
+/// Written by the agent, read by the helper `muster.py`: the file descriptor of the helper's socket to the agent,
+/// and the inode of this socket, as `FD:INODE`.
 pub const MUSTER_FD: &str = "MUSTER_FD";
 /// Written by the rendezvous unless the job sets it, read by Python: unbuffered output, so a killed run loses no line.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";

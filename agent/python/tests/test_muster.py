@@ -36,7 +36,9 @@ class Script:
 
     def __init__(self, test, code, **variables):
         agent, inherited = socket.socketpair()
-        environment = {**os.environ, "PYTHONPATH": str(FOLDER), "MUSTER_FD": str(inherited.fileno()), **variables}
+        number = inherited.fileno()
+        socket_variable = {"MUSTER_FD": f"{number}:{os.fstat(number).st_ino}"}
+        environment = {**os.environ, "PYTHONPATH": str(FOLDER), **socket_variable, **variables}
         self.process = subprocess.Popen(
             [sys.executable, "-c", "import os, sys, muster\n" + textwrap.dedent(code)],
             env=environment,
@@ -456,7 +458,26 @@ print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
     def test_an_unusable_descriptor_is_reported_once_and_training_continues(self):
         code, out, err = self.run_alone("job = muster.Job(96); job.started(); print(job.step(1, job.signal()))", MUSTER_FD="77")
         self.assertEqual((code, out), (0, "False\n"))
-        self.assertRegex(err, r"^muster: cannot leave or report progress, because MUSTER_FD=77 is no socket: .*\n$")
+        self.assertRegex(err, r"^muster: cannot leave or report progress, because MUSTER_FD=77 is no socket of the agent: .*\n$")
+
+    def test_another_socket_with_the_number_of_the_agents_socket_is_not_used(self):
+        code = """
+import os, socket
+ours, theirs = socket.socketpair()
+job = muster.Job(96, {"MUSTER_FD": f"{ours.fileno()}:{os.fstat(theirs.fileno()).st_ino}"})
+job.started()
+theirs.setblocking(False)
+try: print(theirs.recv(1))
+except BlockingIOError: print("nothing")
+"""
+        code, out, err = self.run_alone(code)
+        self.assertEqual((code, out), (0, "nothing\n"))
+        self.assertRegex(err, "is no socket of the agent: another file has this number\n$")
+
+    def test_the_signal_is_an_array_of_32_bit_floats_if_numpy_is_loaded(self):
+        self.assertEqual(self.run_alone("print(muster.Job(96).signal())"), (0, "(0.0, 0.0)\n", ""))
+        code = "import numpy; signal = muster.Job(96).signal(); print(signal, signal.dtype)"
+        self.assertEqual(self.run_alone(code), (0, "[0. 0.] float32\n", ""))
 
     def test_the_import_needs_only_the_standard_library(self):
         code = "import sys; print(sorted({'numpy', 'tensorflow', 'tf_keras'} & set(sys.modules)))"

@@ -44,7 +44,7 @@ def start(folder, rank, ports, generation):
         cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
         environment |= {"RANK": str(rank), "WORLD_SIZE": str(len(ports)), "MUSTER_GENERATION": f"1.{generation}"}
-        environment["MUSTER_FD"] = str(inherited.fileno())
+        environment["MUSTER_FD"] = f"{inherited.fileno()}:{os.fstat(inherited.fileno()).st_ino}"
     process = subprocess.Popen(
         [sys.executable, "exec.py", "--steps", str(STEPS), "--checkpoints", folder],
         cwd=ROOT / "examples/elastic",

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use protocol::env::MUSTER_FD;
+use rustix::fs::fstat;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, getpid};
 use tokio::net::unix::pipe;
@@ -79,7 +80,8 @@ pub fn start(template: &RunTemplate, start: Start) -> io::Result<(Pid, Pipes)> {
     let Start { command, mut environment, helper } = start;
     // No other process inherits the socket, because only this thread starts processes.
     fcntl_setfd(&helper, FdFlags::empty())?;
-    environment.insert(MUSTER_FD.into(), helper.as_raw_fd().to_string().into());
+    let socket = format!("{}:{}", helper.as_raw_fd(), fstat(&helper)?.st_ino);
+    environment.insert(MUSTER_FD.into(), socket.into());
     spawn(&command, &template.work_dir, &environment, Stdio::null())
 }
 

@@ -146,7 +146,7 @@ fn the_socket_is_closed_after_a_bad_line_and_the_run_continues() {
         (r#"b'{"later": 1, "hello": 1}\n{}\n{"progress": null}\n{"progress": {"step": -1}}\n'"#, true, false),
     ] {
         let agent = Agent::of_python(&format!(
-            "import os, socket\nagent = socket.socket(fileno=int(os.environ['MUSTER_FD']))\nagent.settimeout(0.3)\n\
+            "import os, socket\nagent = socket.socket(fileno=int(os.environ['MUSTER_FD'].split(':')[0]))\nagent.settimeout(0.3)\n\
              sent = {sent}\ntry:\n  agent.sendall(sent)\n  print(agent.recv(1) == b'')\n\
              except TimeoutError: print(False)\nexcept OSError: print(True)"
         ));
@@ -160,7 +160,7 @@ fn the_socket_is_closed_after_a_bad_line_and_the_run_continues() {
 /// Completes a run that sends `hello` and then executes these lines of Python. Returns its last status.
 fn after_sending(lines: &str) -> RunStatus {
     let agent = Agent::of_python(&format!(
-        "import os, socket\nagent = socket.socket(fileno=int(os.environ['MUSTER_FD']))\n\
+        "import os, socket\nagent = socket.socket(fileno=int(os.environ['MUSTER_FD'].split(':')[0]))\n\
          send = lambda report: agent.sendall(b'{{\"progress\": ' + report + b'}}\\n')\n\
          agent.sendall(b'{{\"hello\": 1}}\\n')\n{lines}"
     ));

@@ -146,7 +146,7 @@ fn the_interpreter_looks_as_if_it_had_been_started_for_the_script() {
         // Leave out `_`: Python does not set it, but shells do.
         pair.prints(
             "import os, standin\nos.environ['PYTHONPATH'] = os.environ['PYTHONPATH'].rpartition(':')[0]\n\
-             os.environ['MUSTER_FD'] = str(os.get_inheritable(int(os.environ['MUSTER_FD'])))\n\
+             os.environ['MUSTER_FD'] = str(os.get_inheritable(int(os.environ['MUSTER_FD'].split(':')[0])))\n\
              print(sorted(item for item in os.environ.items() if item[0] != '_'))",
         );
     }

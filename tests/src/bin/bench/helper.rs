@@ -13,7 +13,8 @@ use crate::sample::{Figure, Row};
 const CALLS: &str = r#"
 import os, socket, threading, time
 agent, inherited = socket.socketpair()
-os.environ["MUSTER_FD"] = str(inherited.detach())
+os.environ["MUSTER_FD"] = f"{inherited.fileno()}:{os.fstat(inherited.fileno()).st_ino}"
+inherited.detach()
 import muster
 
 def drain():
