@@ -101,13 +101,16 @@ class Job:
         threading.Thread(target=self._channel.talk, args=(self._on_notice,), daemon=True).start()
 
     def signal(self):
-        """Two numbers for this step's all-reduce: 1 if this rank must leave, otherwise 0; and the version of its new
-        split, or 0. While the ranks vote on a version, a rank that has another version returns 0."""
+        """Two numbers for this step's all-reduce, as an array if numpy is loaded: 1 if this rank must leave, otherwise
+        0; and the version of its new split, or 0. While the ranks vote on a version, a rank that has another version returns 0."""
         noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
         is_offered = noticed and noticed[0] > self._split and self._proposed in (0, noticed[0])
         self._offered = noticed if is_offered else None
         must_leave = self._got_sigterm or self._leave_reason is not None
-        return (float(must_leave), float(self._offered[0] if self._offered else 0))
+        numbers = (float(must_leave), float(self._offered[0] if self._offered else 0))
+        # TensorFlow traces a function again for other Python numbers, but not for another array.
+        numpy = sys.modules.get("numpy")
+        return numpy.array(numbers, "float32") if numpy else numbers
 
     def step(self, step, summed):
         """Call this after each step, with the sum of all ranks' signals. If it returns True, save and call `leave`."""

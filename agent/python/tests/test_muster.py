@@ -180,7 +180,7 @@ class Agreement(unittest.TestCase):
         for sizes in ([48, 48], [95], [96.0], [-1, 97]):
             with self.assertRaisesRegex(ValueError, "does not fit 1 ranks and a batch of 96"):
                 job._on_notice({"split": {"version": 1, "sizes": sizes}})
-            self.assertEqual(job.signal(), (0.0, 0.0))
+            self.assertEqual(list(job.signal()), [0.0, 0.0])
 
     def test_a_step_that_goes_backwards_is_refused(self):
         (job,) = ranks(1)
@@ -425,6 +425,95 @@ class Chief(unittest.TestCase):
         for config in (None, "", "no JSON", "[]", "{}", '{"cluster": {"worker": []}}', '{"cluster": {"worker": ["host"]}}',
                        '{"cluster": {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:1"]}}'):
             self.assertIsNone(muster.await_chief(config))
+
+
+class FakeKeras:
+    """The parts of TensorFlow and tf_keras that the callback uses. `calls` lists the restored and saved paths."""
+
+    def __init__(self, latest):
+        self.calls = calls = []
+
+        class Variable(int):
+            def __new__(cls, value, dtype):
+                return super().__new__(cls, value)
+
+            def assign(self, value):
+                pass
+
+        class Checkpoint:
+            def __init__(self, **parts):
+                self.parts = parts
+
+            def restore(self, path):
+                if "model" in self.parts:
+                    calls.append(("restored", path))
+                return types.SimpleNamespace(expect_partial=lambda: None)
+
+        class CheckpointManager:
+            def __init__(self, checkpoint, folder, max_to_keep):
+                self.folder = Path(folder)
+
+            def save(self, checkpoint_number):
+                self.folder.mkdir(exist_ok=True)
+                (self.folder / f"ckpt-{checkpoint_number}").write_text("weights")
+                calls.append(("saved", str(self.folder)))
+
+        class Sum:
+            """The sum over one rank."""
+
+            def __init__(self, numbers):
+                self.numbers = numbers
+
+            def numpy(self):
+                return self.numbers
+
+        def latest_checkpoint(folder):
+            return latest
+
+        self.tensorflow = types.ModuleType("tensorflow")
+        self.tensorflow.int64 = None
+        self.tensorflow.Variable = Variable
+        self.tensorflow.zeros = lambda count: [0.0] * count
+        self.tensorflow.constant = list
+        self.tensorflow.TensorSpec = list
+        self.tensorflow.function = lambda function, input_signature: Sum
+        self.tensorflow.train = types.SimpleNamespace(
+            latest_checkpoint=latest_checkpoint, Checkpoint=Checkpoint, CheckpointManager=CheckpointManager
+        )
+        self.tf_keras = types.ModuleType("tf_keras")
+        self.tf_keras.callbacks = types.SimpleNamespace(Callback=object)
+
+    def callback(self, test, job, folder):
+        """A callback of a model in training."""
+        modules = {"tensorflow": self.tensorflow, "tf_keras": self.tf_keras}
+        patch = unittest.mock.patch.dict(sys.modules, modules)
+        patch.start()
+        test.addCleanup(patch.stop)
+        callback = muster.KerasCallback(job, folder)
+        callback.model = types.SimpleNamespace(distribute_strategy=None)
+        callback.on_train_begin()
+        return callback
+
+
+class Keras(unittest.TestCase):
+    def test_a_rank_that_is_not_the_chief_keeps_no_files_of_a_save(self):
+        keras = FakeKeras(latest=None)
+        with tempfile.TemporaryDirectory() as folder:
+            for job in ranks(2):
+                callback = keras.callback(self, job, folder)
+                for epoch in range(2):
+                    callback.on_epoch_end(epoch)
+            self.assertEqual(os.listdir(folder), ["ckpt-0"])
+        of_chief, *_, scratch = [path for call, path in keras.calls]
+        self.assertEqual(of_chief, folder)
+        self.assertNotEqual(scratch, folder)
+        self.assertFalse(os.path.exists(scratch), scratch)
+
+    def test_a_second_fit_continues_with_the_present_weights(self):
+        keras = FakeKeras(latest="ckpt-60")
+        callback = keras.callback(self, *ranks(1), "unused")
+        callback.on_train_begin()
+        self.assertEqual(keras.calls, [("restored", "ckpt-60")])
 
 
 class Outside(unittest.TestCase):
