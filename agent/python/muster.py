@@ -29,6 +29,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -348,13 +349,15 @@ def KerasCallback(job, folder):
         step, epoch = int(saved_step), int(saved_epoch)
 
         def on_train_begin(self, logs=None):
+            nonlocal latest
             strategy = self.model.distribute_strategy
-            # All ranks must save, because saving sums some variables over all ranks. Only the chief's files are used.
-            kept = folder if job.is_chief else tempfile.mkdtemp(prefix="muster-")
             checkpoint = tf.train.Checkpoint(model=self.model, step=saved_step, epoch=saved_epoch)
-            self._manager = tf.train.CheckpointManager(checkpoint, kept, max_to_keep=3)
+            # All ranks must save, because saving sums some variables over all ranks. Only the chief's files are kept.
+            self._scratch = None if job.is_chief else tempfile.mkdtemp(prefix="muster-")
+            self._manager = tf.train.CheckpointManager(checkpoint, self._scratch or folder, max_to_keep=3)
             if latest:
                 checkpoint.restore(latest)
+                latest = None  # A second `fit` continues with the present weights.
             add = lambda numbers: strategy.reduce("sum", strategy.run(tf.identity, args=(numbers,)), axis=None)
             self._add = tf.function(add, input_signature=[tf.TensorSpec([3])])
             self._add(tf.zeros(3))  # traces the function
@@ -387,6 +390,8 @@ def KerasCallback(job, folder):
             saved_step.assign(self.step)
             saved_epoch.assign(self.epoch)
             self._manager.save(checkpoint_number=self.step)
+            if self._scratch:
+                shutil.rmtree(self._scratch)
 
     return Callback()
 

@@ -8,8 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
+import types
 import unittest
+import unittest.mock
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent
