@@ -24,6 +24,7 @@ To the helper, after `hello`:
                     `sizes` are batch sizes by rank. `version` increases from 1 within a start.
 """
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -40,6 +41,7 @@ import time
 RESTART_CODE = 75  # EX_TEMPFAIL in sysexits.h
 LINGER_SECONDS = 0.3  # a slower rank may still fetch its part of the last all-reduce from this process
 CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the other ranks needs the chief's service
+EXIT_SECONDS = 5.0  # an exit function may wait for a rank that is gone
 PROGRESS_SECONDS = 0.25
 LINE_BYTES = 64 * 1024
 VALUES_MAX = 8  # names in one report
@@ -179,6 +181,9 @@ class Job:
             time.sleep(max(0, seconds - (time.perf_counter_ns() - since_ns) / 1e9))
 
     def _exit(self, code):
+        functions = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+        functions.start()
+        functions.join(EXIT_SECONDS)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # TensorFlow's own cleanup takes seconds.

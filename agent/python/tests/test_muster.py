@@ -322,6 +322,22 @@ class Wire(unittest.TestCase):
         self.assertEqual(messages[0], {"hello": 1})
         self.assertEqual(messages[-1]["progress"]["step"], 300)
 
+    def test_leave_and_done_run_exit_functions_and_do_not_wait_for_one_that_hangs(self):
+        code = """
+            import atexit, threading
+            muster.EXIT_SECONDS = {seconds}
+            atexit.register(print, "closed")
+            {more}
+            job = muster.Job(96)
+            job.started()
+            job.{end}()
+        """
+        for end, exit_code in (("leave", 75), ("done", 0)):
+            closes = Script(self, code.format(end=end, more="", seconds=60))
+            self.assertEqual(closes.end(), (exit_code, "closed\n", ""))
+            hangs = Script(self, code.format(end=end, more="atexit.register(threading.Event().wait)", seconds=0.01))
+            self.assertEqual(hangs.end(), (exit_code, "", ""))
+
     def test_a_script_that_lost_a_peer_exits_with_code_75_without_agreement(self):
         script = Script(self, "job = muster.Job(96); job.started(); job.step(7, job.signal()); job.leave()")
         self.assertEqual(script.rest()[-1], {"leaving": {"step": 7, "agreed": False}})
