@@ -243,12 +243,11 @@ fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Inv
 
 impl Config {
     /// The addresses to listen on. The agent uses the first address that this machine supports. Without a token, the
-    /// agent listens on loopback, because everyone who can connect can run any program. Process 1 of a container
-    /// listens on all addresses even without a token, because a container has its own network.
-    pub fn addresses(&self, is_first_process: bool) -> Vec<SocketAddr> {
+    /// agent listens on loopback, because everyone who can connect can run any program.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
         match self.listen {
             Some(address) => vec![address],
-            None if self.token.is_some() || is_first_process => {
+            None if self.token.is_some() => {
                 vec![(Ipv6Addr::UNSPECIFIED, AGENT_PORT).into(), (Ipv4Addr::UNSPECIFIED, AGENT_PORT).into()]
             }
             None => vec![(Ipv4Addr::LOCALHOST, AGENT_PORT).into(), (Ipv6Addr::LOCALHOST, AGENT_PORT).into()],

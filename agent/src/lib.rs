@@ -115,7 +115,7 @@ fn run_agent(config: Config) -> u8 {
 async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let machine = config.join.take().map(Machine::prepare).transpose()?;
     config.listen = config.listen.or(machine.as_ref().map(Machine::address));
-    let addresses = config.addresses(std::process::id() == 1);
+    let addresses = config.addresses();
     let Config {
         listen: _,
         work_dir,

@@ -24,7 +24,7 @@ use protocol::job::Strategy;
 
 pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Service, TfJobs, UninstallArgs};
 pub(crate) use self::code::CodeArgs;
-pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
+pub(crate) use self::kubernetes::{BuildArgs, ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
 pub(crate) use self::spawn::SpawnArgs;
@@ -214,7 +214,7 @@ pub(crate) enum Verb {
     Delete(NameArg),
     /// Add the agent to a training image, as a submit does, and print the name of the image that pods run
     #[command(after_help = "Examples:\n  client build\n  client build --image digits --push registry.example.com/team")]
-    Build(ImageArgs),
+    Build(BuildArgs),
     /// Print shell statements that prepare this shell for the cluster of kubectl's context: eval "$(client env)"
     ///
     /// The statements set MUSTER_MASTER, MUSTER_TOKEN, and how images reach the nodes (MUSTER_LOAD, or minikube's

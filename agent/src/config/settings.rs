@@ -68,9 +68,7 @@ pub(super) static SETTINGS: [Setting; 10] = [
     Setting {
         flag: Flag::Valued("--listen", "ADDR"),
         variable: Some("MUSTER_LISTEN"),
-        default: Default::Described(
-            "127.0.0.1:7896; [::]:7896 with a token or as process 1 of a container; the value of --address with --join",
-        ),
+        default: Default::Described("127.0.0.1:7896; [::]:7896 with a token; the value of --address with --join"),
         help: "Address and port for HTTP; port 0 means any free port, and [::] includes IPv4",
         set: |config, given| {
             given.parsed("an address and port, such as 0.0.0.0:7896").map(|listen| config.listen = Some(listen))

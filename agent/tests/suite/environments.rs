@@ -84,20 +84,19 @@ fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {
 }
 
 #[test]
-fn an_agent_without_a_token_listens_on_loopback_unless_configured_or_process_1() {
-    let listens = |arguments: &[&str], own: &[(&str, &str)], first: bool| {
-        let addresses = configuration(arguments, own).addresses(first);
+fn an_agent_without_a_token_listens_on_loopback_unless_configured() {
+    let listens = |arguments: &[&str], own: &[(&str, &str)]| {
+        let addresses = configuration(arguments, own).addresses();
         addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
     let (local, open) = ("127.0.0.1:7896 [::1]:7896", "[::]:7896 0.0.0.0:7896");
     let token = "0".repeat(64);
-    assert_eq!(listens(&[], &[], false), local);
-    assert_eq!(listens(&["--supervised"], &[], false), local);
-    assert_eq!(listens(&[], &[], true), open);
-    assert_eq!(listens(&["--token-sha256", &token], &[], false), open);
-    assert_eq!(listens(&[], &[("MUSTER_TOKEN_SHA256", &token)], false), open);
-    assert_eq!(listens(&["--listen", "0.0.0.0:1"], &[], false), "0.0.0.0:1");
-    assert_eq!(listens(&["--listen", "127.0.0.1:1"], &[], true), "127.0.0.1:1");
+    assert_eq!(listens(&[], &[]), local);
+    assert_eq!(listens(&["--supervised"], &[]), local);
+    assert_eq!(listens(&["--token-sha256", &token], &[]), open);
+    assert_eq!(listens(&[], &[("MUSTER_TOKEN_SHA256", &token)]), open);
+    assert_eq!(listens(&["--listen", "0.0.0.0:1"], &[]), "0.0.0.0:1");
+    assert_eq!(listens(&[], &[("MUSTER_LISTEN", "0.0.0.0:1")]), "0.0.0.0:1");
 }
 
 #[test]

@@ -35,6 +35,17 @@ pub(crate) struct ImageArgs {
     pub(crate) agent_binary: Option<PathBuf>,
 }
 
+/// How to make an image without submitting a job.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct BuildArgs {
+    #[command(flatten)]
+    pub(crate) image: ImageArgs,
+    /// Let the agent of this image listen on all addresses even without a token. Everyone who reaches such a pod can
+    /// run code in it. Only the master of the first prototype needs this
+    #[arg(long)]
+    pub(crate) open: bool,
+}
+
 impl ImageArgs {
     /// The first of these flags that the user has given, for an error message.
     pub(crate) fn given(&self) -> Option<&'static str> {

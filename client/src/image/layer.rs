@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use protocol::image::ImageRef;
+use protocol::routes::AGENT_PORT;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -20,10 +22,25 @@ const ENTRYPOINT_FLAG: &str = "--entrypoint";
 const BASE_LABEL: &str = "muster.base";
 /// Label: the SHA-256 of the agent.
 const AGENT_LABEL: &str = "muster.agent";
+/// Label of an image whose agent listens on all addresses even without a token.
+const OPEN_LABEL: &str = "muster.open";
 /// Label: the version of the image's layout. Increase `WRAP_VERSION` when the same base and agent must
 /// give a different image.
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "2";
+
+/// The variable that names the agent's address, and its value in an open image.
+const LISTEN: &str = "MUSTER_LISTEN";
+const OPEN_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, AGENT_PORT);
+
+/// Who reaches the agent of a pod without a token. Pods of Muster's master have a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Only the pod itself.
+    Loopback,
+    /// Everyone in the pod's network, as the first prototype's master needs it.
+    Network,
+}
 
 /// Length of a content tag, which is a prefix of a digest.
 const CONTENT_TAG_CHARACTERS: usize = 12;
@@ -38,27 +55,34 @@ pub(super) struct Target {
     pub(super) content: ImageRef,
     /// The base, the agent, and the version of the layout.
     pub(super) labels: BTreeMap<&'static str, String>,
+    pub(super) reach: Reach,
 }
 
 impl Target {
     /// Computes the names and labels from the training image's name and id and the agent's digest.
-    pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str) -> Self {
-        let content = format!("{}:{}", image.repository(), content_tag(base_id, agent_sha256));
+    pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str, reach: Reach) -> Self {
+        let labels = labels(base_id, agent_sha256, reach);
+        let content = format!("{}:{}", image.repository(), content_tag(&labels));
         let content: ImageRef = content.parse().expect("a valid repository and a hexadecimal tag");
-        Self { alias: image.of_pods(), content: content.of_pods(), labels: labels(base_id, agent_sha256) }
+        Self { alias: image.of_pods(), content: content.of_pods(), labels, reach }
     }
 }
 
-/// A short digest of the base, the agent and the version of the layout.
-fn content_tag(base_id: &str, agent_sha256: &str) -> String {
-    let mut tag = hex::encode(Sha256::digest(format!("{base_id}\n{agent_sha256}\n{WRAP_VERSION}")));
+/// A short digest of the labels, which describe the content.
+fn content_tag(labels: &BTreeMap<&'static str, String>) -> String {
+    let text: String = labels.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let mut tag = hex::encode(Sha256::digest(text));
     tag.truncate(CONTENT_TAG_CHARACTERS);
     tag
 }
 
-fn labels(base_id: &str, agent_sha256: &str) -> BTreeMap<&'static str, String> {
+fn labels(base_id: &str, agent_sha256: &str, reach: Reach) -> BTreeMap<&'static str, String> {
+    let open = match reach {
+        Reach::Loopback => None,
+        Reach::Network => Some((OPEN_LABEL, "true")),
+    };
     let labels = [(BASE_LABEL, base_id), (AGENT_LABEL, agent_sha256), (WRAP_LABEL, WRAP_VERSION)];
-    labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
+    labels.into_iter().chain(open).map(|(name, value)| (name, value.to_owned())).collect()
 }
 
 /// The training image.
@@ -94,12 +118,20 @@ impl Wrap<'_> {
         let kept = self.entrypoint.iter().map(|word| format!("{ENTRYPOINT_FLAG}={word}"));
         std::iter::once(AGENT_PATH.to_owned()).chain(kept).collect()
     }
+
+    /// The variable that opens the agent to the network.
+    fn variable(&self) -> Option<String> {
+        match self.target.reach {
+            Reach::Loopback => None,
+            Reach::Network => Some(format!("{LISTEN}={OPEN_ADDRESS}")),
+        }
+    }
 }
 
 /// The image as an archive for `docker load`. Its user, working directory and variables are those of the base. The
 /// archive names the base's layers but does not contain them.
 pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
-    let Wrap { base, agent, entrypoint: _, target: Target { alias, content, labels: _ } } = wrap;
+    let Wrap { base, agent, entrypoint: _, target: Target { alias, content, .. } } = wrap;
     let layer = layer(agent)?;
     let config = config(wrap, &digest(&layer)).to_string();
     // The archive does not contain these files. An engine opens the file of a layer only if it lacks the layer.
@@ -131,7 +163,8 @@ pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     // The labels' values are digests and a number, which need no escaping. The base is a build argument.
     let labels: String = target.labels.iter().map(|(name, value)| format!("LABEL {name}=\"{value}\"\n")).collect();
     let command = json!(wrap.command());
-    let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\nCOPY agent {AGENT_PATH}\nENTRYPOINT {command}\n{labels}");
+    let open = wrap.variable().map(|variable| format!("ENV {variable}\n")).unwrap_or_default();
+    let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\nCOPY agent {AGENT_PATH}\nENTRYPOINT {command}\n{open}{labels}");
     let mut tar = tar::Builder::new(Vec::new());
     tar.append_data(&mut file_header(0o644, dockerfile.len()), "Dockerfile", dockerfile.as_bytes())?;
     tar.append_data(&mut file_header(0o755, agent.len()), "agent", *agent)?;
@@ -157,6 +190,12 @@ fn config(wrap: &Wrap<'_>, layer: &str) -> Value {
     running.insert("Entrypoint".to_owned(), json!(wrap.command()));
     // Pods would pass CMD to the agent as arguments.
     running.remove("Cmd");
+    if let Some(variable) = wrap.variable() {
+        let mut variables = running.get("Env").and_then(Value::as_array).cloned().unwrap_or_default();
+        // The last value of a variable counts.
+        variables.push(json!(variable));
+        running.insert("Env".to_owned(), variables.into());
+    }
     let mut all_labels = running.get("Labels").and_then(Value::as_object).cloned().unwrap_or_default();
     all_labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
     running.insert("Labels".to_owned(), all_labels.into());
@@ -217,7 +256,7 @@ mod tests {
     }
 
     fn target(image: &str, base_id: &str, agent_sha256: &str) -> Target {
-        Target::new(&image.parse().unwrap(), base_id, agent_sha256)
+        Target::new(&image.parse().unwrap(), base_id, agent_sha256, Reach::Loopback)
     }
 
     fn wrapped(agent: &[u8]) -> Vec<u8> {
@@ -262,6 +301,19 @@ mod tests {
         let layers = json!(["sha256:one", "sha256:two", digest(&files["layer.tar"].1)]);
         assert_eq!(config["rootfs"]["diff_ids"], layers);
         assert_eq!(config["history"].as_array().unwrap().len(), 3, "the number of history entries is wrong");
+    }
+
+    #[test]
+    fn an_open_image_has_another_tag_and_an_agent_that_listens_on_all_addresses() {
+        let base = base();
+        let [closed, open] = [Reach::Loopback, Reach::Network]
+            .map(|reach| Target::new(&"digits:1".parse().unwrap(), "sha256:base", "abc", reach));
+        assert_ne!(closed.content, open.content);
+        let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &[], target: &open };
+        let config: Value = serde_json::from_slice(&files(&archive(&wrap).unwrap())["config.json"].1).unwrap();
+        assert_eq!(config["config"]["Env"], json!(["PATH=/bin", "MUSTER_LISTEN=0.0.0.0:7896"]));
+        let dockerfile = String::from_utf8(files(&build_context(&wrap).unwrap())["Dockerfile"].1.clone()).unwrap();
+        assert!(dockerfile.contains("\nENV MUSTER_LISTEN=0.0.0.0:7896\n"), "{dockerfile}");
     }
 
     #[test]

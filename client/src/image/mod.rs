@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::agent::AgentSources;
 use self::engine::Engine;
 pub(crate) use self::error::ImageError;
+pub(crate) use self::layer::Reach;
 use self::layer::Target;
 use self::names::{exact, short};
 pub(crate) use self::programs::programs;
@@ -50,6 +51,7 @@ pub(crate) struct ImageOrder {
     agents: AgentSources,
     docker: DockerVariables,
     users: Users,
+    reach: Reach,
 }
 
 /// Where the training image comes from.
@@ -93,7 +95,19 @@ impl ImageOrder {
         let source = source(image, folder)?;
         let destination = destination(source.image(), push, load, config)?;
         let agents = AgentSources { named: agent_binary, master };
-        Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
+        Ok(Self {
+            source,
+            destination,
+            agents,
+            docker: config.docker.clone(),
+            users: Users::All,
+            reach: Reach::Loopback,
+        })
+    }
+
+    /// Sets who reaches the agent of a pod without a token.
+    pub(crate) fn reached_from(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     /// Sets which UNIX users the pods allow. Checks the pull policy of the pods.
@@ -195,7 +209,7 @@ async fn unless_stopped<T>(
 }
 
 async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, ImageError> {
-    let ImageOrder { source, destination, agents, docker, users } = order;
+    let ImageOrder { source, destination, agents, docker, users, reach } = order;
     let engine = unless_stopped(stop, Engine::connect(docker)).await?;
     let work = Work { engine: &engine, stop, notes };
     let image = match source {
@@ -209,14 +223,14 @@ async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) 
             image
         }
     };
-    let wrapped = wrap::wrap(work, image, *users, agents).await?;
+    let wrapped = wrap::wrap(work, image, *users, *reach, agents).await?;
     work.unless_stopped(deliver(work, wrapped, destination)).await
 }
 
 async fn deliver(work: Work<'_>, wrapped: Target, destination: &Destination) -> Result<ImageRef, ImageError> {
     let Work { engine, stop: _, notes } = work;
     let begun = Instant::now();
-    let Target { alias, content, labels: _ } = wrapped;
+    let Target { alias, content, .. } = wrapped;
     match destination {
         Destination::Engine => Ok(content),
         Destination::Registry(there) => {

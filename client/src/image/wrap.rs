@@ -13,7 +13,7 @@ use super::check::Kept;
 use super::engine::{Engine, Inspected, Way, reason};
 use super::entrypoint::LeftOut;
 use super::error::ImageError;
-use super::layer::{self, Base, Target, Wrap};
+use super::layer::{self, Base, Reach, Target, Wrap};
 use super::look::Look;
 use super::names::{familiar, short};
 use super::{Users, Work, build, check, registry, stall};
@@ -24,6 +24,7 @@ pub(super) async fn wrap(
     work: Work<'_>,
     image: &ImageRef,
     users: Users,
+    reach: Reach,
     agents: &AgentSources,
 ) -> Result<Target, ImageError> {
     let Work { engine, notes, .. } = work;
@@ -34,14 +35,14 @@ pub(super) async fn wrap(
     let begun = Instant::now();
     check::user(&base, &name, users)?;
     let up_to_date = || notes.say(&format!("image {}: up to date", short(&alias)));
-    let target = Target::new(image, &base.id, &agent.sha256);
+    let target = Target::new(image, &base.id, &agent.sha256, reach);
     if let Some(target) = work.unless_stopped(current(engine, &target)).await? {
         up_to_date();
         return Ok(target);
     }
     notes.show_step(&format!("image {}: wrapping", short(&alias)));
     let agent = work.unless_stopped(agents.fitting(agent, &name, &base.architecture)).await?;
-    let target = Target::new(image, &base.id, &agent.sha256);
+    let target = Target::new(image, &base.id, &agent.sha256, reach);
     if let Some(target) = work.unless_stopped(current(engine, &target)).await? {
         up_to_date();
         return Ok(target);
@@ -185,7 +186,7 @@ mod tests {
     }
 
     fn target(base: &str, agent: &str) -> Target {
-        Target::new(&"digits".parse().unwrap(), base, agent)
+        Target::new(&"digits".parse().unwrap(), base, agent, Reach::Loopback)
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Image {
         if docker(&["image", "inspect", &image.wrapped()]).is_err() {
             let context = context(DOCKERFILE);
             image.build(context.path());
-            image.wrap();
+            image.wrap(&[]);
         }
         Arc::new(image)
     }
@@ -76,6 +76,16 @@ impl Image {
     /// If the image cannot be built.
     pub fn of_dockerfile(dockerfile: &str) -> Arc<Self> {
         Arc::new(Self::built(context(dockerfile).path()))
+    }
+
+    /// Builds an image like the shared image, whose agent listens on all addresses even without a token.
+    ///
+    /// # Panics
+    /// If the image cannot be built.
+    pub fn open() -> Self {
+        let image = Self::unwrapped(context(DOCKERFILE).path());
+        image.wrap(&["--open"]);
+        image
     }
 
     /// Builds an image from the Dockerfile of an example.
@@ -122,7 +132,7 @@ impl Image {
 
     fn built(context: &Path) -> Self {
         let image = Self::unwrapped(context);
-        image.wrap();
+        image.wrap(&[]);
         image
     }
 
@@ -137,10 +147,11 @@ impl Image {
             .unwrap_or_else(|error| panic!("build {}: {error}", context.display()));
     }
 
-    fn wrap(&self) {
+    fn wrap(&self, flags: &[&str]) {
         let agent = static_agent().display().to_string();
         let scene = Scene::new("");
-        Finished::of(&mut scene.client(&["build", "--image", &self.name, "--agent-binary", &agent])).code(0);
+        let build = ["build", "--image", &self.name, "--agent-binary", &agent];
+        Finished::of(&mut scene.client(&[&build[..], flags].concat())).code(0);
         if let Some(registry) = registry() {
             push(&self.local_wrapped(), &registry);
         }

@@ -54,7 +54,8 @@ fn a_job_with_the_prototypes_client_and_agents_runs_once_even_if_the_master_is_k
 fn the_prototypes_master_runs_scripts_on_musters_agents_in_pods() {
     let stage = Stage::hello(Place::Cluster);
     let namespace = &stage.cluster().namespace;
-    let image = format!("--image={}", stage.cluster().image.wrapped());
+    let open = Image::open();
+    let image = format!("--image={}", open.wrapped());
     let pods = ["one", "two"];
     let ip_of = |pod: &str| {
         let ip = || Some(namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIP}"]));
