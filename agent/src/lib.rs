@@ -41,7 +41,7 @@ use activity::Activity;
 use config::{Config, Invocation, Supervision};
 use ending::Stops;
 use helper::HelperFolder;
-use http::{Agent, JobCode};
+use http::{Access, Agent, JobCode};
 use join::{Joining, Machine};
 use log::{LogSize, Output};
 use reaper::Reaper;
@@ -150,7 +150,7 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let shared = Arc::new(template.clone());
     let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id());
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
-    let access = machine.as_ref().map_or(token.into(), Machine::access);
+    let access = machine.as_ref().map_or_else(|| Access::of(token, address), Machine::access);
     let (activity, polls) = (Activity::new(), Activity::new());
     let agent = Agent { commands, status, output, activity, polls, access, code, template: shared };
 

@@ -4,6 +4,7 @@
 
 pub mod aged_output;
 pub mod agent;
+pub mod callers;
 pub mod code;
 pub mod duration;
 pub mod elastic;

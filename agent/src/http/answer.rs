@@ -4,6 +4,7 @@ use bytes::Bytes;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, TRAILER};
 use hyper::{Method, Response, StatusCode};
 use protocol::agent::RunStatus;
+use protocol::callers::ForeignRequest;
 use protocol::code::MissingBlobs;
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::routes::{AGED_OUTPUT, LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
@@ -45,6 +46,8 @@ pub(super) enum Failure {
     Framing,
     #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
     Unauthorized,
+    #[error(transparent)]
+    Foreign(#[from] ForeignRequest),
     #[error("this route accepts only {allowed}")]
     Method { allowed: Method },
     #[error("{0}")]
@@ -76,6 +79,9 @@ impl Failure {
         match self {
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, ErrorCode::UnknownRoute),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized),
+            Self::Foreign(ForeignRequest::Browser | ForeignRequest::OtherHost) => {
+                (StatusCode::FORBIDDEN, ErrorCode::Forbidden)
+            }
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed),
             Self::Framing | Self::Query(_) | Self::Config(ConfigError::NotAnObject(_)) | Self::BodyLost(_) => {
                 (StatusCode::BAD_REQUEST, ErrorCode::BadRequest)

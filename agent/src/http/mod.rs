@@ -248,17 +248,17 @@ enum Caller {
 }
 
 impl Agent {
-    /// Admits a request that has the token or requests a public route. All other requests get 401, even for unknown
-    /// routes.
+    /// Admits a request that has the token, needs none, or requests a public route. All other requests are refused,
+    /// even for unknown routes.
     async fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
-        if self.access.admits(request.headers()) {
-            Ok(Caller::Known)
-        } else if request.uri().path() == routes::HEALTHZ {
-            Ok(Caller::Anonymous)
-        } else if self.access.admits_soon(request.headers()).await {
-            Ok(Caller::Known)
-        } else {
-            Err(Failure::Unauthorized)
+        let check = || self.access.check(request.uri(), request.headers()).map(|()| Caller::Known);
+        match check() {
+            Ok(known) => Ok(known),
+            Err(_) if request.uri().path() == routes::HEALTHZ => Ok(Caller::Anonymous),
+            Err(_) => {
+                self.access.settled(request.headers()).await;
+                check()
+            }
         }
     }
 }

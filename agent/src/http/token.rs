@@ -1,15 +1,19 @@
 //! The bearer token of requests. The agent stores only the token's SHA-256. Some agents have no token, for example an
-//! agent that a user has started by hand. They answer every request.
+//! agent that a user has started by hand. They answer every program that reaches them, but no browser.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, Uri};
+use protocol::callers::Callers;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio::time::timeout;
+
+use super::answer::Failure;
 
 /// How long a master's first request waits for the token's hash. The hash is in the master's answer to this agent's
 /// message, which may arrive after the request.
@@ -22,8 +26,8 @@ pub struct TokenHash([u8; 32]);
 /// Who may send requests.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Every caller that reaches the port.
-    Anyone,
+    /// Callers without a token.
+    Tokenless(Callers),
     /// Callers with this token.
     Token(TokenHash),
     /// Callers with the token of the job that this agent has joined. Before the agent has joined a job, no caller.
@@ -31,31 +35,38 @@ pub enum Access {
 }
 
 impl Access {
-    /// Like [`Access::admits`]. If this agent is about to join a job, first waits for the hash of the job's token,
-    /// which arrives with the master's answer. The master may send its first request before this answer has arrived.
-    pub async fn admits_soon(&self, headers: &HeaderMap) -> bool {
+    /// The access to an agent that listens at this address.
+    pub(crate) fn of(token: Option<TokenHash>, address: SocketAddr) -> Self {
+        match token {
+            Some(token) => Self::Token(token),
+            None if address.ip().to_canonical().is_loopback() => Self::Tokenless(Callers::ThisMachine),
+            None => Self::Tokenless(Callers::Anyone),
+        }
+    }
+
+    /// If this agent is about to join a job, waits for the hash of the job's token, which arrives with the master's
+    /// answer. The master may send its first request before this answer has arrived.
+    pub(super) async fn settled(&self, headers: &HeaderMap) {
         if let Self::OfJob(token) = self
             && headers.contains_key(AUTHORIZATION)
         {
             // After the timeout, the request is refused.
             let _ = timeout(ANSWER_LIMIT, token.clone().wait_for(Option::is_some)).await;
         }
-        self.admits(headers)
     }
 
-    /// Whether a request with these headers is allowed.
-    pub fn admits(&self, headers: &HeaderMap) -> bool {
-        match self {
-            Self::Anyone => true,
+    /// Checks a request with this target and these headers.
+    pub(super) fn check(&self, target: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
+        let has_token = match self {
+            Self::Tokenless(callers) => {
+                let target = target.authority().map(|authority| authority.as_str());
+                let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+                return Ok(callers.check(target, &headers)?);
+            }
             Self::Token(token) => token.admits(headers),
             Self::OfJob(token) => token.borrow().is_some_and(|token| token.admits(headers)),
-        }
-    }
-}
-
-impl From<Option<TokenHash>> for Access {
-    fn from(token: Option<TokenHash>) -> Self {
-        token.map_or(Self::Anyone, Self::Token)
+        };
+        if has_token { Ok(()) } else { Err(Failure::Unauthorized) }
     }
 }
 

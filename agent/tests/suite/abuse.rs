@@ -15,15 +15,15 @@ const SLOW: usize = 1500;
 
 /// Valid requests, which the tests change at random. `/finish` is missing, because it ends the agent.
 const PROPER: [&str; 9] = [
-    "GET /status HTTP/1.1\r\nhost: agent\r\n\r\n",
-    "GET /status?after=1&wait=0 HTTP/1.1\r\nHost: agent\r\nConnection: keep-alive\r\n\r\n",
-    "GET /logs?stream=stderr&offset=3&follow=false HTTP/1.1\r\nhost: agent\r\nAccept: */*\r\n\r\n",
-    "POST /config?generation=1.1 HTTP/1.1\r\nhost: agent\r\ncontent-length: 13\r\n\r\n{\"A\":\"1 2 3\"}",
-    "POST /config HTTP/1.1\r\nhost: agent\r\ntransfer-encoding: chunked\r\n\r\n4\r\n{\"A\"\r\n5;x=y\r\n:\"1\"}\r\n0\r\n\r\n",
-    "POST /config HTTP/1.1\r\nhost: agent\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
-    "GET /run?generation=1.1 HTTP/1.1\r\nhost: agent\r\nauthorization: Bearer abc\r\n\r\n",
-    "POST /stop?grace=0.5&generation=1.1 HTTP/1.1\r\nhost: agent\r\ncontent-length: 0\r\n\r\n",
-    "GET /healthz HTTP/1.0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: a\r\n\r\n",
+    "GET /status HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "GET /status?after=1&wait=0 HTTP/1.1\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n",
+    "GET /logs?stream=stderr&offset=3&follow=false HTTP/1.1\r\nhost: localhost\r\nAccept: */*\r\n\r\n",
+    "POST /config?generation=1.1 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n{\"A\":\"1 2 3\"}",
+    "POST /config HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n4\r\n{\"A\"\r\n5;x=y\r\n:\"1\"}\r\n0\r\n\r\n",
+    "POST /config HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
+    "GET /run?generation=1.1 HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer abc\r\n\r\n",
+    "POST /stop?grace=0.5&generation=1.1 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n",
+    "GET /healthz HTTP/1.0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
 ];
 
 /// Bytes that have a meaning in some part of a request.
@@ -121,7 +121,7 @@ fn no_malformed_request_causes_a_server_error() {
 fn a_bad_length_or_a_transfer_encoding_is_refused_and_no_later_request_is_read() {
     let agent = Agent::of_shell("true");
     let chunked = "2\r\n{}\r\n0\r\n\r\n";
-    let next = "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n";
+    let next = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
     for headers in [
         "content-length: 2\r\ncontent-length: 3\r\n",
         "content-length: 2, 3\r\n",
@@ -138,14 +138,14 @@ fn a_bad_length_or_a_transfer_encoding_is_refused_and_no_later_request_is_read()
         "transfer-encoding : chunked\r\n",
         " transfer-encoding: chunked\r\n",
     ] {
-        let request = format!("POST /config HTTP/1.1\r\nhost: a\r\n{headers}\r\n{chunked}{next}");
+        let request = format!("POST /config HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n{chunked}{next}");
         let answers = |requests: &str| codes(&until_closed(send(&agent, requests.as_bytes())));
         assert_eq!(answers(&request), [400], "{headers}");
         assert_eq!(answers(&format!("{next}{request}")), [200, 400], "{headers}");
     }
     assert_eq!(agent.status().seq, 1, "a refused request has changed the status");
-    let proper = "POST /config HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
-    let last = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let proper = "POST /config HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}";
+    let last = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let stream = send(&agent, format!("{proper}{proper}{last}").as_bytes());
     assert_eq!(codes(&until_closed(stream)), [200; 3], "wrong answers to three valid requests");
 }
@@ -232,7 +232,7 @@ fn a_connection_with_only_refused_requests_is_closed() {
     let mut stream = TcpStream::connect(agent.address).unwrap();
     let began = Instant::now();
     // Every request is complete and refused, so the time limit for a head does not apply.
-    while stream.write_all(b"GET /status HTTP/1.1\r\nhost: a\r\n\r\n").is_ok() && !is_closed(&mut stream) {
+    while stream.write_all(b"GET /status HTTP/1.1\r\nhost: localhost\r\n\r\n").is_ok() && !is_closed(&mut stream) {
         assert!(began.elapsed() < Duration::from_secs(15), "still open after {:?}", began.elapsed());
         thread::park_timeout(Duration::from_millis(200));
     }
@@ -243,7 +243,7 @@ fn a_request_whose_body_does_not_arrive_is_refused() {
     let agent = Agent::of_shell("true");
     let mut stream = TcpStream::connect(agent.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"POST /config HTTP/1.1\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    stream.write_all(b"POST /config HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{").unwrap();
     let asked = Instant::now();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);

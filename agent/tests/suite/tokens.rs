@@ -1,10 +1,11 @@
-//! Ten thousand requests without this agent's token have no effect.
+//! Ten thousand requests without this agent's token have no effect. An agent without a token refuses requests that a
+//! web page can make a browser send.
 
 use fastrand::Rng;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 
-use crate::support::{Agent, PATIENCE};
+use crate::support::{Agent, PATIENCE, program};
 use hmac::{Hmac, KeyInit, Mac};
 use protocol::agent::RunState;
 use sha2::{Digest, Sha256};
@@ -137,4 +138,46 @@ fn every_route_except_healthz_requires_the_token_and_requests_with_the_token_are
         let status = agent.request_with(&bearer(&token), method, path, body).status;
         assert!([200, 202].contains(&status), "{method} {path}: {status}");
     }
+}
+
+/// Sends one request with these header lines to each of the routes that start a run. Returns the status codes.
+fn starts(agent: &Agent, headers: &str) -> Vec<String> {
+    let end = format!("{headers}content-length: 2\r\n");
+    let ask = |head: &str| format!("{head} HTTP/1.1\r\n{end}\r\n{{}}");
+    let last = "GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n".to_owned();
+    answers(agent, &[ask("POST /config"), ask("GET /run"), last].concat())
+}
+
+#[test]
+fn without_a_token_requests_of_browsers_and_for_other_hosts_start_no_run() {
+    let agent = Agent::of_shell("true");
+    for headers in [
+        "host: 127.0.0.1\r\nOrigin: http://evil.example\r\n",
+        "host: 127.0.0.1\r\nReferer: http://evil.example/page\r\n",
+        "host: 127.0.0.1\r\nSec-Fetch-Site: cross-site\r\n",
+        "host: 127.0.0.1\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n",
+        "host: evil.example\r\n",
+        "host: 127.0.0.1\r\nhost: evil.example\r\n",
+        "host: 10.0.0.1:7896\r\n",
+        "",
+    ] {
+        assert_eq!(starts(&agent, headers), ["403", "403", "200"], "{headers}");
+    }
+    let forbidden = agent.request_with("origin: null\r\n", "GET", "/run", "").problem();
+    assert_eq!(forbidden.detail, "without a token, requests from browsers are refused");
+    assert_eq!(agent.status().seq, 1, "a refused request has changed the status");
+    for host in ["127.0.0.1", "localhost:7896", "[::1]:80"] {
+        assert_eq!(starts(&agent, &format!("host: {host}\r\n")), ["200", "200", "200"], "{host}");
+        agent.wait_for_exit();
+    }
+}
+
+#[test]
+fn beyond_loopback_an_agent_without_a_token_accepts_every_host_name_but_no_browser() {
+    let mut program = program();
+    program.args(["--supervised", "--listen", "0.0.0.0:0", "--", "true"]);
+    let mut agent = Agent::from_program(program);
+    agent.address.set_ip(Ipv4Addr::LOCALHOST.into());
+    assert_eq!(starts(&agent, "host: worker-0.jobs:7896\r\norigin: null\r\n"), ["403", "403", "200"]);
+    assert_eq!(starts(&agent, "host: worker-0.jobs:7896\r\n"), ["200", "200", "200"]);
 }

@@ -126,7 +126,7 @@ impl Agent {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
         );
         stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
         stream
