@@ -39,7 +39,7 @@ impl Stops {
         loop {
             let command = tokio::select! {
                 _ = self.terminate.recv() => Command::Terminate { grace: self.grace },
-                _ = self.interrupt.recv() => Command::Terminate { grace: self.grace },
+                _ = self.interrupt.recv() => Command::Interrupt { grace: self.grace },
                 () = &mut parent_gone => break,
             };
             // Sending fails if the agent is already ending.

@@ -65,8 +65,13 @@ pub enum Command {
         /// The channel for the answer, which comes when the new status is public.
         reply: oneshot::Sender<Reply>,
     },
-    /// The agent got SIGTERM or SIGINT, and gets SIGKILL after this grace. A second `Terminate` changes nothing.
+    /// The agent got SIGTERM, and gets SIGKILL after this grace. A second `Terminate` changes nothing.
     Terminate {
+        /// The pod's termination grace.
+        grace: Duration,
+    },
+    /// The agent got SIGINT. The first one is like SIGTERM. If the agent is already ending, the run is killed at once.
+    Interrupt {
         /// The pod's termination grace.
         grace: Duration,
     },

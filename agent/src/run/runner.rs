@@ -122,6 +122,13 @@ impl Runner {
                 let _ = reply.send(Reply::Done);
             }
             Command::Terminate { grace } => self.terminate(grace),
+            Command::Interrupt { grace } if self.shutdown == Shutdown::None => {
+                self.terminate(grace);
+                info!("interrupt again to kill the run at once");
+            }
+            Command::Interrupt { .. } => {
+                self.apply(Event::Terminate { grace: Duration::ZERO });
+            }
             Command::EndNow(reason) => {
                 info!(reason, "the agent ends now");
                 self.apply(Event::Stop { generation: None, grace: Duration::ZERO });

@@ -58,7 +58,7 @@ fn a_run_gets_sigterm_and_a_grace_and_readers_learn_how_the_run_ended() {
         signal(agent.pid(), order);
         agent.wait_for_output("got SIGTERM");
         assert_eq!(agent.status().state, RunState::Stopping);
-        // A second signal changes nothing.
+        // A later SIGTERM changes nothing.
         signal(agent.pid(), Signal::TERM);
         let exited = status_after_end(&agent, || fs::write(&go, "").unwrap());
         // Readers can still read.
@@ -86,6 +86,16 @@ fn a_run_that_ignores_sigterm_is_killed_before_the_agent_must_end() {
     assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Signal(9), true, true));
     assert!(sent.elapsed() >= Duration::from_millis(2400), "the run was killed after only {:?}", sent.elapsed());
     assert_eq!((agent.wait_for_end().code(), process_state(run)), (Some(137), None));
+}
+
+#[test]
+fn a_second_interrupt_kills_the_run_at_once() {
+    let mut agent = started(&["--termination-grace", "100000"], ORDERLY, "never");
+    signal(agent.pid(), Signal::INT);
+    agent.wait_for_output("got SIGTERM");
+    let exit = status_after_end(&agent, || signal(agent.pid(), Signal::INT)).exit.unwrap();
+    assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Signal(9), true, true));
+    assert_eq!(agent.wait_for_end().code(), Some(137));
 }
 
 #[test]
