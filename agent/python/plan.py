@@ -18,16 +18,23 @@ import ast
 import importlib.machinery
 import importlib.util
 import json
+import pkgutil
 import warnings
 
 # Modules whose import takes most of a script's start.
 HEAVY = ("tensorflow", "numpy", "keras", "tf_keras", "pandas", "scipy", "h5py", "PIL")
+# Other installed modules that change neither the environment nor the search path for modules.
+HARMLESS = ("absl", "click", "matplotlib", "muster")
+# Python's own modules that run other programs, for example one that installs modules.
+RUNNING = ("runpy", "subprocess")
 # Folders of installed modules.
 SITE_FOLDERS = ("site-packages", "dist-packages")
 # Methods of os.environ that change nothing.
 READING = ("get", "copy", "items", "keys", "values")
 # Other names with which a script changes its environment or its search path for modules.
-CHANGING = ("putenv", "unsetenv", "environb", "addsitedir")
+CHANGING = ("putenv", "unsetenv", "environb", "addsitedir", "import_module", "__import__", "exec", "eval")
+# Functions of os that run other programs.
+OF_OS = ("system", "popen")
 
 # MODULES: the modules that the user named. An empty list: the user asked for a warm interpreter, but named no modules.
 # None: the user did not ask for a warm interpreter.
@@ -40,8 +47,12 @@ class Cold(Exception):
     """The reason why a new interpreter must run the script."""
 
 
+def is_attribute(node, module, names):
+    return getattr(node, "attr", None) in names and getattr(node.value, "id", None) == module
+
+
 def is_sys_path(node):
-    return getattr(node, "attr", None) == "path" and getattr(node.value, "id", None) == "sys"
+    return is_attribute(node, "sys", ("path",))
 
 
 def is_environ(node):
@@ -68,9 +79,11 @@ def may_change(node):
     """Whether a node of the syntax tree may change os.environ or sys.path."""
     if isinstance(node, ast.ImportFrom):
         names = [alias.name for alias in node.names if alias.name != "environ" or alias.asname]
-        return any(name in CHANGING + ("environ",) for name in names) or node.module == "sys" and "path" in names
+        of_module = {"sys": ("path",), "os": OF_OS}.get(node.module, ())
+        return any(name in CHANGING + ("environ",) + of_module for name in names)
     names = (getattr(node, "id", None), getattr(node, "attr", None))
-    return is_sys_path(node) or is_environ(node) or any(name in CHANGING for name in names)
+    is_place = is_sys_path(node) or is_environ(node)
+    return is_place or is_attribute(node, "os", OF_OS) or any(name in CHANGING for name in names)
 
 
 def refuse_changes(statement):
@@ -128,22 +141,39 @@ def is_installed(module):
     return spec is not None and any("/%s/" % folder in (spec.origin or "") for folder in SITE_FOLDERS)
 
 
-def own_modules():
-    """The modules in the script's folder, if Python searches this folder."""
-    found = set()
-    for entry in [] if IS_SAFE_PATH else os.scandir(FOLDER):
-        name, dot, _ = entry.name.partition(".")
-        is_file = any(entry.name == name + suffix for suffix in importlib.machinery.all_suffixes())
-        if is_file or not dot and os.path.exists(os.path.join(entry.path, "__init__.py")):
-            found.add(name)
-    return found
+def beside_script(module):
+    """The spec of a module in the script's folder, if Python searches this folder. Python lists the folder only once."""
+    finder = None if IS_SAFE_PATH else pkgutil.get_importer(FOLDER)
+    return finder and finder.find_spec(module)
 
 
-def refuse_shadows():
-    """Raises Cold if the script's folder has a module with the name of an imported module."""
-    shadows = own_modules() & {name for name in sys.modules if "." not in name and name != "__main__"}
-    if shadows:
-        raise Cold("the module %s beside %s has the name of an imported module" % (min(shadows), SCRIPT))
+def is_own(module):
+    """Whether an import of this module executes a file in the script's folder."""
+    spec = beside_script(module)
+    # A folder without __init__.py gives way to every other module with its name.
+    return bool(spec) and (spec.loader is not None or importlib.machinery.PathFinder.find_spec(module).origin is None)
+
+
+def is_unknown(module):
+    """Whether a function of this module may change the environment, or what later imports find."""
+    is_of_python = module in sys.stdlib_module_names and module not in RUNNING
+    return not is_of_python and module not in HEAVY + HARMLESS
+
+
+def unknown_names(statement):
+    """The names that a statement, with all functions in it, imports from unknown modules."""
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                if is_unknown(top(getattr(node, "module", alias.name) or "")):
+                    yield alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else top(alias.name))
+
+
+def refuse_uses(statement, unknown):
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and (node.id in unknown or "*" in unknown):
+            use = (node.lineno, SCRIPT, node.id)
+            raise Cold("line %d of %s uses %s, which may change os.environ or sys.path before a heavy import" % use)
 
 
 class Plan:
@@ -170,13 +200,17 @@ class Plan:
 
     def follow(self, statements, modules, expected):
         """Collects steps up to the last expected module. Raises Cold at a change that this program cannot repeat."""
+        unknown = set()
         for statement in statements:
-            names = set(imports_of(statement))
-            if names & own_modules():
-                if MODULES:
-                    break
-                own = min(names & own_modules())
+            names = imports_of(statement)
+            own = next(filter(is_own, names), None)
+            if own and MODULES:
+                break
+            if own:
                 raise Cold("%s imports %s, a module in its folder, before a heavy module" % (SCRIPT, own))
+            if not MODULES:
+                unknown.update(unknown_names(statement))
+                refuse_uses(statement, unknown)
             found = [module for module in modules if top(module) in names and module not in self.steps]
             if found and not isinstance(statement, (ast.Import, ast.ImportFrom)):
                 refuse_changes(statement)
@@ -189,9 +223,16 @@ class Plan:
     def modules(self):
         return [step for step in self.steps if isinstance(step, str)]
 
+    def refuse_shadows(self):
+        """Raises Cold if the script's folder has a module with the name of an imported module."""
+        names = [name for name in sys.modules if "." not in name and name != "__main__"]
+        shadows = [name for name in names if getattr(beside_script(name), "loader", None)]
+        if shadows:
+            raise Cold("the module %s beside %s has the name of an imported module" % (min(shadows), SCRIPT))
+
     def checked_against(self, imported):
         """Returns the script's text. Raises Cold if the steps differ from those of the plan `imported`."""
-        refuse_shadows()
+        self.refuse_shadows()
         if self.steps != imported.steps:
             raise Cold("%s has changed: it has other imports, or sets other variables before them" % SCRIPT)
         return self.source

@@ -135,7 +135,7 @@ def serve():
     sys.orig_argv = sys.orig_argv[:1] + sys.argv
     try:
         plan = load()
-        refuse_shadows()
+        plan.refuse_shadows()
         settle(score)
     except BaseException as error:
         send(requests, cold=reason(error))
