@@ -47,6 +47,10 @@ class Cold(Exception):
     """The reason why a new interpreter must run the script."""
 
 
+class Outdated(Cold):
+    """The reason why a warm interpreter does not fit the script, although another one may."""
+
+
 def is_attribute(node, module, names):
     return getattr(node, "attr", None) in names and getattr(node.value, "id", None) == module
 
@@ -231,8 +235,8 @@ class Plan:
             raise Cold("the module %s beside %s has the name of an imported module" % (min(shadows), SCRIPT))
 
     def checked_against(self, imported):
-        """Returns the script's text. Raises Cold if the steps differ from those of the plan `imported`."""
+        """Returns the script's text. Raises Outdated if the steps differ from those of the plan `imported`."""
         self.refuse_shadows()
         if self.steps != imported.steps:
-            raise Cold("%s has changed: it has other imports, or sets other variables before them" % SCRIPT)
+            raise Outdated("%s has changed: it has other imports, or sets other variables before them" % SCRIPT)
         return self.source

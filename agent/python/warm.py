@@ -4,7 +4,7 @@ The agent starts it as `python -c SOURCE MODULES SCRIPT [ARGS]`, with a socket a
 line to the socket: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run. The byte
 carries four descriptors: stdout, stderr, a socket for this run, and the socket of MUSTER_FD. On the socket for the run,
 the forked process receives the command line and the changes to the environment. It answers with its process id, or with
-`cold` and the reason. When the agent sends one more byte, the forked process executes the script.
+`cold` or `outdated` and the reason. When the agent sends one more byte, the forked process executes the script.
 """
 # Python has executed plan.py, which comes first in SOURCE.
 import _io
@@ -184,6 +184,9 @@ def begin(descriptors, score, imported):
         replace_main()
         set_title(" ".join(sys.orig_argv))
         send(agent, pid=os.getpid())
+    except Outdated as error:
+        send(agent, outdated=reason(error))
+        os._exit(0)
     except BaseException as error:
         send(agent, cold=reason(error))
         os._exit(0)

@@ -255,6 +255,10 @@ impl Runner {
                 self.apply(Event::Started(pid));
             }
             News::Cold(start) => self.start_cold(start),
+            News::Outdated(start) => {
+                self.warm.begin_again(&self.template);
+                self.start_cold(start);
+            }
         }
     }
 

@@ -1,6 +1,8 @@
 //! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each
 //! run, so that a restart need not import them again. If it cannot be used, a run starts in a new interpreter.
 //!
+//! If the script has got other imports, a new interpreter replaces the old one.
+//!
 //! This module owns the interpreter, which it starts and kills, and the run that waits for it. The runner reaps all
 //! processes.
 
@@ -47,6 +49,7 @@ type Awaited = Pin<Box<dyn Future<Output = io::Result<(UnixStream, Answer)>> + S
 /// The interpreter of one agent, and the run that waits for it.
 #[derive(Default)]
 pub struct Warm {
+    request: Option<WarmRequest>,
     interpreter: Interpreter,
     run: Run,
 }
@@ -89,6 +92,8 @@ pub enum News {
     Forked(Forked),
     /// The run must start in a new interpreter.
     Cold(Start),
+    /// The same, and the script has other imports now. Call [`Warm::begin_again`].
+    Outdated(Start),
 }
 
 /// A forked process that waits for the start of its script. Dropping this value ends the process.
@@ -112,10 +117,17 @@ impl Forked {
 impl Warm {
     /// Starts the interpreter, if this is the first request.
     pub fn begin(&mut self, template: &RunTemplate, request: WarmRequest) {
-        if !matches!(self.interpreter, Interpreter::None) {
-            return;
+        if self.request.is_none() {
+            self.request = Some(request);
+            self.begin_again(template);
         }
-        let changes: EnvChanges = request.env.into_iter().map(|(name, value)| (name, Some(value))).collect();
+    }
+
+    /// Starts an interpreter in place of the present one, if a request was made.
+    pub fn begin_again(&mut self, template: &RunTemplate) {
+        let Some(request) = &self.request else { return };
+        self.pid().into_iter().for_each(kill_group);
+        let changes: EnvChanges = request.env.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
         let environment = template.environment_with(&changes);
         let modules = serde_json::to_string(&request.modules).expect("names always serialize");
         self.interpreter = match spawn(template, &environment, modules) {
@@ -197,7 +209,7 @@ impl Warm {
                 info!(modules = modules.join(","), rss_bytes, "the interpreter is warm");
                 stream.into_std()
             }
-            Answer::Cold(reason) => Err(io::Error::other(reason)),
+            Answer::Cold(reason) | Answer::Outdated(reason) => Err(io::Error::other(reason)),
             Answer::Pid(_) => Err(io::Error::other("the interpreter answered with a process id")),
         });
         self.interpreter = match (pid, requests) {
@@ -229,6 +241,10 @@ impl Warm {
                     return News::Forked(Forked { pid, pipes, agent });
                 }
                 info!(reason = "the forked process has ended", "the run starts cold");
+            }
+            Ok((_, Answer::Outdated(reason))) => {
+                info!(reason, "the run starts cold, and another interpreter begins");
+                return News::Outdated(start);
             }
             Ok((_, Answer::Cold(reason))) => info!(reason, "the run starts cold"),
             Ok((_, Answer::Ready { .. })) => info!(reason = "the answer is not a process id", "the run starts cold"),

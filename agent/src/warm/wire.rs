@@ -39,6 +39,8 @@ pub(super) enum Answer {
     Pid(i32),
     /// No run can start, for this reason.
     Cold(String),
+    /// The script has changed, and a new interpreter may fit it.
+    Outdated(String),
 }
 
 /// Sends `message` and reads one answer. Returns the stream too, because dropping it would end a waiting run.

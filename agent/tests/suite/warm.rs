@@ -210,11 +210,25 @@ fn a_run_with_other_variables_or_imports_than_the_interpreter_starts_cold_and_th
     fs::write(folders.job().join("standin.py"), "").unwrap();
     run(&env, 2);
     fs::remove_file(folders.job().join("standin.py")).unwrap();
-    folders.write_script("import os\nos.environ['TUNED'] = '1'\nimport standin\nassert standin.SEEN == '1'");
-    run(&env, 3);
-    folders.write_script("import standin");
-    run(&env, 3);
+    run(&env, 2);
     assert_eq!(agent.status().warm, Some(WarmState::Ready));
+}
+
+#[test]
+fn after_a_change_of_the_imports_one_run_is_cold_and_another_interpreter_serves_the_next() {
+    let folders = Folders::new();
+    let (agent, env) = (warm(&folders, "import standin"), folders.env(&json!({})));
+    let first = interpreter_of(&agent);
+    folders.write_script("import os\nos.environ['TUNED'] = '1'\nimport standin\nassert standin.SEEN == '1'");
+    assert_eq!(agent.ran(&env).outcome, ExitOutcome::Code(0));
+    wait_until("the new interpreter", || (agent.status().warm == Some(WarmState::Ready)).then_some(()));
+    assert_eq!((process_state(first), folders.imports()), (None, 3));
+    assert_eq!((agent.ran(&env).outcome, folders.imports()), (ExitOutcome::Code(0), 3));
+    // A syntax error says nothing about the imports.
+    folders.write_script("import standin\nif True print()");
+    let second = interpreter_of(&agent);
+    assert!(matches!(agent.ran(&env).outcome, ExitOutcome::NotStarted(_)));
+    assert_eq!(interpreter_of(&agent), second);
 }
 
 #[test]
