@@ -176,7 +176,7 @@ impl Told {
             }
             watcher::Event::InitApply(map) => {
                 let news = self.changed(&map);
-                self.relisted.extend(name_of(&map));
+                self.relisted.extend(job_of(&map));
                 news
             }
             watcher::Event::Apply(map) => self.changed(&map),
@@ -191,12 +191,17 @@ impl Told {
             }
             watcher::Event::Delete(map) => {
                 self.set_aside.remove(&map.name_any());
-                name_of(&map).into_iter().flat_map(|name| self.deleted(name)).collect()
+                job_of(&map).into_iter().flat_map(|name| self.deleted(name)).collect()
             }
         }
     }
 
     fn changed(&mut self, map: &ConfigMap) -> Vec<StoreEvent> {
+        let job = job_of(map);
+        // Compare the versions first: reading a long record takes time.
+        if job.as_ref().and_then(|name| self.versions.get(name)) == Some(&version_of(map)) {
+            return vec![];
+        }
         let stored = match readable(map) {
             Ok(stored) => stored,
             Err(error) => {
@@ -210,16 +215,10 @@ impl Told {
                     "{}",
                     set_aside(error.as_ref())
                 );
-                // A copy under another name does not belong to the job.
-                let is_its =
-                    |name: &JobName| self.versions.contains_key(name) && map.name_any() == record_name(name.as_str());
-                let job = name_of(map).filter(is_its).zip(map.uid());
+                let job = job.filter(|name| self.versions.contains_key(name)).zip(map.uid());
                 return job.map(|(name, uid)| StoreEvent::Damaged(JobKey { name, uid })).into_iter().collect();
             }
         };
-        if self.versions.get(stored.name()) == Some(&stored.version) {
-            return vec![];
-        }
         self.versions.insert(stored.name().clone(), stored.version.clone());
         vec![StoreEvent::Changed(Box::new(stored))]
     }
@@ -229,8 +228,18 @@ impl Told {
     }
 }
 
+/// The job whose name the labels contain.
 fn name_of(map: &ConfigMap) -> Option<JobName> {
     map.labels().get(JOB)?.parse().ok()
+}
+
+/// The job whose record this ConfigMap is. `None` for a copy under another name: the job belongs to the original.
+fn job_of(map: &ConfigMap) -> Option<JobName> {
+    name_of(map).filter(|name| map.name_any() == record_name(name.as_str()))
+}
+
+fn version_of(map: &ConfigMap) -> Version {
+    Version(map.resource_version().unwrap_or_default())
 }
 
 fn map(record: &JobRecord, version: Option<&Version>) -> Result<ConfigMap, StoreError> {
@@ -259,8 +268,7 @@ fn written(map: &ConfigMap) -> Option<JobRecord> {
 fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let (config_map, uid) = (map.name_any(), map.uid().unwrap_or_default());
     let text = map.data.as_ref().and_then(|data| data.get(RECORD)).map_or("", String::as_str);
-    // A copy of a record under another name is not a record: the job belongs to the original.
-    let is_named_so = config_map == record_name(name.as_str()) && name_of(map).as_ref() == Some(name);
+    let is_named_so = job_of(map).as_ref() == Some(name);
     let record = if is_named_so {
         JobRecord::read(name, text.as_bytes())
     } else {
@@ -272,7 +280,7 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
         // The ConfigMap may belong to anyone, so no master deletes it.
         format!("kubectl delete configmap {config_map} --namespace {}", map.namespace().unwrap_or_default())
     };
-    let version = Version(map.resource_version().unwrap_or_default());
+    let version = version_of(map);
     match record {
         Ok(record) => Ok(Stored { record: JobRecord { uid, ..record }, version }),
         Err(NotRead::LaterFormat(format)) => Err(StoreError::LaterFormat { job: name.clone(), format }),

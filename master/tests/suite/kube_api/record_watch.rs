@@ -132,7 +132,17 @@ async fn a_copy_of_a_record_under_another_name_is_ignored() {
     let (store, mut watch) = watched(&server, &["real"]).await;
     let mut copy = server.object("configmaps", "muster-real").expect("no ConfigMap");
     copy["metadata"]["name"] = json!("muster-copy");
-    server.put("configmaps", copy);
+    server.put("configmaps", copy.clone());
     store.create(conformance::record("next")).await.expect("cannot create the record");
     assert_eq!(next(&mut watch).await, "changed next, epoch 1");
+    // Deleting the copy deletes no job.
+    server.remove("configmaps", "muster-copy");
+    store.create(conformance::record("third")).await.expect("cannot create the record");
+    assert_eq!(next(&mut watch).await, "changed third, epoch 1");
+    // The copy does not stand for a record that was deleted while the watch was down.
+    server.put("configmaps", copy);
+    server.forget_history();
+    server.end_watches(Some(gone()));
+    server.remove("configmaps", "muster-real");
+    assert_eq!(next(&mut watch).await, "deleted real");
 }
