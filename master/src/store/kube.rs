@@ -27,6 +27,8 @@ use crate::kube::record_name;
 
 /// The ConfigMap's key whose value is the record as JSON.
 const RECORD: &str = "record";
+/// Maximum records in one answer of the API. All records in one answer could take longer than a call may take.
+const PAGE: u32 = 500;
 /// Maximum changes that wait for a slow reader.
 const BACKLOG: usize = 1024;
 
@@ -73,9 +75,15 @@ impl JobStore for KubeStore {
     }
 
     async fn list(&self) -> Result<Vec<Stored>, StoreError> {
-        let ours = ListParams::default().labels(&ours_selector());
-        let maps = call(self.maps.list(&ours)).await.map_err(unavailable)?;
-        let mut records: Vec<Stored> = maps.iter().filter_map(|map| readable(map).ok()).collect();
+        let mut page = ListParams::default().labels(&ours_selector()).limit(PAGE);
+        let mut records: Vec<Stored> = vec![];
+        loop {
+            let maps = call(self.maps.list(&page)).await.map_err(unavailable)?;
+            records.extend(maps.iter().filter_map(|map| readable(map).ok()));
+            // The API sends an empty text with the last page.
+            let Some(next) = maps.metadata.continue_.filter(|next| !next.is_empty()) else { break };
+            page = page.continue_token(&next);
+        }
         records.sort_by(|one, other| one.name().cmp(other.name()));
         Ok(records)
     }

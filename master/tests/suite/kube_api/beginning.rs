@@ -56,9 +56,7 @@ async fn a_list_that_fails_a_few_times_is_repeated() {
     let server = ApiServer::new();
     server.script(
         Kind::List,
-        Reply::Instead(
-            super::objects::Objects::default().list_answer(&super::objects::Query { plural: "pods", selector: None }),
-        ),
+        Reply::Instead(super::objects::Objects::default().list_answer(&super::objects::Query::all("pods", None))),
     );
     server.script_times(2, Kind::List, &Reply::Instead(internal_error()));
     KubeBackend::begin(&server.cluster()).await.expect("the back end does not begin");
@@ -69,7 +67,7 @@ async fn a_list_that_fails_a_few_times_is_repeated() {
 async fn the_master_gives_up_on_a_watch_that_does_not_begin() {
     let server = ApiServer::new();
     let empty = super::objects::Objects::default();
-    let nothing = empty.list_answer(&super::objects::Query { plural: "pods", selector: None });
+    let nothing = empty.list_answer(&super::objects::Query::all("pods", None));
     server.script(Kind::List, Reply::Instead(nothing));
     server.script_times(100, Kind::List, &Reply::Instead(internal_error()));
     let began = Instant::now();

@@ -31,6 +31,10 @@ pub(crate) type Answer = (StatusCode, Value);
 pub(crate) struct Query<'a> {
     pub(crate) plural: &'a str,
     pub(crate) selector: Option<&'a str>,
+    /// Maximum objects in an answer.
+    pub(crate) limit: Option<usize>,
+    /// The token for the next page, which is the last name of the page before.
+    pub(crate) after: Option<&'a str>,
 }
 
 impl Objects {
@@ -113,8 +117,11 @@ impl Objects {
     }
 
     pub(crate) fn list_answer(&self, query: &Query<'_>) -> Answer {
-        let items: Vec<&Value> = self.list(query).collect();
-        let metadata = json!({ "resourceVersion": self.version.to_string() });
+        let mut left = self.list(query).skip_while(|object| query.after.is_some_and(|after| name_of(object) <= after));
+        let items: Vec<&Value> = left.by_ref().take(query.limit.unwrap_or(usize::MAX)).collect();
+        let is_last = left.next().is_none();
+        let next = items.last().filter(|_| !is_last).map_or("", |object| name_of(object));
+        let metadata = json!({ "resourceVersion": self.version.to_string(), "continue": next });
         (StatusCode::OK, json!({ "kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items }))
     }
 
@@ -146,7 +153,12 @@ impl Objects {
     }
 }
 
-impl Query<'_> {
+impl<'a> Query<'a> {
+    /// All objects that `selector` selects.
+    pub(crate) fn all(plural: &'a str, selector: Option<&'a str>) -> Self {
+        Self { plural, selector, limit: None, after: None }
+    }
+
     fn selects(&self, object: &Value) -> bool {
         let mut wanted = self.selector.unwrap_or_default().split(',').filter(|part| !part.is_empty());
         wanted.all(|part| {

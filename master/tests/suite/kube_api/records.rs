@@ -27,6 +27,23 @@ async fn the_kubernetes_store_conforms() {
     conformance::check(&store(&ApiServer::new())).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn records_are_listed_in_pages_of_500() {
+    let server = ApiServer::new();
+    let store = store(&server);
+    store.create(record()).await.expect("cannot create the record");
+    let mut map = server.object("configmaps", "muster-digits").expect("no ConfigMap");
+    for place in 0..1000 {
+        map["metadata"]["name"] = json!(format!("muster-copy-{place}"));
+        server.put("configmaps", map.clone());
+    }
+    let listed = store.list().await.expect("cannot list the records");
+    assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["digits"]);
+    let journal = server.journal();
+    let lists = journal.iter().filter(|asked| asked.kind == Kind::List);
+    assert_eq!(lists.map(|asked| asked.param("limit")).collect::<Vec<_>>(), [Some("500"); 3]);
+}
+
 #[tokio::test]
 async fn a_create_whose_answer_was_lost_returns_its_own_record() {
     let server = ApiServer::new();

@@ -82,7 +82,7 @@ pub(crate) enum Reply {
 }
 
 impl Asked {
-    fn param(&self, name: &str) -> Option<&str> {
+    pub(crate) fn param(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
@@ -210,7 +210,8 @@ impl ApiServer {
 
     fn serve(&self, asked: &Asked) -> Response {
         let (plural, name) = asked.path.split_once('/').unwrap_or((&asked.path, ""));
-        let query = Query { plural, selector: asked.param("labelSelector") };
+        let limit = asked.param("limit").and_then(|limit| limit.parse().ok());
+        let query = Query { plural, selector: asked.param("labelSelector"), limit, after: asked.param("continue") };
         if asked.kind == Kind::Watch {
             return self.watch(plural, asked);
         }
@@ -262,7 +263,7 @@ impl Watching {
         let mut this = watching?;
         loop {
             this.news.mark_unchanged();
-            let query = Query { plural: &this.plural, selector: this.selector.as_deref() };
+            let query = Query::all(&this.plural, this.selector.as_deref());
             let change = this.server.lock().objects.next(&query, this.since);
             if let Some(change) = change {
                 this.since = change.version;
