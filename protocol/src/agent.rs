@@ -235,6 +235,13 @@ impl ExitReport {
         self
     }
 
+    /// The report without the texts that the run printed.
+    #[must_use]
+    pub fn without_output(&self) -> Self {
+        let Self { outcome, stopped, terminated, ended_at, exception: _, stderr_tail: _ } = self;
+        Self { stopped: *stopped, terminated: *terminated, ..Self::new(outcome.clone(), *ended_at) }
+    }
+
     /// Clears the texts that the run printed.
     pub fn forget_output(&mut self) {
         self.exception = None;

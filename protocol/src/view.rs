@@ -178,7 +178,7 @@ pub struct ReplicaView {
     /// When exec.py started, by the agent's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
-    /// How exec.py ended. Absent until it ends.
+    /// How exec.py ended, without what it printed. Absent until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitReport>,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::agent::ExitReport;
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 use tokio::time::Instant;
@@ -170,7 +171,7 @@ fn of_replica(record: &JobRecord, id: ReplicaId, seen: &Observation, horizon: Op
         reason: reason(seen, phase),
         pid: status.and_then(|status| status.pid),
         started_at: status.and_then(|status| status.started_at),
-        exit: phase.exit().cloned(),
+        exit: phase.exit().map(ExitReport::without_output),
     }
 }
 

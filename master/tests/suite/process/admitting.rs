@@ -113,4 +113,6 @@ async fn a_failing_exec_py_fails_the_job_with_its_exit_code_and_stderr() {
     let failure = &view["result"]["failure"];
     assert_eq!((&failure["replica"], &failure["exit"]["code"]), (&json!("worker-0"), &json!(3)), "{view:#}");
     assert_eq!(failure["exit"]["stderr_tail"], "it is over\n");
+    let exit = &view["replicas"][0]["exit"];
+    assert_eq!((&exit["code"], &exit["stderr_tail"]), (&json!(3), &json!("")), "each replica repeats its stderr");
 }
