@@ -57,16 +57,6 @@ pub(crate) fn composition(spec: &JobSpec) -> String {
     parts.join(", ")
 }
 
-/// The number of replicas of a job.
-fn gang_size(spec: &JobSpec) -> u32 {
-    Role::ALL.into_iter().map(|role| spec.count(role)).sum()
-}
-
-/// The number of replicas in the current start.
-pub(crate) fn members(view: &JobView) -> usize {
-    if view.workers.is_some() { view.roster.len() } else { gang_size(&view.spec) as usize }
-}
-
 /// The number of workers of an elastic job in the current start.
 pub(crate) fn workers_now(view: &JobView) -> usize {
     view.roster.iter().filter(|id| id.role == Role::Worker).count()
@@ -75,7 +65,7 @@ pub(crate) fn workers_now(view: &JobView) -> usize {
 /// One sentence for each difference from `before`. Without `before`, everything is new.
 pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let times_before = before.map(|view| view.times.clone()).unwrap_or_default();
-    let total = members(now);
+    let total = now.members();
     let mut sentences = waiting(before, now);
     if let (Some(old), Some(new)) = (before.and_then(|view| view.generation), now.generation)
         && old < new

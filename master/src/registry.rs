@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use protocol::ids::JobName;
-use protocol::view::{JobState, JobView};
+use protocol::view::{JobState, JobSummary, JobView};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep;
@@ -237,7 +237,18 @@ impl Jobs {
 
     /// The views of all jobs, in the order of their names.
     pub fn list(&self) -> Vec<JobView> {
-        self.lock().values().map(|handle| handle.view.borrow().clone()).collect()
+        self.views().iter().map(|view| view.borrow().clone()).collect()
+    }
+
+    /// The summaries of all jobs, in the order of their names.
+    pub fn summaries(&self) -> Vec<JobSummary> {
+        self.views().iter().map(|view| view.borrow().summary()).collect()
+    }
+
+    /// The views of all jobs. The caller reads them after the registry's lock is free again, because long views would
+    /// hold the lock for long.
+    fn views(&self) -> Vec<watch::Receiver<JobView>> {
+        self.lock().values().map(|handle| handle.view.clone()).collect()
     }
 
     /// The state of each job.

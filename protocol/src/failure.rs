@@ -70,6 +70,14 @@ impl Failure {
             Self::DeadlineExceeded { .. } => None,
         }
     }
+
+    /// Clears the texts that the failed run printed.
+    pub fn forget_output(&mut self) {
+        match self {
+            Self::ReplicaExited { exit, .. } => exit.forget_output(),
+            Self::ReplicaLost { .. } | Self::StartTimeout { .. } | Self::DeadlineExceeded { .. } => {}
+        }
+    }
 }
 
 /// Prefix of a loss reason when the pod never started.
@@ -210,10 +218,9 @@ impl Restarts {
     pub fn note(&mut self, failed: FailedStart) {
         for older in &mut self.failed_starts {
             older.last_lines.clear();
-            match &mut older.failure {
-                Failure::ReplicaExited { exit, .. } => exit.forget_output(),
-                Failure::StartTimeout { missing, .. } => missing.truncate(CONSEQUENCES_MAX),
-                Failure::ReplicaLost { .. } | Failure::DeadlineExceeded { .. } => {}
+            older.failure.forget_output();
+            if let Failure::StartTimeout { missing, .. } = &mut older.failure {
+                missing.truncate(CONSEQUENCES_MAX);
             }
         }
         self.failed_starts.push(failed);

@@ -318,6 +318,11 @@ impl JobSpec {
         }
     }
 
+    /// Number of replicas. An elastic job has at most this many.
+    pub fn replica_num(&self) -> u32 {
+        Role::ALL.into_iter().map(|role| self.count(role)).sum()
+    }
+
     /// The uid of the job's TFJob object in the cluster. `None` if there is no such object.
     pub fn object_uid(&self) -> Option<&str> {
         match &self.origin {

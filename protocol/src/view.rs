@@ -10,7 +10,7 @@ use crate::code::CodeId;
 use crate::elastic::{GangChange, Workers};
 use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
-use crate::job::JobSpec;
+use crate::job::{JobSpec, Strategy};
 use crate::origin::Warning;
 
 /// The state of a job.
@@ -278,6 +278,28 @@ impl JobView {
         Arc::make_mut(&mut self.replicas)
     }
 
+    /// The number of replicas in the current start.
+    pub fn members(&self) -> usize {
+        if self.workers.is_some() { self.roster.len() } else { self.spec.replica_num() as usize }
+    }
+
+    /// The line of this job in a list of all jobs.
+    pub fn summary(&self) -> JobSummary {
+        let mut result = self.result.clone();
+        if let Some(JobResult::Failed { failure }) = &mut result {
+            failure.forget_output();
+        }
+        JobSummary {
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            state: self.state,
+            strategy: self.spec.strategy,
+            replica_num: self.members(),
+            result,
+            times: self.times.clone(),
+        }
+    }
+
     /// The view with the state of its result, even if the master still shows `stopping`. `None` without a result.
     pub fn as_ended(mut self) -> Option<Self> {
         self.state = self.result.as_ref()?.state();
@@ -285,12 +307,33 @@ impl JobView {
     }
 }
 
+/// A job in a list of all jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobSummary {
+    /// The job's name.
+    pub name: JobName,
+    /// Unique id. A later job with the same name has another uid.
+    pub uid: String,
+    /// The job's state.
+    pub state: JobState,
+    /// How the replicas train together.
+    pub strategy: Strategy,
+    /// The number of replicas in the current start.
+    pub replica_num: usize,
+    /// The job's result, without what its scripts printed. Absent until it is decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<JobResult>,
+    /// When the job reached each step.
+    pub times: JobTimes,
+}
+
 /// The answer of `GET /v1/jobs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobList {
     /// All jobs, ordered by name.
-    pub jobs: Vec<JobView>,
+    pub jobs: Vec<JobSummary>,
 }
 
 /// The answer of `GET /v1/master`: what a client needs to know before it submits a job.

@@ -6,24 +6,24 @@ use comfy_table::{ContentArrangement, Table};
 use protocol::ids::UnixMillis;
 use protocol::progress::{JobSeries, Progress};
 use protocol::run_policy::HALT_SECONDS;
-use protocol::view::{JobResult, JobView, ReplicaView};
+use protocol::view::{JobResult, JobState, JobSummary, JobTimes, JobView, ReplicaView};
 use serde_json::Value;
 
 use crate::cluster::moment;
-use crate::narrate::{between, composition, members, workers_now};
+use crate::narrate::{between, composition, workers_now};
 use crate::output::spelled;
 
 /// All jobs, one per line.
-pub(crate) fn jobs_table(jobs: &[JobView], now: UnixMillis) -> String {
+pub(crate) fn jobs_table(jobs: &[JobSummary], now: UnixMillis) -> String {
     let mut table = plain_table(&["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
-    for view in jobs {
+    for job in jobs {
         table.add_row([
-            view.name.to_string(),
-            view.spec.strategy.to_string(),
-            view.state.to_string(),
-            members(view).to_string(),
-            time(view, now),
-            view.result.as_ref().map(result).unwrap_or_default(),
+            job.name.to_string(),
+            job.strategy.to_string(),
+            job.state.to_string(),
+            job.replica_num.to_string(),
+            time(job.state, &job.times, now),
+            job.result.as_ref().map(result).unwrap_or_default(),
         ]);
     }
     shown(&table)
@@ -49,7 +49,7 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
         ("job", view.name.to_string()),
         ("asked for", composition(&view.spec)),
         ("state", view.state.to_string()),
-        ("time", time(view, now)),
+        ("time", time(view.state, &view.times, now)),
     ];
     head.extend(view.generation.map(|generation| ("generation", generation.to_string())));
     head.extend(view.workers.map(|wanted| ("workers", format!("{} take part, {wanted} wanted", workers_now(view)))));
@@ -128,9 +128,9 @@ fn shortened(number: f64) -> String {
 
 /// How long a finished job took, or how long ago an unfinished job was accepted. The clean-up of pods does
 /// not count, because a restarted master records the end of the clean-up again.
-fn time(view: &JobView, now: UnixMillis) -> String {
-    let end = if view.state.is_finished() { view.times.ended.or(view.times.finished) } else { Some(now) };
-    between(view.times.accepted, end).map(spelled).unwrap_or_default()
+fn time(state: JobState, times: &JobTimes, now: UnixMillis) -> String {
+    let end = if state.is_finished() { times.ended.or(times.finished) } else { Some(now) };
+    between(times.accepted, end).map(spelled).unwrap_or_default()
 }
 
 fn result(result: &JobResult) -> String {

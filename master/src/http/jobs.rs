@@ -95,10 +95,10 @@ async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
     timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await.map_err(too_slow)?.map_err(bad_body)
 }
 
-/// Lists all jobs, in the order of their names.
+/// Lists all jobs, in the order of their names. `GET /v1/jobs/{name}` shows all details of a job.
 #[utoipa::path(get, path = routes::JOBS, responses((status = 200, description = "All jobs", body = JobList), NotLetIn))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
-    Json(JobList { jobs: state.jobs.list() })
+    Json(JobList { jobs: state.jobs.summaries() })
 }
 
 /// Shows one job. With `after`, this is a long poll: the answer comes when the job has changed, or the wait ends.

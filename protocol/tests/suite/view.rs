@@ -2,6 +2,7 @@
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::elastic::Workers;
 use protocol::error::{ErrorCode, Problem};
 use protocol::failure::{Consequence, FailedStart, Failure, Loss, Restarts};
 use protocol::ids::{Generation, Rank, ReplicaId, UnixMillis};
@@ -137,9 +138,24 @@ fn the_view_of_a_failed_job_shows_the_cause_and_the_times() {
 }
 
 #[test]
-fn a_list_contains_views() {
-    let list = JobList { jobs: vec![pending_view(), failed_view()] };
-    assert_golden(&list, &json!({"jobs": [pending_json(), failed_json()]}));
+fn a_list_contains_a_summary_of_each_job_without_output_and_replicas() {
+    let elastic = JobView { workers: Some(Workers { min: 1, max: 1 }), roster: vec![], ..pending_view() };
+    let list = JobList { jobs: vec![pending_view().summary(), failed_view().summary(), elastic.summary()] };
+    let common = json!({"name": "digits", "uid": "0b5e", "strategy": "AllReduce"});
+    let with = |fields: Value| {
+        let mut job = common.clone();
+        job.as_object_mut().expect("not an object").extend(fields.as_object().expect("not an object").clone());
+        job
+    };
+    let exit = json!({"signal": 9, "stopped": false, "ended_at": 1_700_000_009_000_u64, "stderr_tail": ""});
+    let failed = with(json!({
+        "state": "failed", "replica_num": 1, "times": failed_json()["times"],
+        "result": {
+            "outcome": "failed", "failure": {"cause": "replica_exited", "replica": "worker-0", "exit": exit},
+        },
+    }));
+    let pending = |replica_num: u32| with(json!({"state": "pending", "replica_num": replica_num, "times": {}}));
+    assert_golden(&list, &json!({"jobs": [pending(1), failed, pending(0)]}));
 }
 
 #[test]

@@ -164,7 +164,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             if lacks_code { problem(409, ErrorCode::CodeMissing, "send the code first") } else { shared.submit() }
         }
         ("GET", "/v1/jobs") => {
-            let jobs = shared.script.lock().unwrap().views.clone();
+            let jobs = shared.script.lock().unwrap().views.iter().map(JobView::summary).collect();
             json(StatusCode::OK, &protocol::view::JobList { jobs })
         }
         ("GET", "/v1/master") => {

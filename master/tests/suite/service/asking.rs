@@ -17,6 +17,9 @@ async fn jobs_are_listed_in_the_order_of_their_names() {
     let list = master.get("/v1/jobs").await.json();
     let names: Vec<_> = list["jobs"].as_array().expect("not a list").iter().map(|job| job["name"].clone()).collect();
     assert_eq!(names, ["alpha", "middle", "zeta"]);
+    let job = &list["jobs"][0];
+    assert_eq!((&job["strategy"], &job["replica_num"]), (&json!("AllReduce"), &json!(1)));
+    assert_eq!((&job["replicas"], &job["spec"]), (&json!(null), &json!(null)), "a list shows the details of a job");
 }
 
 #[tokio::test(flavor = "multi_thread")]
