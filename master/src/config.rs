@@ -14,6 +14,7 @@ use protocol::view::BackendKind;
 
 use crate::agent_token::AgentKey;
 use crate::http::Guard;
+use crate::registry::KEPT_FINISHED;
 
 /// Runs training jobs: creates their pods, starts their gangs and serves their state over HTTP.
 #[derive(Debug, Parser)]
@@ -35,6 +36,10 @@ pub struct Config {
     /// finished jobs is dropped, the oldest first
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
+
+    /// Number of finished jobs to keep. Older ones are deleted with their output, except jobs of TFJobs in the cluster
+    #[arg(long, env = "MUSTER_KEEP_FINISHED", value_name = "N", default_value_t = KEPT_FINISHED)]
+    pub keep_finished: usize,
 
     /// Namespace for jobs and pods, with --backend kubernetes [default: the namespace of this pod, or of the
     /// kubeconfig]

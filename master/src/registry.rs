@@ -4,6 +4,7 @@
 mod apply;
 mod code;
 mod error;
+mod finished;
 mod join;
 mod requests;
 
@@ -21,6 +22,7 @@ use tracing::{debug, error};
 
 pub use self::apply::Applied;
 pub use self::error::JobsError;
+pub use self::finished::KEPT_FINISHED;
 use self::requests::remove_output;
 use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
 use crate::job::key::JobKey;
@@ -45,6 +47,7 @@ pub struct JobHandle {
     pub series: Arc<SeriesOfJob>,
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
+    surplus: Arc<Notify>,
     stagings: mpsc::Sender<Staging>,
     /// How many drivers of the job have panicked.
     broken: u32,
@@ -56,8 +59,9 @@ struct Drivers {
     tasks: JoinSet<Driven>,
     /// The job of each task, by the task's id.
     jobs: HashMap<Id, JobKey>,
-    /// The task that removes unused code. The task begins when every job on record is in the registry.
-    sweeper: Option<AbortOnDropHandle<()>>,
+    /// The tasks that remove unused code and delete old finished jobs. They begin when every job on record is in the
+    /// registry.
+    sweepers: Vec<AbortOnDropHandle<()>>,
 }
 
 /// The outcome of a submit.
@@ -73,6 +77,8 @@ pub enum Submitted {
 pub struct Jobs {
     context: Arc<Context>,
     archive: Arc<Archive>,
+    /// Maximum number of finished jobs.
+    kept_finished: usize,
     handles: Mutex<BTreeMap<JobName, JobHandle>>,
     /// Notified whenever a job is added, removed, or changed on record.
     arrivals: watch::Sender<()>,
@@ -85,9 +91,15 @@ pub struct Jobs {
 impl Jobs {
     /// An empty registry that keeps the jobs' output in `archive`, which may also be a folder's path.
     pub fn new(context: Arc<Context>, archive: impl Into<Archive>) -> Arc<Self> {
+        Self::keeping(KEPT_FINISHED, context, archive)
+    }
+
+    /// Like [`Self::new`], but keeps at most `kept_finished` finished jobs.
+    pub fn keeping(kept_finished: usize, context: Arc<Context>, archive: impl Into<Archive>) -> Arc<Self> {
         Arc::new(Self {
             context,
             archive: Arc::new(archive.into()),
+            kept_finished,
             handles: Mutex::default(),
             arrivals: watch::Sender::new(()),
             is_complete: watch::Sender::new(false),
@@ -190,10 +202,12 @@ impl Jobs {
             }
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
+                let keeper = tokio::spawn(Arc::clone(self).keep_newest_finished());
+                drivers.sweepers.push(AbortOnDropHandle::new(keeper));
                 // While a record is unreadable, the output and the code of its job look unused. So remove nothing then.
                 if all_readable {
                     let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
-                    drivers.sweeper = Some(AbortOnDropHandle::new(sweeper));
+                    drivers.sweepers.push(AbortOnDropHandle::new(sweeper));
                     let archive = Arc::clone(&self.archive);
                     self.removals.spawn(async move { archive.sweep().await });
                 }
@@ -209,18 +223,28 @@ impl Jobs {
     ) -> (JobHandle, Channels) {
         let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
-        let damaged = Arc::new(Notify::new());
+        let (damaged, surplus) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (staging_sender, stagings) = mpsc::channel(1);
         let channels = Channels {
             record,
             damaged: Arc::clone(&damaged),
+            surplus: Arc::clone(&surplus),
             stagings,
             view: view_sender,
             logs: Arc::clone(&logs),
             series: Arc::clone(&series),
         };
         (
-            JobHandle { view, logs, series, record: record_sender, damaged, stagings: staging_sender, broken: 0 },
+            JobHandle {
+                view,
+                logs,
+                series,
+                record: record_sender,
+                damaged,
+                surplus,
+                stagings: staging_sender,
+                broken: 0,
+            },
             channels,
         )
     }

@@ -118,8 +118,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
 
 /// Why this master must leave the job to another master; `None` if this master may hold the job.
 fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Option<String> {
-    let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
-    match (keys.filter(|(theirs, own)| theirs != own), tenure) {
+    match (context.foreign_key(&stored.record), tenure) {
         (Some((theirs, own)), _) => Some(format!(
             "the job is left to the master whose agent key has the fingerprint {theirs}: this master's key has the \
              fingerprint {own}, and the job's agents would refuse this master's token"

@@ -15,7 +15,7 @@ use crate::backend::PodBackend;
 use crate::code::CodeStore;
 use crate::logs::JobLogs;
 use crate::series::SeriesOfJob;
-use crate::store::{JobStore, Stored};
+use crate::store::{JobRecord, JobStore, Stored};
 
 /// What all drivers of one master share.
 pub struct Context {
@@ -38,6 +38,12 @@ impl Context {
     /// The time since `since`, by the store's clock.
     pub(super) fn age(&self, since: UnixMillis) -> Duration {
         Duration::from_millis(self.store.now().0.saturating_sub(since.0))
+    }
+
+    /// The fingerprint of the key of a job's agents, and of this master's key, if these keys differ.
+    pub(crate) fn foreign_key<'a>(&'a self, record: &'a JobRecord) -> Option<(&'a str, &'a str)> {
+        let keys = record.agent_key.as_deref().zip(self.agent_key.fingerprint());
+        keys.filter(|(theirs, own)| theirs != own)
     }
 }
 
@@ -79,6 +85,9 @@ pub struct Channels {
     pub record: watch::Receiver<Option<Stored>>,
     /// Notified when somebody has damaged the record.
     pub damaged: Arc<Notify>,
+    /// Notified when the job has finished and must be deleted, because there are too many finished jobs. Repeated until
+    /// the record is deleted.
+    pub surplus: Arc<Notify>,
     /// Requests to bring new code to the agents.
     pub stagings: mpsc::Receiver<Staging>,
     /// The view of the job.

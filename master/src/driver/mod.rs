@@ -138,7 +138,7 @@ struct Driver {
     publish_at: Option<Instant>,
     /// How often the job had restarted before this driver began.
     restarts_before: u32,
-    /// When the finished job is deleted, if it has a time to live.
+    /// When the finished job is deleted, if it has a time to live or there are too many finished jobs.
     forget_at: Option<Instant>,
 }
 
@@ -237,6 +237,7 @@ impl Driver {
                 Err(_) => return Next::End,
             },
             () = self.channels.damaged.notified() => return Box::pin(self.mend()).await,
+            () = self.channels.surplus.notified() => self.forget_at = Some(Instant::now()),
             Some(staging) = self.channels.stagings.recv() => {
                 self.stage(staging);
                 return Next::GoOn;

@@ -9,7 +9,7 @@ use master::agent_token::AgentKey;
 use master::code::CodeStore;
 use master::driver::Context;
 use master::http::{About, Guard, Server};
-use master::registry::{JobHandle, Jobs, Submitted};
+use master::registry::{JobHandle, Jobs, KEPT_FINISHED, Submitted};
 use master::store::{JobStore, Wish};
 use master::tfjob::Place;
 use protocol::agent::ExitOutcome;
@@ -62,6 +62,12 @@ impl Master {
         Self::with((boot_id, agent_key), backend, (store.clone(), Arc::new(store)), logs)
     }
 
+    /// A master with these records, no pods, and the files below `logs`. It keeps this many finished jobs.
+    pub(crate) fn keeping(kept: usize, boot_id: &str, store: FakeStore, logs: TempDir) -> Self {
+        let (identity, backend) = ((boot_id, AgentKey::random()), FakeBackend::new(Arrival::AtOnce));
+        Self::with_limit(kept, identity, backend, (store.clone(), Arc::new(store)), logs)
+    }
+
     /// Like [`Self::over`]. `fill` stores code before the master begins.
     pub(crate) fn with_code(boot_id: &str, backend: FakeBackend, store: FakeStore, fill: impl Fn(&CodeStore)) -> Self {
         let logs = tempfile::tempdir().expect("no folder");
@@ -70,6 +76,16 @@ impl Master {
     }
 
     fn with(
+        identity: (&str, AgentKey),
+        backend: FakeBackend,
+        stores: (FakeStore, Arc<dyn JobStore>),
+        logs: TempDir,
+    ) -> Self {
+        Self::with_limit(KEPT_FINISHED, identity, backend, stores, logs)
+    }
+
+    fn with_limit(
+        kept: usize,
         (boot_id, agent_key): (&str, AgentKey),
         backend: FakeBackend,
         (store, seen_store): (FakeStore, Arc<dyn JobStore>),
@@ -83,7 +99,7 @@ impl Master {
             boot_id: boot_id.to_owned(),
             code: code_below(logs.path()),
         };
-        let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
+        let jobs = Jobs::keeping(kept, Arc::new(context), logs.path().to_owned());
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();
         Self { jobs, backend, store, logs, following, url: None }
     }

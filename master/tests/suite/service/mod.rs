@@ -12,6 +12,7 @@ mod framing;
 mod guarding;
 mod halting;
 pub(crate) mod harness;
+mod keeping;
 mod logs;
 mod patience;
 mod pushing;
