@@ -82,7 +82,7 @@ impl Jobs {
         }
     }
 
-    /// Every [`SWEEP_INTERVAL`], removes the code that no job on record uses.
+    /// Every [`SWEEP_INTERVAL`], removes the code that no job on record may still use.
     pub(super) async fn sweep_code(self: Arc<Self>) {
         let mut times = interval(SWEEP_INTERVAL);
         loop {
@@ -95,9 +95,12 @@ impl Jobs {
         }
     }
 
+    /// The code that jobs may still use. A job that has ended never starts again. All other jobs keep the code of their
+    /// submit, too.
     fn codes(&self) -> BTreeSet<CodeId> {
-        let of_record = |stored: &Stored| [stored.record.spec.code, stored.record.code];
-        let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().map(of_record);
+        let of_record =
+            |Stored { record, .. }: &Stored| record.ended.is_none().then_some([record.spec.code, record.code]);
+        let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().and_then(of_record);
         self.lock().values().filter_map(of_job).flatten().flatten().collect()
     }
 }

@@ -1,14 +1,20 @@
-//! Tests of what a master keeps of finished jobs.
+//! Tests of what a master keeps of finished jobs: the newest jobs with their output, but not their code.
 
+use std::fs::File;
+use std::path::Path;
+use std::time::SystemTime;
+
+use master::code::UNUSED_TIME;
 use master::store::{Ended, JobRecord, JobStore, Suspension};
 use protocol::ids::UnixMillis;
 use protocol::origin::Origin;
-use protocol::view::{JobResult, JobTimes};
+use protocol::view::{JobResult, JobState, JobTimes};
 use serde_json::json;
 use testkit::conformance::store as conformance;
-use testkit::fake::{FakeStore, Written};
+use testkit::fake::{FakeStore, Written, code_below};
 
-use super::harness::{Master, in_time};
+use super::delivering::keep_files;
+use super::harness::{Master, in_time, reach, worker};
 
 /// The record of a job that the master `holder` has ended at this time.
 fn ended(name: &str, at: u64, holder: &str) -> JobRecord {
@@ -90,4 +96,54 @@ async fn two_masters_delete_each_old_job_once() {
     }
     let deleted = |change: &Written| matches!(change, Written::Nothing(_));
     assert_eq!(store.history().await.iter().filter(|(_, change)| deleted(change)).count(), 3);
+}
+
+/// Sets the time of every file below a folder, so that the files look unused for long.
+fn age(folder: &Path) {
+    for entry in std::fs::read_dir(folder).expect("no folder").flatten() {
+        if entry.path().is_dir() {
+            age(&entry.path());
+        } else {
+            let file = File::options().append(true).open(entry.path()).expect("cannot open the file");
+            file.set_modified(SystemTime::now() - 2 * UNUSED_TIME).expect("cannot set the time");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_code_of_a_finished_job_is_removed_and_both_codes_of_an_unfinished_job_stay() {
+    let logs = folder();
+    let code = code_below(logs.path());
+    let [over, first, newest] = ["1", "2", "3"].map(|module| keep_files(&code, ["print('hello')", module]));
+    age(&logs.path().join("code"));
+    let mut finished = ended("over", 1, "first");
+    (finished.spec.code, finished.code) = (Some(over), Some(over));
+    let mut unfinished = suspended("suspended");
+    (unfinished.spec.code, unfinished.code) = (Some(first), Some(newest));
+    let store = stored(vec![finished, unfinished]).await;
+    let master = Master::keeping(1, "first", store, logs);
+    let removed = async {
+        while master.jobs.code().manifest(over).is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the code of the finished job is removed", removed).await;
+    assert!([first, newest].iter().all(|id| master.jobs.code().manifest(*id).is_some()), "used code was removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_does_not_open_the_output_of_a_finished_job_before_somebody_reads_it() {
+    let logs = folder();
+    let before = master::logs::JobLogs::new(logs.path().join("uid-of-over"), &[worker(0)]);
+    let log = before.of(worker(0)).expect("no log");
+    log.append(0, "the output\n".into()).await.expect("cannot write the output");
+    before.complete().await;
+    let store = stored(vec![ended("over", 1, "first")]).await;
+    let master = Master::keeping(1, "second", store, logs);
+    in_time("the master has read the records", master.jobs.complete()).await;
+    let job = master.jobs.find(&"over".parse().expect("not a name")).expect("no job");
+    reach(&job, JobState::Succeeded).await;
+    let log = job.logs.of(worker(0)).expect("no log");
+    assert_eq!(log.progress().end, 0, "the master has opened the file");
+    assert_eq!(log.read(0).await.expect("cannot read the output").bytes, b"the output\n");
 }
