@@ -153,7 +153,11 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
         Ok(stored) => stored,
         Err(driven) => return driven,
     };
-    channels.logs.load().await;
+    match &stored.record.ended {
+        // Nothing is copied any more, and readers open the files themselves. Jobs that run wait for the same disk.
+        Some(_) => channels.logs.find().await,
+        None => channels.logs.load().await,
+    }
     let (record, now) = (&stored.record, context.store.now());
     let active_time = record.active_time(now);
     let mut policy = Policy::of(&record.spec, active_time, share_of(&record.uid));

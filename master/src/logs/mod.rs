@@ -101,12 +101,16 @@ impl JobLogs {
         self.changed.notify_waiters();
     }
 
-    /// Reads from the files how much output an earlier master has copied. Adds the replicas that only the files name:
-    /// an elastic job may have had more workers.
-    pub async fn load(&self) {
+    /// Adds the replicas that only the files name: an elastic job may have had more workers.
+    pub async fn find(&self) {
         let dir = self.dir.clone();
         let found = disk::run(move || file::replicas_in(&dir)).await.unwrap_or_default();
         self.add(&found);
+    }
+
+    /// Like [`Self::find`]. Also reads from the files how much output an earlier master has copied.
+    pub async fn load(&self) {
+        self.find().await;
         for (_, log) in self.all() {
             // If a file cannot be opened, its readers and writers get the error later.
             let _ = log.on_file(|file, _| file.end(Then::Close)).await.map(|end| log.reach(end));
