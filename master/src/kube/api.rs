@@ -19,12 +19,17 @@ use protocol::pod::OPENSHIFT_GROUP;
 use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
+use tower::{BoxError, service_fn};
 use tracing::warn;
 
 use super::clock::Clock;
 
 /// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Maximum time until the API begins to answer a watch. kube asks for watches of 290 s, and after such a watch has
+/// begun, kube itself notices that it is dead.
+const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The value of [`MANAGED_BY`] on every object that a master has created.
 pub(crate) const MUSTER: &str = "muster";
@@ -159,7 +164,7 @@ impl Cluster {
         let mut to_watch = config.clone();
         to_watch.default_retry = false;
         let client = |config| Client::try_from(config).context("prepare a client of the Kubernetes API");
-        let (client, watching) = (client(config)?, client(to_watch)?);
+        let (client, watching) = (client(config)?, with_patience(client(to_watch)?));
         let master = if is_in_pod && namespace == own { MasterPlace::PodBesideJobs } else { MasterPlace::Elsewhere };
         let clock = ask_clock(&client).await;
         Ok(Self { client, watching, namespace, url, master, clock })
@@ -167,7 +172,7 @@ impl Cluster {
 
     /// A connection through this client, for a master outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
-        let (watching, url, clock) = (client.clone(), String::new(), Clock::default());
+        let (watching, url, clock) = (with_patience(client.clone()), String::new(), Clock::default());
         Self { client, watching, namespace, url, master: MasterPlace::Elsewhere, clock }
     }
 
@@ -306,6 +311,16 @@ pub(crate) fn ours_selector() -> String {
 /// Limits a watch to the objects that a master has created.
 pub(crate) fn ours() -> kube::runtime::watcher::Config {
     kube::runtime::watcher::Config::default().labels(&ours_selector())
+}
+
+/// A client whose requests fail if the API does not begin to answer. The answer itself may take as long as a watch.
+fn with_patience(client: Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let answered = move |request| {
+        let client = client.clone();
+        async move { Ok::<_, BoxError>(timeout(WATCH_ANSWER_TIMEOUT, client.send(request)).await??) }
+    };
+    Client::new(service_fn(answered), namespace)
 }
 
 /// Makes one call with a deadline.

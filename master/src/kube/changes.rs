@@ -1,5 +1,5 @@
-//! The watch for the back end and the store. It restarts kube's watch in two cases: when kube's watch would wait for
-//! ever, and when kube's watch would repeat for ever a request that always fails.
+//! The watch for the back end and the store. It restarts kube's watch in two cases: when a list gets no answer, and when
+//! kube's watch would repeat for ever a request that always fails.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,14 +14,12 @@ use kube::runtime::watcher::{Config, Error, Event, ExponentialBackoff, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::api::{Cluster, ours};
 
 /// Maximum time for one page of a list. kube's watch has no such limit.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum time without an event. After this time, the watch restarts, because the connection may be dead.
-const QUIET_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// First and longest pause after an error. Jitter may double a pause. kube's own pauses would grow to a minute. After
 /// an outage of the API, a submit would wait for that long until the watch reports the new job.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -93,14 +91,16 @@ where
 
     async fn next(&mut self) -> Result<Event<K>, Error> {
         loop {
-            let patience = if self.is_listing { LIST_TIMEOUT } else { QUIET_TIMEOUT };
-            match timeout(patience, self.events.next()).await {
+            // kube ends a silent watch by itself, and resumes it without a new list.
+            let event = if self.is_listing {
+                timeout(LIST_TIMEOUT, self.events.next()).await
+            } else {
+                Ok(self.events.next().await)
+            };
+            match event {
                 Ok(Some(event)) => return self.heed(event),
                 Ok(None) => {}
-                Err(_) if self.is_listing => {
-                    warn!(seconds = patience.as_secs(), "a list got no answer; listing again")
-                }
-                Err(_) => debug!(seconds = patience.as_secs(), "a watch was silent for long; restarting it"),
+                Err(_) => warn!(seconds = LIST_TIMEOUT.as_secs(), "a list got no answer; listing again"),
             }
             *self = self.again();
         }

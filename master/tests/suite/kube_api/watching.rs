@@ -103,16 +103,28 @@ async fn the_watch_continues_after_a_list_without_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_never_opens_is_replaced_within_15_minutes() {
+async fn a_quiet_namespace_is_watched_again_and_not_listed_again() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
-    let began = Instant::now();
+    let lists = server.count(Kind::List);
+    server.until("the watch was renewed many times", |asked| watches(asked) == 10).await;
+    assert_eq!(server.count(Kind::List), lists, "the pods were listed again");
+    change_all(&server);
+    sees_all_changes(&pods).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_never_opens_is_replaced_within_15_minutes_without_a_new_list() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    let (began, lists) = (Instant::now(), server.count(Kind::List));
     server.script(Kind::Watch, Reply::Silence);
     server.end_watches(None);
     server.until("the watch is requested again", |asked| watches(asked) == 2).await;
     change_all(&server);
     sees_all_changes(&pods).await;
     assert!(began.elapsed() < Duration::from_secs(15 * 60), "{:?}", began.elapsed());
+    assert_eq!(server.count(Kind::List), lists, "the pods were listed again");
 }
 
 #[tokio::test(start_paused = true)]
