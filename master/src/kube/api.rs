@@ -18,6 +18,7 @@ use protocol::image::ImageRef;
 use protocol::pod::OPENSHIFT_GROUP;
 use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower::{BoxError, service_fn};
 use tracing::warn;
@@ -27,9 +28,14 @@ use super::clock::Clock;
 /// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Maximum calls at a time. Each call takes a connection of its own, and the API slows down clients with many calls.
+const CALLS_AT_ONCE: usize = 64;
 /// Maximum time until the API begins to answer a watch. kube asks for watches of 290 s, and after such a watch has
 /// begun, kube itself notices that it is dead.
 const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A turn for each call in progress.
+static TURNS: Semaphore = Semaphore::const_new(CALLS_AT_ONCE);
 
 /// The value of [`MANAGED_BY`] on every object that a master has created.
 pub(crate) const MUSTER: &str = "muster";
@@ -323,8 +329,9 @@ fn with_patience(client: Client) -> Client {
     Client::new(service_fn(answered), namespace)
 }
 
-/// Makes one call with a deadline.
+/// Makes one call with a deadline, which begins at the call's turn.
 pub(crate) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiFailure> {
+    let _turn = TURNS.acquire().await.expect("the semaphore is never closed");
     match timeout(CALL_TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status))) => {

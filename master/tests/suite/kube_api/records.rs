@@ -44,6 +44,20 @@ async fn records_are_listed_in_pages_of_500() {
     assert_eq!(lists.map(|asked| asked.param("limit")).collect::<Vec<_>>(), [Some("500"); 3]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn at_most_64_calls_wait_for_the_api_at_a_time() {
+    let server = ApiServer::new();
+    let store = store(&server);
+    server.script_times(100, Kind::Get, &Reply::Silence);
+    let name = record().spec.name;
+    let answers = futures_util::future::join_all((0..100).map(|_| store.get(&name))).await;
+    assert!(answers.iter().all(is_unavailable), "{answers:?}");
+    let asked: Vec<_> = server.journal().iter().map(|asked| asked.at).collect();
+    assert_eq!(asked.len(), 100);
+    let at_once = asked.iter().map(|at| asked.iter().filter(|other| *other == at).count()).max();
+    assert!(at_once <= Some(64), "{at_once:?} calls were made at once");
+}
+
 #[tokio::test]
 async fn a_create_whose_answer_was_lost_returns_its_own_record() {
     let server = ApiServer::new();
