@@ -72,7 +72,8 @@ pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
     });
 }
 
-/// Changes a record like [`amend`]. If somebody has damaged the record, rewrites it from `known`.
+/// Changes a record like [`amend`], but reads the record only if it is no longer `known`. If somebody has damaged the
+/// record, rewrites it from `known`.
 ///
 /// # Errors
 /// Like [`amend`].
@@ -82,6 +83,13 @@ pub(super) async fn amend_or_mend(
     change: impl Fn(&mut JobRecord) -> Change,
 ) -> Result<Stored, StoreError> {
     let JobRecord { uid, spec, .. } = &known.record;
+    let mut record = known.record.clone();
+    if change(&mut record) == Change::Write {
+        match store.update(record.changed(), &known.version).await {
+            Err(StoreError::Conflict(_) | StoreError::Unreadable { .. }) => {}
+            done => return done,
+        }
+    }
     loop {
         let version = match amend(store, &spec.name, &change).await {
             Err(StoreError::Unreadable { job, reason, version, .. }) if job.uid.is_empty() || job.uid == *uid => {

@@ -26,7 +26,8 @@ struct Inner {
     watchers: Watchers,
 }
 
-/// One row for each job. The record is JSON. Each change increases the version.
+/// One row for each job. The record is JSON. The first version is a random number, and each change increases it. So a
+/// version of a deleted job is not a version of a later job with the same name.
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS jobs (
     name    TEXT PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -97,9 +98,9 @@ impl JobStore for SqliteStore {
         self.with(move |inner| {
             let name = record.spec.name.clone();
             let text = serde_json::to_string(&record).map_err(unavailable)?;
-            let insert = "INSERT INTO jobs (name, version, record) VALUES (?1, 1, ?2)";
-            match inner.connection.execute(insert, params![name.as_str(), text]) {
-                Ok(_) => Ok(inner.write(record, 1)),
+            let insert = "INSERT INTO jobs (name, version, record) VALUES (?1, random() >> 2, ?2) RETURNING version";
+            match inner.connection.query_row(insert, params![name.as_str(), text], |row| row.get(0)) {
+                Ok(version) => Ok(inner.write(record, version)),
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::ConstraintViolation) => {
                     Err(StoreError::Exists(name))
                 }

@@ -100,7 +100,7 @@ fn whole(name: &str, has_ended: bool) -> JobRecord {
 
 /// Replaces the stored text of a record by `text`.
 fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
-    let update = "UPDATE jobs SET record = CAST(?2 AS TEXT) WHERE name = ?1";
+    let update = "UPDATE jobs SET version = version + 1, record = CAST(?2 AS TEXT) WHERE name = ?1";
     assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("cannot write the record"), 1);
 }
 

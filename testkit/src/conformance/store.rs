@@ -16,6 +16,7 @@ pub async fn check(store: &dyn JobStore) {
     two_concurrent_amendments_both_take_effect(store).await;
     a_watch_sends_all_records_and_then_each_change(store).await;
     a_delete_removes_only_the_record_with_its_uid_and_can_be_repeated(store).await;
+    a_version_of_a_deleted_record_is_no_version_of_its_successor(store).await;
 }
 
 /// The record of a new job with this name.
@@ -107,4 +108,13 @@ async fn a_delete_removes_only_the_record_with_its_uid_and_can_be_repeated(store
         store.delete(&name, &uid).await.expect("could not delete an absent record");
         assert_eq!(read(store, &name).await, None);
     }
+}
+
+async fn a_version_of_a_deleted_record_is_no_version_of_its_successor(store: &dyn JobStore) {
+    let old = store.create(record("again")).await.expect("could not create the record");
+    store.delete(old.name(), &old.record.uid).await.expect("could not delete the record");
+    let new = store.create(record("again")).await.expect("could not create the record");
+    let late = store.update(JobRecord { epoch: 7, ..old.record }, &old.version).await;
+    assert!(matches!(late, Err(StoreError::Conflict(_))), "{late:?}");
+    assert_eq!(read(store, new.name()).await, Some(new));
 }

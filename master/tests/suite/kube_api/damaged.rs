@@ -232,6 +232,19 @@ async fn a_takeover_is_retried_if_the_api_refuses_it() {
 }
 
 #[tokio::test]
+async fn a_new_master_takes_a_job_over_with_one_write_and_reads_no_single_record() {
+    let server = ApiServer::new();
+    let first = Master::over(&server).await;
+    first.start("digits").await;
+    let (reads, writes) = (server.count(Kind::Get), server.count(Kind::Replace));
+    let second = Master::named("second", first.backend.clone(), &server).await;
+    let job = second.jobs.find(&name("digits")).expect("the second master has no job");
+    reach(&job, JobState::Running).await;
+    assert_eq!(recorded(&server, "digits")["holder"], "second");
+    assert_eq!((server.count(Kind::Get), server.count(Kind::Replace)), (reads, writes + 1));
+}
+
+#[tokio::test]
 async fn after_the_deletion_of_a_record_its_name_is_free_although_the_jobs_result_is_not_written_yet() {
     let server = ApiServer::new();
     let master = Master::over(&server).await;
