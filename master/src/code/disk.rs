@@ -103,6 +103,16 @@ impl Disk {
         names(&self.manifests)
     }
 
+    /// The size of a manifest's file.
+    pub(super) fn manifest_size(&self, id: CodeId) -> io::Result<u64> {
+        self.manifest_path(id).metadata().map(|found| found.len())
+    }
+
+    /// The size of a blob's file.
+    pub(super) fn blob_size(&self, blob: Sha256) -> io::Result<u64> {
+        self.blob_path(blob).metadata().map(|found| found.len())
+    }
+
     /// Reads a blob; `None` if the file is missing or damaged.
     pub(super) fn blob(&self, blob: Sha256) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.blob_path(blob)) {

@@ -1,6 +1,8 @@
 //! The store of the code that jobs bring. Manifests and blobs are files in the state directory, each named by its
-//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All methods block; call them on blocking threads.
+//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All other methods than [`CodeStore::copy`]
+//! block; call them on blocking threads.
 
+mod copies;
 mod disk;
 mod upload;
 
@@ -13,6 +15,8 @@ use std::time::{Duration, SystemTime};
 use protocol::code::{BlobError, CodeId, Manifest, ScriptPath, Sha256};
 use tracing::{info, warn};
 
+use self::copies::Copies;
+pub use self::copies::{Copied, CopyError, Part};
 use self::disk::Disk;
 pub use self::upload::Piece;
 
@@ -28,6 +32,8 @@ pub struct CodeStore {
     most: u64,
     /// Locked while files are added or removed.
     space: Mutex<Space>,
+    /// The code that is being sent to agents.
+    copies: Copies,
 }
 
 /// Bytes that count against the limit. See [`disk::charged`].
@@ -98,7 +104,7 @@ impl CodeStore {
             warn!(%error, "cannot remove code that no job uses");
         }
         let kept = disk.kept()?;
-        Ok(Self { disk, most, space: Mutex::new(Space { kept, reserved: 0 }) })
+        Ok(Self { disk, most, space: Mutex::new(Space { kept, reserved: 0 }), copies: Copies::default() })
     }
 
     /// Stores a manifest. Returns the manifest's blobs that the store does not have.

@@ -3,21 +3,19 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use backon::Retryable;
-use bytes::Bytes;
 use protocol::agent::{RunState, RunStatus};
 use protocol::code::{CodeId, Sha256};
 use protocol::error::ErrorCode;
-use tokio::sync::{Mutex, Semaphore};
-use tokio::task::spawn_blocking;
+use tokio::sync::Semaphore;
 use tracing::debug;
 
 use super::Context;
 use super::retry::{is_unreachable, patience};
 use crate::agent_client::{AgentClient, AgentError};
-use crate::code::CodeStore;
+use crate::code::{CodeStore, CopyError, Part};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 
@@ -34,41 +32,9 @@ pub(super) struct Delivery {
     id: CodeId,
     agents: AgentClient,
     store: Arc<CodeStore>,
-    manifest: Shared<()>,
-    /// The blobs that an agent lacks, as one stream. The key is the list of their ids. Usually all agents lack the same
-    /// blobs.
-    stream: Shared<Vec<Sha256>>,
     /// A permit for each agent that receives blobs. A dead agent takes no permit: it does not answer the manifest,
     /// which is sent first.
     turns: Semaphore,
-}
-
-/// The bytes that were last read from the store. Concurrent calls share one copy, which the last of these calls frees.
-#[derive(Debug)]
-struct Shared<K>(Mutex<Weak<(K, Bytes)>>);
-
-impl<K> Default for Shared<K> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<K: PartialEq> Shared<K> {
-    /// Returns the bytes for this key. Calls `read` only if no earlier result for the key is alive. The bytes stay in
-    /// memory while a result is alive.
-    async fn get(
-        &self,
-        key: K,
-        read: impl Future<Output = Result<Bytes, DeliveryError>>,
-    ) -> Result<Arc<(K, Bytes)>, DeliveryError> {
-        let mut known = self.0.lock().await;
-        if let Some(bytes) = known.upgrade().filter(|bytes| bytes.0 == key) {
-            return Ok(bytes);
-        }
-        let bytes = Arc::new((key, read.await?));
-        *known = Arc::downgrade(&bytes);
-        Ok(bytes)
-    }
 }
 
 /// Why an agent does not have the code.
@@ -82,6 +48,15 @@ pub(super) enum DeliveryError {
     Agent(#[from] AgentError),
     #[error("the agent still lacks {0} files after all missing files were sent")]
     Incomplete(usize),
+}
+
+impl From<CopyError> for DeliveryError {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Lost => Self::Lost,
+            CopyError::Disk(error) => Self::Store(error),
+        }
+    }
 }
 
 impl DeliveryError {
@@ -112,8 +87,7 @@ impl DeliveryError {
 impl Delivery {
     pub(super) fn new(id: CodeId, agents: &AgentClient, context: &Context) -> Self {
         let store = Arc::clone(&context.code);
-        let turns = Semaphore::new(AGENTS_AT_ONCE);
-        Self { id, agents: agents.clone(), store, manifest: Shared::default(), stream: Shared::default(), turns }
+        Self { id, agents: agents.clone(), store, turns: Semaphore::new(AGENTS_AT_ONCE) }
     }
 
     pub(super) fn id(&self) -> CodeId {
@@ -179,9 +153,10 @@ impl Delivery {
             return Ok(());
         }
         let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
-        let stream = self.stream.get(missing.clone(), self.blobs(missing)).await?;
-        debug!(%agent, code = %self.id, bytes = stream.1.len(), "sending code");
-        match self.agents.send_code(agent, self.id, stream.1.clone()).await?.missing.len() {
+        // Usually all agents lack the same blobs, so they share one copy.
+        let stream = self.store.copy(Part::Blobs(missing)).await?;
+        debug!(%agent, code = %self.id, bytes = stream.bytes().len(), "sending code");
+        match self.agents.send_code(agent, self.id, stream.bytes()).await?.missing.len() {
             0 => Ok(()),
             missing => Err(DeliveryError::Incomplete(missing)),
         }
@@ -189,38 +164,9 @@ impl Delivery {
 
     /// Sends the manifest. Returns the blobs that the agent does not have.
     async fn offer(&self, agent: SocketAddr) -> Result<Vec<Sha256>, DeliveryError> {
-        let manifest = self.manifest.get((), self.manifest()).await?;
-        let offer = async || self.agents.offer_code(agent, self.id, manifest.1.clone()).await;
+        let manifest = self.store.copy(Part::Manifest(self.id)).await?;
+        let offer = async || self.agents.offer_code(agent, self.id, manifest.bytes()).await;
         Ok(offer.retry(patience()).when(is_unreachable).await?.missing)
-    }
-
-    async fn manifest(&self) -> Result<Bytes, DeliveryError> {
-        let id = self.id;
-        let manifest = self.reading(move |store| Ok(store.manifest(id))).await?;
-        Ok(serde_json::to_vec(&manifest).expect("texts and numbers always serialize").into())
-    }
-
-    async fn blobs(&self, missing: Vec<Sha256>) -> Result<Bytes, DeliveryError> {
-        let read = move |store: &CodeStore| {
-            let mut bytes = vec![];
-            for blob in &missing {
-                let Some(content) = store.blob(*blob)? else { return Ok(None) };
-                bytes.extend_from_slice(blob.as_bytes());
-                bytes.extend(content);
-            }
-            Ok(Some(bytes))
-        };
-        Ok(self.reading(read).await?.into())
-    }
-
-    /// Calls `read` on a thread for blocking work. If `read` returns `None`, the store has lost the code.
-    async fn reading<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&CodeStore) -> io::Result<Option<T>> + Send + 'static,
-    ) -> Result<T, DeliveryError> {
-        let store = Arc::clone(&self.store);
-        let read = spawn_blocking(move || read(&store)).await;
-        read.map_err(io::Error::other).flatten().map_err(DeliveryError::Store)?.ok_or(DeliveryError::Lost)
     }
 }
 

@@ -1,0 +1,181 @@
+//! The bytes of code that the master is sending to agents. Agents that lack the same bytes share one copy in memory,
+//! also if they belong to different jobs. There is a limit for all copies together.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bytes::Bytes;
+use protocol::code::{CodeId, Sha256};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+
+use super::CodeStore;
+
+const MIB: u64 = 1024 * 1024;
+/// Maximum of all copies together, in MiB: two jobs with the maximum of code.
+const ROOM_MIB: u32 = 128;
+
+/// What an agent lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The manifest of this code.
+    Manifest(CodeId),
+    /// These blobs, as one stream.
+    Blobs(Vec<Sha256>),
+}
+
+/// Why a part was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// The store does not have the part, or has lost it.
+    #[error("this master does not have the code")]
+    Lost,
+    /// A file could not be read.
+    #[error("cannot access the code store")]
+    Disk(#[from] io::Error),
+}
+
+/// The copies that are in memory now.
+#[derive(Debug)]
+pub(super) struct Copies {
+    known: Mutex<HashMap<Part, Weak<OnceCell<Copy>>>>,
+    /// A permit for each MiB.
+    room: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Copy {
+    bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// The bytes of a part. They stay in memory until the last value of the same part is dropped.
+#[derive(Debug)]
+pub struct Copied(Arc<OnceCell<Copy>>);
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self { known: Mutex::default(), room: Arc::new(Semaphore::new(ROOM_MIB as usize)) }
+    }
+}
+
+impl Copies {
+    /// The copy of this part, which may still be empty.
+    fn of(&self, part: &Part) -> Arc<OnceCell<Copy>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, copy| copy.strong_count() > 0);
+        let live = known.get(part).and_then(Weak::upgrade);
+        live.unwrap_or_else(|| {
+            let copy = Arc::default();
+            known.insert(part.clone(), Arc::downgrade(&copy));
+            copy
+        })
+    }
+}
+
+impl Copied {
+    /// The bytes.
+    pub fn bytes(&self) -> Bytes {
+        self.0.get().map(|copy| copy.bytes.clone()).unwrap_or_default()
+    }
+}
+
+impl CodeStore {
+    /// Reads a part. Concurrent calls for a part share one copy. Waits while other copies take up all the room.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    pub async fn copy(self: &Arc<Self>, part: Part) -> Result<Copied, CopyError> {
+        let copied = Copied(self.copies.of(&part));
+        copied.0.get_or_try_init(|| self.load(part)).await?;
+        Ok(copied)
+    }
+
+    async fn load(self: &Arc<Self>, part: Part) -> Result<Copy, CopyError> {
+        let part = Arc::new(part);
+        let size = self.reading(&part, Self::size_of).await?;
+        let mib = u32::try_from(size.div_ceil(MIB)).unwrap_or(ROOM_MIB).min(ROOM_MIB);
+        let room = Arc::clone(&self.copies.room).acquire_many_owned(mib).await;
+        let room = room.expect("the semaphore is never closed");
+        let bytes = self.reading(&part, move |store, part| store.read(part, size)).await?;
+        Ok(Copy { bytes: bytes.into(), _room: room })
+    }
+
+    /// Calls `read` on a thread for blocking work. If `read` returns `None`, the store has lost the code.
+    async fn reading<T: Send + 'static>(
+        self: &Arc<Self>,
+        part: &Arc<Part>,
+        read: impl FnOnce(&Self, &Part) -> io::Result<Option<T>> + Send + 'static,
+    ) -> Result<T, CopyError> {
+        let (store, part) = (Arc::clone(self), Arc::clone(part));
+        let read = spawn_blocking(move || read(&store, &part)).await.map_err(io::Error::other)??;
+        read.ok_or(CopyError::Lost)
+    }
+
+    /// The size of a part in bytes; `None` if the store does not have the part.
+    fn size_of(&self, part: &Part) -> io::Result<Option<u64>> {
+        let size = match part {
+            Part::Manifest(id) => self.disk.manifest_size(*id),
+            Part::Blobs(blobs) => blobs.iter().map(|blob| self.disk.blob_size(*blob)).sum(),
+        };
+        match size {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            size => size.map(Some),
+        }
+    }
+
+    /// Reads a part whose files have `size` bytes; `None` if the store does not have the part.
+    fn read(&self, part: &Part, size: u64) -> io::Result<Option<Vec<u8>>> {
+        let blobs = match part {
+            Part::Manifest(id) => {
+                return Ok(self.manifest(*id).map(|manifest| serde_json::to_vec(&manifest)).transpose()?);
+            }
+            Part::Blobs(blobs) => blobs,
+        };
+        let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + blobs.len() * Sha256::BYTES);
+        for blob in blobs {
+            let Some(content) = self.blob(*blob)? else { return Ok(None) };
+            bytes.extend_from_slice(blob.as_bytes());
+            bytes.extend(content);
+        }
+        Ok(Some(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn agents_that_lack_the_same_blobs_share_one_copy_and_all_copies_share_one_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = Arc::new(Semaphore::new(2));
+        let copies = Copies { room: Arc::clone(&room), ..Copies::default() };
+        let store = Arc::new(CodeStore { copies, ..CodeStore::open(folder.path()).unwrap() });
+        let part = |byte: u8| {
+            let content = vec![byte; 1024 * 1024];
+            let blob = Sha256::of(&content);
+            std::fs::write(folder.path().join("blobs").join(blob.to_string()), content).unwrap();
+            Part::Blobs(vec![blob])
+        };
+        let (first, second, third) = (part(1), part(2), part(3));
+        let (one, same) = (store.copy(first.clone()).await.unwrap(), store.copy(first).await.unwrap());
+        assert_eq!(one.bytes().as_ptr(), same.bytes().as_ptr(), "the bytes are in memory twice");
+        assert_eq!((one.bytes().len(), room.available_permits()), (32 + 1024 * 1024, 1));
+        let second = store.copy(second).await.unwrap();
+        assert_eq!(room.available_permits(), 0, "a third copy would get room");
+        let waits = tokio::spawn(async move { store.copy(third).await });
+        drop((one, same));
+        assert_eq!(waits.await.unwrap().unwrap().bytes().len(), second.bytes().len());
+    }
+
+    #[tokio::test]
+    async fn a_part_that_the_store_has_lost_takes_no_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(CodeStore::open(folder.path()).unwrap());
+        let lost = store.copy(Part::Blobs(vec![Sha256::of(b"gone")])).await;
+        assert!(matches!(lost, Err(CopyError::Lost)), "{lost:?}");
+        assert_eq!(store.copies.room.available_permits(), ROOM_MIB as usize);
+    }
+}
