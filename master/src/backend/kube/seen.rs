@@ -42,6 +42,8 @@ pub(super) struct SeenPod {
 #[derive(Debug, Default)]
 struct Inner {
     tables: HashMap<JobKey, watch::Sender<PodTable>>,
+    /// The number of tables when unneeded tables were last removed.
+    tables_after_removal: usize,
     pods: HashMap<String, SeenPod>,
     /// While the watch lists all pods again: the names of the pods listed so far.
     relisted: Option<HashSet<String>>,
@@ -56,10 +58,7 @@ impl SeenPods {
 
     /// The pods of a job now, and then each change.
     pub(super) fn table(&self, job: &JobKey) -> watch::Receiver<PodTable> {
-        let mut inner = self.lock();
-        let table = inner.tables.entry(job.clone()).or_default().subscribe();
-        inner.tables.retain(|key, table| key == job || !table.borrow().is_empty() || table.receiver_count() > 0);
-        table
+        self.lock().table(job)
     }
 
     /// The job of the pod with this name, if there is one.
@@ -93,6 +92,16 @@ impl SeenPods {
 }
 
 impl Inner {
+    /// Subscribes to a job's table. When the number of tables has doubled, removes the tables that nobody needs.
+    fn table(&mut self, job: &JobKey) -> watch::Receiver<PodTable> {
+        let table = self.tables.entry(job.clone()).or_default().subscribe();
+        if self.tables.len() > 2 * self.tables_after_removal {
+            self.tables.retain(|_, table| !table.borrow().is_empty() || table.receiver_count() > 0);
+            self.tables_after_removal = self.tables.len();
+        }
+        table
+    }
+
     fn take(&mut self, event: Event<Pod>) {
         match event {
             Event::Init => self.relisted = Some(HashSet::new()),
