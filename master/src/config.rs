@@ -33,7 +33,7 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
 
     /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Above this size, the output of
-    /// finished jobs is dropped, the oldest first
+    /// finished jobs is dropped, the oldest first. Unfinished jobs may exceed it, with up to 64MiB for each replica
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 
