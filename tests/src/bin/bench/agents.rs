@@ -84,9 +84,18 @@ impl Drop for Server {
 
 /// Returns the resident memory of a process, in bytes.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
+    memory(pid, "VmRSS:")
+}
+
+/// The maximum of the memory that a process has used so far.
+pub(crate) fn peak(pid: u32) -> anyhow::Result<u64> {
+    memory(pid, "VmHWM:")
+}
+
+fn memory(pid: u32, which: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).with_context(|| format!("no VmRSS in {status}"))?;
+        status.lines().find_map(|line| line.strip_prefix(which)).with_context(|| format!("no {which} in {status}"))?;
     let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kilobytes * 1024)
 }

@@ -1,4 +1,5 @@
-//! Measures how long other requests wait while large logs are read, and the memory of finished jobs.
+//! Measures how long other requests wait while large logs are read, and what finished jobs cost: memory, and the time of
+//! a start and of a list.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -25,7 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::agents::resident;
+use crate::agents::{peak, resident};
 use crate::launch;
 use crate::sample::{Figure, Row};
 
@@ -40,6 +41,10 @@ const PIECE: usize = 1024 * 1024;
 const REPLICAS_OF_A_JOB: u32 = 100;
 const FEW_JOBS: u32 = 100;
 const MANY_JOBS: u32 = 200;
+
+/// Number of finished jobs that a master finds at its start, and the replicas of each.
+const JOBS_AT_A_START: u32 = 10_000;
+const REPLICAS_AT_A_START: u32 = 16;
 
 /// Measures the 99th percentile of the time that `/healthz` takes while the readers run.
 pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
@@ -133,19 +138,48 @@ pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     Ok(vec![Row { what, muster: Figure::Count(each), bare: None, bare_is: "" }])
 }
 
+/// Measures the start of a master that finds many finished jobs and keeps all of them, a list of these jobs, and the
+/// most memory that the master needs for both.
+pub(crate) async fn start() -> anyhow::Result<Vec<Row>> {
+    let dir = tempfile::tempdir()?;
+    put(dir.path(), JOBS_AT_A_START, REPLICAS_AT_A_START).await?;
+    let began = Instant::now();
+    let master = Master::start(dir.path())?;
+    let started = began.elapsed();
+    let began = Instant::now();
+    let list = Command::new(programs::built("client")).args(["list", "--master", &master.url]).output()?;
+    let listed = began.elapsed();
+    let lines = String::from_utf8_lossy(&list.stdout).lines().count();
+    ensure!(lines > JOBS_AT_A_START as usize, "client list shows {lines} lines: {list:?}");
+    let row = |what: &str, muster: Figure| {
+        let what = format!("{what} with {JOBS_AT_A_START} finished jobs of {REPLICAS_AT_A_START} replicas");
+        Row { what, muster, bare: None, bare_is: "" }
+    };
+    Ok(vec![
+        row("start of a master", Figure::Time(started)),
+        row("client list", Figure::Time(listed)),
+        row("peak memory of a master", Figure::Bytes(peak(master.child.id())?)),
+    ])
+}
+
+/// Puts the records of finished jobs into a master's state directory.
+async fn put(state_dir: &Path, jobs: u32, replicas: u32) -> anyhow::Result<()> {
+    let store = SqliteStore::open(&state_dir.join("jobs.sqlite"))?;
+    for job in 0..jobs {
+        store.create(record(&format!("job-{job}"), replicas)?).await?;
+    }
+    Ok(())
+}
+
 async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
     let dir = tempfile::tempdir()?;
-    let store = SqliteStore::open(&dir.path().join("jobs.sqlite"))?;
-    for job in 0..jobs {
-        store.create(record(&format!("job-{job}"))?).await?;
-    }
-    drop(store);
+    put(dir.path(), jobs, REPLICAS_OF_A_JOB).await?;
     let mut master = Master::start(dir.path())?;
     let mut last = 0;
     // The memory grows until the master has read all records.
     for _ in 0..20 {
-        let now = resident(master.0.id())?;
-        ensure!(master.0.try_wait()?.is_none(), "the master has ended");
+        let now = resident(master.child.id())?;
+        ensure!(master.child.try_wait()?.is_none(), "the master has ended");
         if now == last {
             return Ok(now);
         }
@@ -156,13 +190,17 @@ async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
 }
 
 /// A running master. Dropping this kills the master.
-struct Master(Child);
+struct Master {
+    child: Child,
+    url: String,
+}
 
 impl Master {
     fn start(state_dir: &Path) -> anyhow::Result<Self> {
         let mut child = Command::new(programs::built("master"))
             .args(["--backend", "process", "--listen", "127.0.0.1:0", "--state-dir"])
             .arg(state_dir)
+            .args(["--keep-finished", &JOBS_AT_A_START.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -170,20 +208,21 @@ impl Master {
             .context("start the master")?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("the master's stdout is not piped")?).read_line(&mut line)?;
-        Ok(Self(child))
+        let url = line.trim_end().strip_prefix("listening on ").context("the master does not listen")?.to_owned();
+        Ok(Self { child, url })
     }
 }
 
 impl Drop for Master {
     fn drop(&mut self) {
         // This fails only if the master has already ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-fn record(name: &str) -> anyhow::Result<JobRecord> {
-    let spec = spec(name, REPLICAS_OF_A_JOB)?;
+fn record(name: &str, replicas: u32) -> anyhow::Result<JobRecord> {
+    let spec = spec(name, replicas)?;
     let at = UnixMillis(1);
     let exit = ExitReport {
         outcome: ExitOutcome::Code(0),

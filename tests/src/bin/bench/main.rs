@@ -22,12 +22,12 @@ use comfy_table::Table;
 
 use crate::sample::{Row, note};
 
-const USAGE: &str = "bench [programs|push|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
+const USAGE: &str = "bench [programs|start|push|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
 /// Number of pushes for each row of the group `tensorflow`. `make bench-elastic` measures these rows with another
 /// number of pushes, TENSORFLOW_PAIRS.
 const TENSORFLOW_PUSHES: usize = 10;
 /// The groups of rows that `make bench` measures if its arguments name no group.
-const GROUPS: [&str; 5] = ["programs", "push", "cluster", "code", "tfjobs"];
+const GROUPS: [&str; 6] = ["programs", "start", "push", "cluster", "code", "tfjobs"];
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -52,6 +52,7 @@ async fn measure(groups: &[&str]) -> anyhow::Result<Vec<Row>> {
     for group in groups {
         let measured = match *group {
             "programs" => programs().await?,
+            "start" => kept::start().await?,
             "push" => push::processes()?,
             "cluster" | "code" | "tfjobs" if !cluster::is_there()? => vec![],
             "cluster" => cluster::compare()?,
