@@ -35,7 +35,7 @@ use rustix::process::setsid;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tracing::{info, warn};
+use tracing::info;
 
 use activity::Activity;
 use config::{Config, Invocation, Supervision};
@@ -46,7 +46,6 @@ use join::{Joining, Machine};
 use log::{LogSize, Output};
 use reaper::Reaper;
 use run::child::RunTemplate;
-use run::memory::{CGROUP, Memory};
 use run::runner::Runner;
 use wind_down::{HttpTask, wind_down};
 
@@ -139,16 +138,13 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let listener = http::listen(&addresses)?;
     let address = listener.local_addr().context("read the address of the listening socket")?;
 
-    let helper = HelperFolder::create(&folders)
-        .inspect_err(|error| warn!(%error, "scripts cannot import muster: the folder of muster.py cannot be created"))
-        .ok();
-    let path = helper.as_ref().map(|folder| folder.path().to_owned());
+    let helper = HelperFolder::new(helper::places(&environment, &folders));
     let entrypoint_words = entrypoint.len();
     let command = [entrypoint, command].concat();
-    let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: path };
+    let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: None };
     let code = JobCode::new(template.work_dir.clone());
     let shared = Arc::new(template.clone());
-    let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id());
+    let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id());
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
     let access = machine.as_ref().map_or_else(|| Access::of(token, address), Machine::access);
     let (activity, polls) = (Activity::new(), Activity::new());
@@ -164,7 +160,6 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let http = tokio::spawn(http::serve(listener, agent, ending));
     // Do not spawn the runner as a task: it starts processes, and only the main thread may do that.
     let end = runner.run(queue).await;
-    drop(helper);
 
     stops.abort();
     retire.abort();

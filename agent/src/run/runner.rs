@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::io;
 use std::mem;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -18,7 +19,7 @@ use super::environment::EnvChanges;
 use super::event::{Action, Event, Now, Reply};
 use super::fence::{clock, next_look};
 use super::helper::Helper;
-use super::memory::Memory;
+use super::memory::{CGROUP, Memory};
 use super::output::RunOutput;
 use super::phase::{Assignment, Cause, Kill, Phase};
 use super::shares::Shares;
@@ -27,6 +28,7 @@ use super::status::{log_change, status_of};
 use super::step::{State, Step, step};
 use super::unstartable::Attempt;
 use super::{AgentEnd, Command, exception};
+use crate::helper::HelperFolder;
 use crate::log::{Output, stderr_tail};
 use crate::reaper::{Reaper, Watched, kill_group, terminate};
 use crate::warm::{News, Warm};
@@ -45,6 +47,7 @@ const KILLED: u8 = 137;
 /// The owner of the run. It must live on the agent's main thread: see [`child::spawn`].
 pub struct Runner {
     template: RunTemplate,
+    helper_folder: HelperFolder,
     output: Arc<Output>,
     status: watch::Sender<RunStatus>,
     reaper: Reaper,
@@ -62,18 +65,32 @@ impl Runner {
     /// A runner without a run, and a receiver of its status.
     pub fn new(
         template: RunTemplate,
+        helper_folder: HelperFolder,
         output: Arc<Output>,
         reaper: Reaper,
-        memory: Memory,
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let state = State::new();
         let code = CodeStatus::default();
         let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, code, None, None, boot_id) });
         let (warm, run_output, shutdown) = (Warm::default(), RunOutput::None, Shutdown::None);
-        let (helper, fence) = (Helper::default(), Fence::default());
+        let (helper, fence, memory) = (Helper::default(), Fence::default(), Memory::of(CGROUP));
         (
-            Self { template, output, status, reaper, memory, code, warm, state, run_output, helper, fence, shutdown },
+            Self {
+                template,
+                helper_folder,
+                output,
+                status,
+                reaper,
+                memory,
+                code,
+                warm,
+                state,
+                run_output,
+                helper,
+                fence,
+                shutdown,
+            },
             news,
         )
     }
@@ -108,6 +125,7 @@ impl Runner {
                 let _ = reply.send(answer);
             }
             Command::Warm { request, reply } => {
+                self.find_helper();
                 self.warm.begin(&self.template, request);
                 self.publish();
                 let _ = reply.send(Reply::Done);
@@ -233,6 +251,7 @@ impl Runner {
             self.reaper.kill_children_besides(Some(warm));
         }
         self.memory.begin();
+        self.find_helper();
         let environment = self.template.environment_with(changes);
         let command = self.template.command_with(&environment);
         match command.and_then(|command| Ok((command, Helper::open()?))) {
@@ -244,6 +263,11 @@ impl Runner {
             }
             Err(error) => self.fail_to_start(&error),
         }
+    }
+
+    /// Notes the folder of the helper, which may have another path than before.
+    fn find_helper(&mut self) {
+        self.template.helper = self.helper_folder.path().map(Path::to_owned);
     }
 
     fn take_news(&mut self, news: News) {

@@ -67,6 +67,16 @@ fn every_run_can_import_the_helper_and_report_its_step() {
 }
 
 #[test]
+fn a_run_can_import_the_helper_although_a_cleaner_has_removed_its_folder() {
+    let folders = Folders::new();
+    let agent = folders.agent();
+    let (_, first) = ran(&agent, &step(&folders, 1));
+    fs::remove_dir_all(&first).unwrap();
+    let (_, second) = ran(&agent, &step(&folders, 2));
+    assert_ne!(second, first);
+}
+
+#[test]
 fn the_folder_of_the_helper_is_removed_with_the_agent() {
     let (folders, agents) = cold_and_warm("import standin");
     for mut agent in agents {
