@@ -53,17 +53,19 @@ pub enum Piece {
 impl Follower {
     /// Creates a reader that begins at the first kept byte from `offset` on. If no such byte is kept, the reader begins
     /// at the log's end.
-    pub fn new(
+    ///
+    /// # Errors
+    /// The agent ends.
+    pub async fn open(
         output: Arc<Output>,
         status: watch::Receiver<RunStatus>,
         stream: Stream,
         offset: u64,
         until: Until,
-    ) -> Self {
-        let log = output.log(stream);
-        let end = log.subscribe();
-        let offset = log.next_kept(offset);
-        Self { output, stream, offset, until, end, status }
+    ) -> io::Result<Self> {
+        let end = output.log(stream).subscribe();
+        let offset = output.on_disk(move |output| output.log(stream).next_kept(offset)).await?;
+        Ok(Self { output, stream, offset, until, end, status })
     }
 
     /// The offset of the next byte.
@@ -80,7 +82,7 @@ impl Follower {
             // Look for the end before reading. If the run has exited by then, its last output is in the log, and the
             // read below cannot miss it.
             let end = self.end();
-            if let Some(piece) = self.read()?.or(end) {
+            if let Some(piece) = self.read().await?.or(end) {
                 return Ok(piece);
             }
             tokio::select! {
@@ -107,14 +109,21 @@ impl Follower {
         }
     }
 
-    /// Reads the next piece that the log has now, if there is one.
-    fn read(&mut self) -> io::Result<Option<Piece>> {
+    /// Reads the next piece that the log has now, if there is one. Dropping the future loses no bytes.
+    async fn read(&mut self) -> io::Result<Option<Piece>> {
+        let (stream, from) = (self.stream, self.offset);
+        if self.output.log(stream).end() <= from {
+            return Ok(None);
+        }
         let wanted = match self.until {
             Until::Offset(end) => (end.saturating_sub(self.offset)).min(PIECE_BYTES as u64) as usize,
             Until::RunExited | Until::AgentEnds => PIECE_BYTES,
         };
-        let mut buffer = vec![0; wanted];
-        let Part { first, length, age } = self.output.log(self.stream).read(self.offset, &mut buffer)?;
+        let read = move |output: &Output| {
+            let mut buffer = vec![0; wanted];
+            output.log(stream).read(from, &mut buffer).map(|part| (part, buffer))
+        };
+        let (Part { first, length, age }, mut buffer) = self.output.on_disk(read).await??;
         let dropped = first.saturating_sub(self.offset);
         if dropped > 0 {
             self.offset = first;

@@ -1,4 +1,6 @@
-//! The output of the runs: three bounded logs with one writer and any number of readers.
+//! The output of the runs: three bounded logs with one writer and any number of readers. Only blocking threads read and
+//! write them ([`Output::on_disk`]), because a disk may stall, and the agent's only thread kills the run when its lease
+//! has ended.
 //!
 //! Each stream has its own offsets, which continue from run to run. The files have no names, so they vanish when the
 //! agent ends.
@@ -8,12 +10,13 @@ mod marks;
 use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bounded_log::BoundedLog;
 use protocol::agent::STDERR_TAIL_BYTES;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tracing::warn;
 
 use self::marks::Marks;
@@ -82,6 +85,18 @@ impl Output {
             Stream::Stdout => &self.stdout,
             Stream::Stderr => &self.stderr,
         }
+    }
+
+    /// Does `work` on a blocking thread.
+    ///
+    /// # Errors
+    /// `work` has panicked, or the agent ends.
+    pub async fn on_disk<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        let output = Arc::clone(self);
+        Ok(spawn_blocking(move || work(&output)).await?)
     }
 
     /// Appends the bytes of one stream to its log and to the log of both streams.
@@ -184,9 +199,9 @@ impl StreamLog {
         self.lock().log.next_kept(offset)
     }
 
-    /// The offset after the newest byte.
+    /// The offset after the newest byte. Does not wait for the disk.
     pub fn end(&self) -> u64 {
-        self.lock().log.end()
+        *self.end.borrow()
     }
 
     /// A receiver of the log's end.
@@ -216,7 +231,54 @@ impl StreamLog {
 
 #[cfg(test)]
 mod tests {
-    use super::stderr_tail;
+    use std::convert::Infallible;
+    use std::io::{Write, pipe};
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use tokio::net::unix::pipe::Receiver;
+    use tokio::runtime;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::pump::pump;
+
+    #[test]
+    fn while_the_disk_stalls_the_agents_thread_goes_on_and_no_output_is_lost() {
+        let size = LogSize { capacity: NonZeroU64::new(1024).unwrap(), reserved: 0 };
+        let output = Arc::new(Output::create(&[std::env::temp_dir()], size).unwrap());
+        let (stalled, is_stalled) = channel();
+        let (resume, resumed) = channel();
+        let disk = Arc::clone(&output);
+        // An append that stalls holds the lock of its log.
+        let disk = thread::spawn(move || {
+            let _lock = disk.both.lock();
+            stalled.send(()).unwrap();
+            resumed.recv_timeout(Duration::from_secs(20)).is_ok()
+        });
+        is_stalled.recv().unwrap();
+        let (stdout, mut to_stdout) = pipe().unwrap();
+        let (stderr, mut to_stderr) = pipe().unwrap();
+        to_stdout.write_all(b"first\n").unwrap();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let both = runtime.block_on(async {
+            let [stdout, stderr] = [stdout, stderr].map(|pipe| Receiver::from_owned_fd(pipe.into()).unwrap());
+            let (_stop, stopped) = oneshot::channel::<Infallible>();
+            let of_pump = Arc::clone(&output);
+            let pumping = tokio::spawn(async move { pump(stdout, stderr, &of_pump, stopped).await });
+            output.log(Stream::Stdout).subscribe().wait_for(|end| *end == 6).await.unwrap();
+            // The append to the log of both streams waits for its lock now. This thread does not.
+            to_stderr.write_all(b"second\n").unwrap();
+            drop((to_stdout, to_stderr));
+            resume.send(()).expect("the agent's thread has waited for the disk");
+            pumping.await.unwrap();
+            let mut buffer = [0; 64];
+            let part = output.log(Stream::Both).read(0, &mut buffer).unwrap();
+            buffer[..part.length].to_vec()
+        });
+        assert!(disk.join().unwrap());
+        assert_eq!(String::from_utf8(both).unwrap(), "first\nsecond\n");
+    }
 
     #[test]
     fn a_tail_has_whole_characters_and_fits_even_if_bytes_are_invalid() {

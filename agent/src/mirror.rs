@@ -14,9 +14,9 @@ use crate::log::{Output, Stream};
 
 /// Copies both streams until the agent ends and the logs have no more bytes.
 pub async fn mirror(output: Arc<Output>, status: watch::Receiver<RunStatus>) {
-    let follower = |stream| Follower::new(Arc::clone(&output), status.clone(), stream, 0, Until::AgentEnds);
-    let to_stdout = copy(follower(Stream::Stdout), tokio::io::stdout());
-    let to_stderr = copy(follower(Stream::Stderr), tokio::io::stderr());
+    let follower = |stream| Follower::open(Arc::clone(&output), status.clone(), stream, 0, Until::AgentEnds);
+    let to_stdout = async { copy(follower(Stream::Stdout).await?, tokio::io::stdout()).await };
+    let to_stderr = async { copy(follower(Stream::Stderr).await?, tokio::io::stderr()).await };
     for result in <[io::Result<()>; 2]>::from(tokio::join!(to_stdout, to_stderr)) {
         if let Err(error) = result {
             warn!(%error, "cannot copy the output to the agent's stdout or stderr");

@@ -130,11 +130,12 @@ pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result
     Ok(Answer::Status(Box::new(RunStatus { clock_ms: Some(clock()), ..status })))
 }
 
-pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {
+pub(super) async fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(request);
     let (stream, asked) = (query.stream()?, query.offset()?);
     let until = if query.follow()? { Until::RunExited } else { Until::Offset(agent.output.log(stream).end()) };
-    let follower = Follower::new(Arc::clone(&agent.output), agent.status.clone(), stream, asked, until);
+    let follower = Follower::open(Arc::clone(&agent.output), agent.status.clone(), stream, asked, until);
+    let follower = follower.await.map_err(|_| Failure::Ending)?;
     let dropped = follower.offset().saturating_sub(asked);
     let form = if query.ages()? { OutputForm::Aged } else { OutputForm::Plain };
     Ok(Answer::Logs { follower, form, dropped })

@@ -233,7 +233,7 @@ async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Resu
         Route::Stop => handlers::stop(&request, agent).await,
         Route::Finish => handlers::finish(agent).await,
         Route::Status => handlers::status(&request, agent).await,
-        Route::Logs => handlers::logs(&request, agent),
+        Route::Logs => handlers::logs(&request, agent).await,
         Route::Reach => handlers::reach(&request).await,
     }
 }

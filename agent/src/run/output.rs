@@ -1,9 +1,12 @@
 //! Reads the output of the current run.
 
+use std::convert::Infallible;
 use std::future::pending;
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
@@ -20,64 +23,67 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 pub(super) enum RunOutput {
     /// There is no run.
     None,
-    /// A task reads the pipes.
+    /// A task reads the pipes. It returns the end of the run's stderr.
     Reading {
-        task: JoinHandle<()>,
-        /// Offset of the run's first byte on stderr.
-        stderr_from: u64,
-        /// When to give up reading. This is set when every process is dead.
+        task: JoinHandle<Vec<u8>>,
+        /// Dropping this sender ends the reading. `None`: it has been dropped.
+        stop: Option<oneshot::Sender<Infallible>>,
+        /// When to stop reading. This is set when every process is dead.
         deadline: Option<Instant>,
     },
-    /// All output has been read.
+    /// All output is in the logs.
     Read {
-        /// Offset of the run's first byte on stderr.
-        stderr_from: u64,
+        /// The end of the run's stderr.
+        stderr: Vec<u8>,
     },
 }
 
 impl RunOutput {
     /// Starts to read the pipes of a run.
     pub(super) fn read(pipes: Pipes, output: &Arc<Output>) -> Self {
-        let stderr_from = output.log(Stream::Stderr).end();
-        let task = tokio::spawn(pump(pipes.stdout, pipes.stderr, Arc::clone(output)));
-        Self::Reading { task, stderr_from, deadline: None }
+        let (stop, stopped) = oneshot::channel();
+        let output = Arc::clone(output);
+        let task = tokio::spawn(async move {
+            let begin = output.log(Stream::Stderr).end();
+            pump(pipes.stdout, pipes.stderr, &output, stopped).await;
+            output.on_disk(move |output| output.stderr_from(begin)).await.unwrap_or_default()
+        });
+        Self::Reading { task, stop: Some(stop), deadline: None }
     }
 
     /// Waits until all output has been read. If there is no output to read, never returns.
     pub(super) async fn wait(&mut self) {
         match self {
-            Self::Reading { task, stderr_from, .. } => {
-                if let Err(error) = task.await {
+            Self::Reading { task, .. } => {
+                let stderr = task.await.unwrap_or_else(|error| {
                     warn!(%error, "the reader of the output failed");
-                }
-                *self = Self::Read { stderr_from: *stderr_from };
+                    Vec::new()
+                });
+                *self = Self::Read { stderr };
             }
             Self::None | Self::Read { .. } => pending().await,
         }
     }
 
-    /// Call this when every process is dead. Once all output is read or given up, returns the offset of the run's first
-    /// byte on stderr.
-    pub(super) fn finish(&mut self, now: Instant) -> Option<u64> {
+    /// Call this when every process is dead. Once all output is in the logs, returns the end of the run's stderr.
+    pub(super) fn finish(&mut self, now: Instant) -> Option<Vec<u8>> {
         match self {
-            Self::None => Some(0),
-            Self::Read { stderr_from } => Some(*stderr_from),
-            Self::Reading { task, stderr_from, deadline } => {
-                if *deadline.get_or_insert(now + DRAIN_LIMIT) > now {
-                    return None;
+            Self::None => Some(Vec::new()),
+            Self::Read { stderr } => Some(mem::take(stderr)),
+            Self::Reading { stop, deadline, .. } => {
+                if *deadline.get_or_insert(now + DRAIN_LIMIT) <= now && stop.take().is_some() {
+                    warn!("a process outside the run keeps the run's output open; the rest of the output is not read");
                 }
-                warn!("a process outside the run keeps the run's output open; the rest of the output is not read");
-                task.abort();
-                Some(*stderr_from)
+                None
             }
         }
     }
 
-    /// When [`RunOutput::finish`] gives up.
+    /// When [`RunOutput::finish`] stops the reading.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::Reading { deadline, .. } => *deadline,
-            Self::None | Self::Read { .. } => None,
+            Self::Reading { stop: Some(_), deadline, .. } => *deadline,
+            Self::Reading { stop: None, .. } | Self::None | Self::Read { .. } => None,
         }
     }
 }

@@ -199,8 +199,8 @@ impl Runner {
         }
         if self.reaper.has_children_besides(self.warm.pid()) {
             self.reaper.kill_children_besides(self.warm.pid());
-        } else if let Some(stderr_from) = self.run_output.finish(Instant::now()) {
-            self.conclude(stderr_from);
+        } else if let Some(stderr) = self.run_output.finish(Instant::now()) {
+            self.conclude(&stderr);
         }
     }
 
@@ -213,17 +213,16 @@ impl Runner {
         }
     }
 
-    /// Ends a run that has no processes left. Its stderr begins at `stderr_from`.
-    fn conclude(&mut self, stderr_from: u64) {
+    /// Ends a run that has no processes left. `stderr` is the end of its stderr.
+    fn conclude(&mut self, stderr: &[u8]) {
         let Phase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
         self.helper.finish();
-        let stderr = self.output.stderr_from(stderr_from);
-        let tail = stderr_tail(&stderr);
+        let tail = stderr_tail(stderr);
         let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
         let attempt = Attempt { command: &self.template.command, outcome, stderr: &tail, lasted };
         let not_started = if *cause == Cause::Own { attempt.why_nothing_ran() } else { None };
         let has_failed = matches!(outcome, ExitOutcome::Code(1..));
-        let exception = if has_failed { exception::first_line(&String::from_utf8_lossy(&stderr)) } else { None };
+        let exception = if has_failed { exception::first_line(&String::from_utf8_lossy(stderr)) } else { None };
         self.apply(Event::AllEnded { exception, stderr_tail: tail, not_started });
     }
 
