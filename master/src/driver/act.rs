@@ -20,8 +20,7 @@ use super::tasks::{self, Meeting, Seat};
 use super::tracked::Replica;
 use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
-use crate::job::gang::Member;
-use crate::job::observation::{AgentState, DeletedBy, Observation, Presence};
+use crate::job::observation::{AgentState, DeletedBy, Presence};
 use crate::job::phase::{Action, Ending, JobPhase, PodSelection};
 use crate::job::replica::ReplicaPhase;
 
@@ -211,7 +210,7 @@ impl Driver {
         let mut chosen = vec![];
         for place in gang.places() {
             let Some(replica) = self.replicas.get_mut(&place.id) else { continue };
-            if !replica.was_asked_to_go_within(soon) && is_chosen(which, place, gang.has(place), &replica.seen) {
+            if !replica.was_asked_to_go_within(soon) && which.includes(place, &gang) {
                 replica.deletion_asked_at = Some(Instant::now());
                 replica.seen.deleted_by = DeletedBy::ThisMaster;
                 chosen.push((place.id, replica.seen.agent.standing()));
@@ -264,18 +263,5 @@ impl Driver {
         let agent =
             |(id, replica): (&ReplicaId, &Replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent));
         self.replicas.iter().filter(chosen).filter_map(agent).collect()
-    }
-}
-
-/// Whether a selection includes this pod.
-fn is_chosen(which: PodSelection, member: &Member, is_member: bool, seen: &Observation) -> bool {
-    // Deleting an evicted pod would shorten its grace period.
-    let is_leaving = seen.is_leaving();
-    match which {
-        PodSelection::Live => member.pod == Presence::Live,
-        PodSelection::Unfit => !is_leaving && !member.is_fit(),
-        PodSelection::Unended => !is_leaving && is_member && member.is_unended(),
-        PodSelection::Idle => member.is_idle(),
-        PodSelection::All => member.pod != Presence::Absent,
     }
 }

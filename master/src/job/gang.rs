@@ -130,6 +130,12 @@ impl Member {
         self.phase == ReplicaPhase::Scheduled
     }
 
+    /// Whether an earlier master may have started exec.py in the replica's pod, although the agent has not answered this
+    /// master.
+    pub fn may_have_unknown_run(&self) -> bool {
+        self.is_silent() && self.place.may_run
+    }
+
     /// The failure of this replica, if it has failed.
     pub fn failure(&self) -> Option<Failure> {
         let replica = self.id;

@@ -6,6 +6,8 @@ use protocol::failure::Failure;
 use protocol::ids::Generation;
 use protocol::view::JobResult;
 
+use crate::job::gang::{Gang, Member};
+use crate::job::observation::Presence;
 use crate::job::roster::Roster;
 use crate::job::upkeep::Upkeep;
 
@@ -16,12 +18,29 @@ pub enum PodSelection {
     Live,
     /// Pods that cannot serve another start.
     Unfit,
-    /// Pods whose agent has not reported the end of its run.
+    /// Pods that may have a run of the current start or, after a takeover, of any start, whose end their agent has not
+    /// reported.
     Unended,
     /// Pods whose agent was not configured. These pods do not end by themselves.
     Idle,
     /// All pods of the job.
     All,
+}
+
+impl PodSelection {
+    /// Whether the selection includes the pod of this replica of the gang.
+    #[must_use]
+    pub fn includes(self, place: &Member, gang: &Gang) -> bool {
+        // Deleting an evicted pod would shorten its grace period.
+        let is_leaving = place.place.is_leaving;
+        match self {
+            Self::Live => place.pod == Presence::Live,
+            Self::Unfit => !is_leaving && !place.is_fit(),
+            Self::Unended => !is_leaving && place.is_unended() && (gang.has(place) || place.may_have_unknown_run()),
+            Self::Idle => place.is_idle(),
+            Self::All => place.pod != Presence::Absent,
+        }
+    }
 }
 
 /// What the driver does next. Repeating an action is harmless.

@@ -49,7 +49,7 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
     // If this job may have runs at all, wait for the agent's report.
     let may_be_told = match seen.policy.elastic {
         // If this master created the pod of a silent agent, that replica is not a member, so do not wait for it.
-        Some(_) => seen.is_taken_over() && seen.gang.any_place(|place| place.is_silent() && place.place.may_run),
+        Some(_) => seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run),
         None => (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent),
     };
     has_live_run(seen.gang) || may_be_told

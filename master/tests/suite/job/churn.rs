@@ -356,9 +356,10 @@ impl World {
             }
             Action::RecordHalt => self.record_halt(),
             Action::RecordSuspension => self.record_end(),
-            Action::DeletePods(_) => {
-                for place in &mut self.places {
-                    place.delete(true);
+            Action::DeletePods(which) => {
+                let gang = self.gang();
+                for place in gang.places().iter().filter(|place| which.includes(place, &gang)) {
+                    self.places[place.id.index as usize].delete(gang.has(place));
                 }
             }
             Action::CreatePods | Action::Conclude(_) | Action::ReleasePods => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, StartStage, step};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
 use master::job::upkeep::upkeep;
@@ -14,7 +14,7 @@ use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId};
 
-use crate::job::support::{FIRST, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, id, pending, stopped};
+use crate::job::support::{FIRST, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, id, pending, stopped, stopping};
 
 /// The policy of a job of 2 to 4 workers.
 fn policy() -> Policy {
@@ -196,4 +196,16 @@ fn the_next_start_waits_until_the_run_of_an_unreachable_member_is_dead() {
     };
     assert_eq!(next_members(false), None);
     assert_eq!(next_members(true), Some(vec![id("worker-0"), id("worker-2")]));
+}
+
+#[test]
+fn a_stop_that_takes_too_long_deletes_a_found_pod_whose_agent_does_not_answer_and_no_idle_pod() {
+    let ended = |seat| member(seat, RunState::Exited, Some(stopped(1)));
+    let (gang, policy) = (gang(&[ended(0), ended(1), found(running_pod()), joined()], Some(FIRST)), policy());
+    let phase = stopping(Ending::Cancelled);
+    let now = SOON + policy.stop_grace + policy.release_timeout;
+    let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now };
+    assert_eq!(step(phase.clone(), JobEvent::Observed, seen), (phase, vec![Action::DeletePods(PodSelection::Unended)]));
+    let deleted = gang.places().iter().filter(|place| PodSelection::Unended.includes(place, &gang));
+    assert_eq!(deleted.map(|place| place.id).collect::<Vec<_>>(), [id("worker-2")]);
 }

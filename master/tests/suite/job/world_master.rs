@@ -5,7 +5,7 @@ use std::mem;
 
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
-use master::job::observation::{AgentState, DeletedBy, PodState, Presence};
+use master::job::observation::{AgentState, DeletedBy, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step};
 use master::job::policy::{SuccessRule, Verdict};
 use master::job::replica::ReplicaPhase;
@@ -184,19 +184,10 @@ impl World {
     fn delete(&mut self, which: PodSelection) {
         let is_force = matches!(which, PodSelection::Live | PodSelection::Unended);
         self.used_force |= is_force && !matches!(self.phase, JobPhase::Finished { .. });
-        let horizon = self.phase.horizon();
-        for pod in &mut self.pods {
+        let gang = self.gang();
+        for (pod, member) in self.pods.iter_mut().zip(gang.places()) {
             pod.withdraw_start_orders();
-            let member = Member::of(pod.id, &pod.seen, horizon);
-            let is_leaving = matches!(pod.seen.pod, Some(PodState::Leaving { .. }));
-            let is_chosen = match which {
-                PodSelection::Live => member.pod == Presence::Live,
-                PodSelection::Unfit => !is_leaving && !member.is_fit(),
-                PodSelection::Unended => !is_leaving && member.is_unended(),
-                PodSelection::Idle => member.is_idle(),
-                PodSelection::All => true,
-            };
-            if is_chosen {
+            if which == PodSelection::All || which.includes(member, &gang) {
                 if pod.seen.pod.is_some() {
                     pod.seen.deleted_by = DeletedBy::ThisMaster;
                 }
