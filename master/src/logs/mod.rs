@@ -40,8 +40,8 @@ pub struct JobLogs {
     replicas: Mutex<BTreeMap<ReplicaId, ReplicaLog>>,
     /// Notified when the output is complete.
     completed: Arc<Notify>,
-    /// Notified when a replica is added, and when the output is complete.
-    changed: Notify,
+    /// Notified when a replica is added, and when a replica's output is complete.
+    changed: Arc<Notify>,
 }
 
 /// The output of one replica. All clones refer to the same output.
@@ -55,6 +55,8 @@ struct Shared {
     progress: Mutex<Progress>,
     /// Notified at each change of the progress. A `watch` channel would take ten times the memory.
     progressed: Notify,
+    /// Notified when the output is complete. All logs of a job share it.
+    completed: Arc<Notify>,
     /// Why the newest output could not be kept; `None` if it was kept.
     incomplete: Mutex<Option<String>>,
 }
@@ -80,7 +82,7 @@ pub struct Chunk {
 impl JobLogs {
     /// The logs of a job with these replicas. Accesses no file: the folder is created when the first output arrives.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
-        let logs = Self { replicas: Mutex::default(), dir, completed: Arc::default(), changed: Notify::new() };
+        let logs = Self { replicas: Mutex::default(), dir, completed: Arc::default(), changed: Arc::default() };
         logs.add(replicas);
         logs
     }
@@ -91,7 +93,7 @@ impl JobLogs {
         let is_over = !known.is_empty() && known.values().all(|log| log.progress().is_complete);
         for id in replicas {
             known.entry(*id).or_insert_with(|| {
-                let log = ReplicaLog::new(self.dir.join(format!("{id}.log")));
+                let log = ReplicaLog::new(self.dir.join(format!("{id}.log")), Arc::clone(&self.changed));
                 if is_over {
                     log.complete();
                 }
@@ -143,7 +145,6 @@ impl JobLogs {
         self.all().iter().for_each(|(_, log)| log.complete());
         self.with_each(LogFile::close).await;
         self.completed.notify_one();
-        self.changed.notify_waiters();
     }
 
     /// Whether no further output follows.
@@ -192,15 +193,16 @@ impl JobLogs {
 }
 
 impl ReplicaLog {
-    fn new(path: PathBuf) -> Self {
+    fn new(path: PathBuf, completed: Arc<Notify>) -> Self {
         let progress = Mutex::new(Progress { end: 0, is_complete: false });
         let (file, progressed) = (Mutex::new(LogFile::new(path)), Notify::new());
-        Self(Arc::new(Shared { file, progress, progressed, incomplete: Mutex::default() }))
+        Self(Arc::new(Shared { file, progress, progressed, completed, incomplete: Mutex::default() }))
     }
 
     /// Marks the output as complete.
     pub fn complete(&self) {
         self.advance(|progress| Progress { is_complete: true, ..progress });
+        self.0.completed.notify_waiters();
     }
 
     /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. If `offset` is after the end, a gap

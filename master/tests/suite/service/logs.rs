@@ -1,16 +1,17 @@
 //! Tests of output over HTTP: the bytes of one replica, or the lines of all replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
-use master::logs::Archive;
+use futures_util::{StreamExt, TryStreamExt, poll};
+use master::logs::{Archive, JobLogs, added_after};
 use protocol::agent::ExitOutcome;
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobState, LogLine};
 
-use crate::service::harness::{Answer, Master, client, in_time, reach, spec};
+use crate::service::harness::{Answer, Master, client, in_time, reach, spec, worker};
 
 /// A finished job of two workers. Each worker printed two lines.
 async fn with_output() -> (Master, JobSpec) {
@@ -190,6 +191,17 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
     assert_eq!(said[0].line, "[100000 bytes of output before this are no longer kept]");
     assert_eq!(second.read(0).await.expect("read").bytes[..3], *b"xxx");
     dropping.abort();
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_for_further_replicas_ends_when_the_last_known_output_is_complete() {
+    let folder = tempfile::tempdir().expect("no temporary folder");
+    let worker = worker(0);
+    let logs = Arc::new(JobLogs::new(folder.path().to_owned(), &[worker]));
+    let mut added = pin!(added_after(Arc::clone(&logs), BTreeSet::from([worker])));
+    assert!(poll!(added.next()).is_pending());
+    logs.of(worker).expect("the replica has no log").complete();
+    assert!(in_time("the stream ends", added.next()).await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
