@@ -171,6 +171,9 @@ pub struct Restarts {
     /// newest period of 10 minutes without a counted failure.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub forgiven: u32,
+    /// When the newest restart in `counted` was decided, by the master's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_counted_at: Option<UnixMillis>,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
     pub failed_starts: Vec<FailedStart>,
     /// The newest starts after a change of masters. No failure caused these starts.
@@ -197,11 +200,6 @@ impl Restarts {
     /// Restarts that use up `max_restarts`.
     pub fn spent(&self) -> u32 {
         self.counted.saturating_sub(self.forgiven)
-    }
-
-    /// When the newest counted failure happened, if it is known.
-    pub fn last_counted(&self) -> Option<UnixMillis> {
-        self.failed_starts.iter().filter(|start| start.counted).map(|start| start.at).max()
     }
 
     /// Number of restarts, counted and uncounted.
@@ -244,10 +242,14 @@ impl Restarts {
         }
     }
 
-    /// Adds a restart to `counted` or `uncounted`, depending on the newest failed start.
-    pub fn count_restart(&mut self) {
-        let is_counted = self.failed_starts.last().is_some_and(|failed| failed.counted);
-        let number = if is_counted { &mut self.counted } else { &mut self.uncounted };
-        *number = number.saturating_add(1);
+    /// Adds a restart to `counted` or `uncounted`, depending on the newest failed start. The restart is decided `now`, by
+    /// the master's clock: the clock of the agent that reported the failure may be wrong.
+    pub fn count_restart(&mut self, now: UnixMillis) {
+        if self.failed_starts.last().is_some_and(|failed| failed.counted) {
+            self.counted = self.counted.saturating_add(1);
+            self.last_counted_at = Some(now);
+        } else {
+            self.uncounted = self.uncounted.saturating_add(1);
+        }
     }
 }

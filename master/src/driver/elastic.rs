@@ -144,7 +144,7 @@ impl Driver {
     pub(super) fn restarts(&self) -> Cow<'_, Restarts> {
         let restarts = &self.stored.record.restarts;
         let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;
-        if self.policy.elastic.is_some() && restarts.last_counted().is_some_and(is_forgiven) {
+        if self.policy.elastic.is_some() && restarts.last_counted_at.is_some_and(is_forgiven) {
             // `step` reads only the numbers.
             let Restarts { counted, uncounted, .. } = *restarts;
             return Cow::Owned(Restarts { counted, uncounted, forgiven: counted, ..Restarts::default() });

@@ -90,7 +90,7 @@ impl Driver {
         let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "restarting the gang");
-        let forgiven = self.restarts().forgiven;
+        let (forgiven, now) = (self.restarts().forgiven, self.context.store.now());
         self.write(|record| {
             // An earlier attempt may have succeeded although its answer was lost.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
@@ -100,7 +100,7 @@ impl Driver {
             record.halted = None;
             record.restarts.forgiven = forgiven;
             record.restarts.note(failed.clone());
-            record.restarts.count_restart();
+            record.restarts.count_restart(now);
             Change::Write
         })
         .await

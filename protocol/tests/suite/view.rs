@@ -267,7 +267,7 @@ fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_has_output() {
     let mut restarts = Restarts::default();
     for sequence in 1..=10 {
         restarts.note(failed(sequence, sequence > 2));
-        restarts.count_restart();
+        restarts.count_restart(UnixMillis(sequence.into()));
     }
     assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (8, 2, 10));
     assert_eq!(restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 10 }));
@@ -275,6 +275,27 @@ fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_has_output() {
     assert_eq!(kept, [3, 4, 5, 6, 7, 8, 9, 10]);
     let with_lines = restarts.failed_starts.iter().filter(|start| !start.last_lines.is_empty()).count();
     assert_eq!(with_lines, 1);
+}
+
+#[test]
+fn the_time_of_the_newest_counted_restart_is_kept_and_absent_in_an_earlier_record() {
+    let failed = |counted: bool| FailedStart {
+        generation: None,
+        at: UnixMillis(999),
+        failure: Failure::DeadlineExceeded { after_seconds: 60 },
+        counted,
+        last_lines: vec![],
+        consequences: vec![],
+    };
+    let mut restarts = Restarts::default();
+    for (counted, now) in [(true, 7), (false, 8)] {
+        restarts.note(failed(counted));
+        restarts.count_restart(UnixMillis(now));
+    }
+    let kept = serde_json::to_value(&restarts).expect("not JSON");
+    assert_eq!((&kept["counted"], &kept["uncounted"], &kept["last_counted_at"]), (&json!(1), &json!(1), &json!(7)));
+    let earlier: Restarts = serde_json::from_value(json!({"counted": 1, "failed_starts": []})).expect("not readable");
+    assert_eq!((earlier.counted, earlier.last_counted_at), (1, None));
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use master::store::wall_clock;
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::code::{CodeId, Manifest, Sha256};
-use protocol::ids::Generation;
+use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Fence, Renewal};
 use protocol::progress::Progress;
 use protocol::warm::WarmRequest;
@@ -259,18 +260,23 @@ impl FakeAgent {
             let has_passed = agent.0.fence.lock().unwrap_or_else(PoisonError::into_inner).has_passed(Self::clock());
             let may_live = matches!(agent.status().state, RunState::Configured | RunState::Running);
             if may_live && has_passed && !agent.0.gone.is_cancelled() {
-                agent.end(&mut history, ExitOutcome::Signal(9), true);
+                agent.end(&mut history, stopped(ExitOutcome::Signal(9)));
             }
         });
     }
 
     /// Ends the agent's run with this outcome. If the agent has no live run, changes nothing.
     pub fn exit(&self, outcome: ExitOutcome) {
+        self.exit_at(outcome, wall_clock());
+    }
+
+    /// Like [`Self::exit`]. `ended_at` is the time by the agent's clock.
+    pub fn exit_at(&self, outcome: ExitOutcome, ended_at: UnixMillis) {
         let mut history = self.history_mut();
         if self.status().state != RunState::Running {
             return;
         }
-        self.end(&mut history, outcome, false);
+        self.end(&mut history, ExitReport::new(outcome, ended_at));
         if self.0.kind == AgentKind::Prototype {
             self.0.finished.cancel();
         }
@@ -278,7 +284,7 @@ impl FakeAgent {
 
     /// Ends the agent's run as a stop request does.
     pub fn end_as_stopped(&self) {
-        self.end(&mut self.history_mut(), ExitOutcome::Signal(15), true);
+        self.end(&mut self.history_mut(), stopped(ExitOutcome::Signal(15)));
     }
 
     /// Makes the script report this progress with the helper.
@@ -317,10 +323,9 @@ impl FakeAgent {
         self.history_mut().note(AgentEvent::Gone);
     }
 
-    pub(super) fn end(&self, history: &mut History, outcome: ExitOutcome, stopped: bool) {
-        let ended_at = master::store::wall_clock();
-        history.note(AgentEvent::Ended { generation: self.status().generation, outcome: outcome.clone(), stopped });
-        let exit = ExitReport { stopped, ..ExitReport::new(outcome, ended_at) };
+    pub(super) fn end(&self, history: &mut History, exit: ExitReport) {
+        let (outcome, stopped) = (exit.outcome.clone(), exit.stopped);
+        history.note(AgentEvent::Ended { generation: self.status().generation, outcome, stopped });
         self.change(|status| {
             status.state = RunState::Exited;
             status.exit = Some(exit);
@@ -333,6 +338,11 @@ impl FakeAgent {
             status.seq += 1;
         });
     }
+}
+
+/// The report of a run that was stopped.
+pub(super) fn stopped(outcome: ExitOutcome) -> ExitReport {
+    ExitReport { stopped: true, ..ExitReport::new(outcome, wall_clock()) }
 }
 
 impl History {

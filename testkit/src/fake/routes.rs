@@ -29,7 +29,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use super::agent::{AgentEvent, AgentKind, FakeAgent, TakesCode};
+use super::agent::{AgentEvent, AgentKind, FakeAgent, TakesCode, stopped};
 
 #[derive(Debug, Deserialize)]
 struct OfGeneration {
@@ -279,9 +279,9 @@ async fn stop(State(agent): State<FakeAgent>, Query(stop): Query<Stop>) -> (Stat
     }
     history.stops.push(Duration::from_secs(stop.grace));
     match agent.status().state {
-        RunState::Running | RunState::Stopping => agent.end(&mut history, ExitOutcome::Signal(9), true),
+        RunState::Running | RunState::Stopping => agent.end(&mut history, stopped(ExitOutcome::Signal(9))),
         RunState::Configured => {
-            agent.end(&mut history, ExitOutcome::NotStarted("stopped before it started".to_owned()), true);
+            agent.end(&mut history, stopped(ExitOutcome::NotStarted("stopped before it started".to_owned())));
         }
         RunState::Idle | RunState::Exited => return DONE,
     }

@@ -93,7 +93,7 @@ impl Script {
                     silence: std::collections::BTreeMap::new(),
                 };
                 restarts.note(diagnose(failure.clone(), gang, evidence));
-                restarts.count_restart();
+                restarts.count_restart(UnixMillis(0));
             }
         }
     }

@@ -210,7 +210,7 @@ impl World {
         );
         self.write(|record| {
             record.restarts.note(failed);
-            record.restarts.count_restart();
+            record.restarts.count_restart(now);
         })
     }
 

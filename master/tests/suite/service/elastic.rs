@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use master::agent_token::AgentKey;
 use master::registry::JobHandle;
-use master::store::JobStore;
+use master::store::{JobStore, wall_clock};
 use protocol::agent::ExitOutcome;
 use protocol::elastic::{ChangeCause, JobPatch, Workers};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
@@ -316,12 +316,27 @@ async fn after_ten_minutes_without_a_failure_earlier_failures_use_no_restart() {
         until(&job, |view| view.state == JobState::Running && view.restarts.counted == failures).await;
         let stored = master.store.get(&spec.name).await.expect("no answer").expect("no record of the job");
         let mut record = stored.record.clone();
-        record.restarts.failed_starts.iter_mut().for_each(|failed| failed.at = UnixMillis(1));
+        record.restarts.last_counted_at = Some(UnixMillis(1));
         master.store.update(record.changed(), &stored.version).await.expect("the record was not updated");
-        until(&job, |view| view.restarts.failed_starts.iter().all(|failed| failed.at == UnixMillis(1))).await;
+        until(&job, |view| view.restarts.last_counted_at == Some(UnixMillis(1))).await;
     }
     let view = running_with(&job, &[0, 1]).await;
     assert_eq!((view.restarts.counted, view.restarts.spent()), (2, 1));
     succeed(&agents(&master, &spec, &[0, 1]).await);
     reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_on_a_machine_whose_clock_is_late_counts_like_every_other_failure() {
+    let master = Master::new();
+    let elastic = elastic("late-clock", 1, 2);
+    let spec = JobSpec { run_policy: RunPolicy { max_restarts: 1, ..elastic.run_policy.clone() }, ..elastic };
+    let job = master.submit(spec.clone()).await;
+    for failures in 0..=1 {
+        until(&job, |view| view.state == JobState::Running && view.restarts.counted == failures).await;
+        let agent = &agents(&master, &spec, &[1]).await[&1];
+        agent.exit_at(ExitOutcome::Code(3), UnixMillis(wall_clock().0 - 15 * 60 * 1000));
+    }
+    let view = until(&job, |view| view.state == JobState::Failed || view.restarts.counted > 1).await;
+    assert_eq!((view.state, view.restarts.spent()), (JobState::Failed, 1));
 }
