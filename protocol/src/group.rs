@@ -115,12 +115,6 @@ impl Group {
         Self { role, count, cpu: None, memory: None, gpus: None, command: vec![], template: None }
     }
 
-    /// Whether the group's pods have further containers beside the container that runs the script.
-    pub fn has_other_containers(&self) -> bool {
-        let containers = |template: &Template| template.pod.pointer("/spec/containers")?.as_array().map(Vec::len);
-        self.template.as_ref().and_then(containers).is_some_and(|number| number > 1)
-    }
-
     /// Whether the group's replicas run the job's script.
     pub fn runs_script(&self) -> bool {
         self.command.is_empty()

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
-use protocol::group::Group;
 use protocol::ids::{Generation, ReplicaId, Role};
 use protocol::lease::Standing;
 use tokio::time::Instant;
@@ -168,18 +167,20 @@ impl Driver {
     async fn release_pods(&mut self) {
         self.call_start_back().await;
         for (id, replica) in &mut self.replicas {
+            let presence = replica.seen.presence();
+            // Only a deletion ends the other containers of a pod whose agent has ended.
+            let is_occupied = presence == Presence::Occupied && replica.seen.deleted_by == DeletedBy::Others;
             // Wait for the agent's first answer. `step` limits this wait.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
-            let Some(log) = self.channels.logs.of(*id).filter(|_| !is_unheard && !replica.is_released) else {
-                continue;
-            };
-            replica.is_released = replica.seen.presence() == Presence::Live;
+            let is_next = is_occupied || !is_unheard && !replica.is_released;
+            let Some(log) = self.channels.logs.of(*id).filter(|_| is_next) else { continue };
+            if is_occupied {
+                replica.deletion_asked_at = Some(Instant::now());
+                replica.seen.deleted_by = DeletedBy::ThisMaster;
+            }
             // An evicted pod ends without a request, and its exec.py may still be saving its state.
-            let is_to_end = replica.is_released && !replica.seen.is_leaving();
-            // The pod's other containers may still run after the agent has ended.
-            let has_others = self.stored.record.spec.group_of(*id).is_some_and(Group::has_other_containers);
-            let is_occupied = has_others && replica.seen.presence() == Presence::Ended;
-            replica.is_released |= is_occupied;
+            let is_to_end = !replica.is_released && presence == Presence::Live && !replica.seen.is_leaving();
+            replica.is_released |= presence.has_containers();
             let copied = replica.follower.as_ref().map(Follower::caught_up);
             // Nothing is left to wait for, so spawn no task. After a takeover, an ended job may have thousands of
             // replicas without pods.
@@ -193,7 +194,7 @@ impl Driver {
             self.tasks.spawn(async move {
                 // First complete the output, so that its readers do not wait for the pod's end.
                 complete.await;
-                let is_finished = is_to_end && tasks::finish(&agents, agent).await && !has_others;
+                let is_finished = is_to_end && tasks::finish(&agents, agent).await;
                 if is_occupied || is_to_end && !is_finished {
                     tasks::replace(context.backend.as_ref(), &job, id, standing).await;
                 }

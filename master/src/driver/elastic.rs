@@ -250,7 +250,7 @@ impl Driver {
         match replica.seen.presence() {
             Presence::Live => replica.seen.deleted_by = DeletedBy::ThisMaster,
             // The agent is dead. Only bytes that are in transit can still arrive.
-            Presence::Ended | Presence::Absent => patience = LAST_BYTES_TIMEOUT,
+            Presence::Occupied | Presence::Ended | Presence::Absent => patience = LAST_BYTES_TIMEOUT,
         }
         // An agent that does not answer has no further output.
         let follower = replica.follower.as_ref().filter(|_| !replica.seen.agent.is_lost());

@@ -51,7 +51,7 @@ impl Driver {
         let later = Instant::now() + self.policy.release_timeout;
         // No event reports that a pod has survived its deletion.
         let is_leaving =
-            |replica: &Replica| replica.deletion_asked_at.is_some() && replica.seen.presence() == Presence::Live;
+            |replica: &Replica| replica.deletion_asked_at.is_some() && replica.seen.presence().has_containers();
         let is_emptied = matches!(self.phase, JobPhase::Finished { .. }) && self.replicas.values().any(is_leaving);
         if self.is_to_be_forgotten() || is_emptied {
             return Some(later);

@@ -105,7 +105,7 @@ impl Member {
         match self.pod {
             Presence::Absent => true,
             Presence::Live => self.deleted_by == DeletedBy::Others && !matches!(self.phase, ReplicaPhase::Lost(_)),
-            Presence::Ended => false,
+            Presence::Occupied | Presence::Ended => false,
         }
     }
 
@@ -122,7 +122,7 @@ impl Member {
 
     /// Whether a stop request came before the replica's exec.py was started, and the pod has ended since.
     pub fn is_spent(&self) -> bool {
-        self.phase.was_called_back() && self.pod == Presence::Ended
+        self.phase.was_called_back() && matches!(self.pod, Presence::Occupied | Presence::Ended)
     }
 
     /// Whether the replica's agent has an address but has not answered. The agent may already have a run.

@@ -60,16 +60,32 @@ pub enum PodState {
         /// The back end's reason.
         reason: String,
     },
-    /// The pod has ended. No process runs in the pod any more.
+    /// The agent has ended, and so has everything that it started.
     Terminated {
         /// How exec.py ended and in which start, if the pod's end shows this.
         exit: Option<LastWords>,
         /// The back end's reason.
         reason: String,
+        /// The pod's other containers.
+        others: Others,
     },
 }
 
+/// The containers of a pod beside the agent's container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// All have ended, or there are none.
+    Ended,
+    /// At least one may still run.
+    Running,
+}
+
 impl PodState {
+    /// The state of a pod in which no process runs any more.
+    pub fn ended(exit: Option<LastWords>, reason: impl Into<String>) -> Self {
+        Self::Terminated { exit, reason: reason.into(), others: Others::Ended }
+    }
+
     /// The state as a job treats it after the job's first start. From then on, an unusable pod counts as pending: what
     /// the pod lacks was available before, and the cluster keeps trying.
     #[must_use]
@@ -226,7 +242,8 @@ impl Observation {
             Some(
                 PodState::Running(_) | PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Leaving { .. },
             ) => Presence::Live,
-            Some(PodState::Disrupted { .. } | PodState::Terminated { .. }) => Presence::Ended,
+            Some(PodState::Terminated { others: Others::Running, .. }) => Presence::Occupied,
+            Some(PodState::Disrupted { .. } | PodState::Terminated { others: Others::Ended, .. }) => Presence::Ended,
             None => Presence::Absent,
         }
     }
@@ -266,8 +283,20 @@ impl Observation {
 pub enum Presence {
     /// There is no pod.
     Absent,
-    /// The pod exists and may use resources.
+    /// The pod exists, and its agent may run.
     Live,
+    /// The agent has ended, but other containers of the pod may still run.
+    Occupied,
     /// The pod has ended and is still listed.
     Ended,
+}
+
+impl Presence {
+    /// Whether containers of the pod may still run.
+    pub fn has_containers(self) -> bool {
+        match self {
+            Self::Live | Self::Occupied => true,
+            Self::Absent | Self::Ended => false,
+        }
+    }
 }

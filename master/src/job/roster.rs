@@ -171,7 +171,7 @@ fn is_coming(place: &Member, now: Duration) -> bool {
     let is_unhindered = place.waits_for.is_none();
     match (place.pod, &place.phase) {
         (Presence::Absent, ReplicaPhase::Lost(_)) => false,
-        (Presence::Absent | Presence::Ended, _) => is_unhindered && place.place.create_at <= now,
+        (Presence::Absent | Presence::Occupied | Presence::Ended, _) => is_unhindered && place.place.create_at <= now,
         (Presence::Live, ReplicaPhase::Scheduled) => true,
         (Presence::Live, ReplicaPhase::Requested) => is_unhindered,
         (

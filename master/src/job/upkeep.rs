@@ -33,7 +33,7 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     let is_surplus = |place: &Member| !ids.contains(&place.id);
     let is_useless = |place: &Member| match place.pod {
         Presence::Absent => false,
-        Presence::Ended => true,
+        Presence::Occupied | Presence::Ended => true,
         Presence::Live if is_surplus(place) => !place.place.may_run || !place.is_fit(),
         Presence::Live => !place.is_fit() && !may_recover(place),
     };

@@ -147,7 +147,7 @@ async fn the_largest_record_fits_into_a_config_map() {
         let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
         let failed = FailedStart { generation, at, failure, counted: false, last_lines, consequences };
         record.restarts.note(failed);
-        record.restarts.count_restart();
+        record.restarts.count_restart(at);
     }
     let replica = ReplicaView {
         replica,
@@ -191,7 +191,7 @@ fn a_record_that_is_too_long_drops_its_oldest_failures_except_the_newest_failure
         let at = UnixMillis(sequence.into());
         let failed = FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences };
         record.restarts.note(failed);
-        record.restarts.count_restart();
+        record.restarts.count_restart(at);
         record = record.bounded();
         assert!(serde_json::to_string(&record).expect("not JSON").len() < 200 * 1024);
     }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
 use master::job::key::JobKey;
-use master::job::observation::{Addresses, Pod, PodState};
+use master::job::observation::{Addresses, Others, Pod, PodState};
 
 use super::agent::{AgentKind, FakeAgent, TakesCode};
 use super::routes;
@@ -46,6 +46,8 @@ struct Shared {
     held: Mutex<BTreeSet<ReplicaId>>,
     /// The replicas whose next pods are deleted before the watch lists them.
     unlisted: Mutex<BTreeSet<ReplicaId>>,
+    /// The pods' other containers, after their agents have ended.
+    others: Mutex<Others>,
     /// How the next agents of these replicas respond to new code.
     take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
 }
@@ -115,6 +117,7 @@ impl FakeBackend {
             pending: Mutex::default(),
             held: Mutex::default(),
             unlisted: Mutex::default(),
+            others: Mutex::new(Others::Ended),
             take_code: Mutex::default(),
         }))
     }
@@ -142,6 +145,15 @@ impl FakeBackend {
         self.unlisted().insert(replica);
     }
 
+    /// From now on, other containers of each pod run on after its agent has ended.
+    pub fn keep_side_cars(&self) {
+        *self.others() = Others::Running;
+    }
+
+    fn others(&self) -> MutexGuard<'_, Others> {
+        self.0.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn unlisted(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
         self.0.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,7 +177,7 @@ impl FakeBackend {
 
     /// Makes a pod fail.
     pub fn lose(&self, job: &JobName, replica: ReplicaId, reason: &str) {
-        self.end(job, replica, PodState::Terminated { exit: None, reason: reason.to_owned() });
+        self.end(job, replica, PodState::ended(None, reason));
     }
 
     /// Makes the cluster evict a pod.
@@ -242,9 +254,8 @@ impl FakeBackend {
             let mut jobs = backend.lock();
             let Some(pods) = jobs.get_mut(&job) else { return };
             if pods.agents.get(&replica).is_some_and(|current| current.is(&agent)) {
-                let reason = "its agent finished".to_owned();
-                let ended = PodState::Terminated { exit: agent.last_words(), reason };
-                pods.end(replica, ended);
+                let (exit, reason) = (agent.last_words(), "its agent finished".to_owned());
+                pods.end(replica, PodState::Terminated { exit, reason, others: *backend.others() });
                 backend.note(&job, replica, PodChange::Ended);
             }
         });

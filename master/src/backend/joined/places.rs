@@ -121,7 +121,7 @@ fn state_of(message: &JoinRequest) -> PodState {
             let tensorflow = SocketAddr::new(message.address.ip(), message.tensorflow_port.get());
             PodState::Running(Addresses { agent: message.address, tensorflow })
         }
-        Some(Left::Finished) => PodState::Terminated { exit: None, reason: "its agent has ended".to_owned() },
+        Some(Left::Finished) => PodState::ended(None, "its agent has ended"),
         Some(Left::Terminated) => PodState::Disrupted { reason: "its agent was ended on its machine".to_owned() },
     }
 }

@@ -13,7 +13,7 @@ use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
 use super::manifest::{CONTAINER, INDEX, INSTALLER, ROLE, RUN_CONTAINER, TF_PORT};
 use crate::job::key::JobKey;
-use crate::job::observation::{Addresses, PodState};
+use crate::job::observation::{Addresses, Others, PodState};
 use crate::kube::api::JOB;
 
 /// Reasons of a container that waits until a user changes the job or the cluster. CreateContainerError is not in this
@@ -55,7 +55,7 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
 /// The state of a pod. `before` is the pod's previous state. The reason in `before` may explain the new state better.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
-    if ended_among_others(pod, status) || matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+    if has_ended(status) || ended_among_others(pod, status) {
         return ended(pod, status, before);
     }
     if pod.metadata.deletion_timestamp.is_some() {
@@ -72,12 +72,23 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     }
 }
 
-/// Whether the script's container has ended by itself, in a pod with a template. The pod's other containers may still
-/// run. If the script was stopped, the cause may be an eviction, which the pod's phase will show later.
+fn has_ended(status: &PodStatus) -> bool {
+    matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
+}
+
+/// Whether the agent's container has ended, and another container of the pod has not. A template or the cluster may
+/// add such containers, and the pod's phase stays `Running` while they run. If the script was stopped together with its
+/// pod, the cause may be an eviction, which the phase will show later.
 fn ended_among_others(pod: &Pod, status: &PodStatus) -> bool {
     let terminated = container_state(pod, status).and_then(|state| state.terminated.as_ref());
-    let is_by_itself = |state| last_words(state).is_none_or(|words| !words.exit.stopped);
-    annotation(pod, TF_PORT).is_some() && terminated.is_some_and(is_by_itself)
+    let is_by_itself = |state| last_words(state).is_none_or(|words| !words.exit.terminated);
+    others(status) == Others::Running && terminated.is_some_and(is_by_itself)
+}
+
+/// Whether a container of the pod may still run. Once the phase shows the pod's end, none does.
+fn others(status: &PodStatus) -> Others {
+    let mut states = status.container_statuses.iter().flatten().filter_map(|container| container.state.as_ref());
+    if !has_ended(status) && states.any(|state| state.terminated.is_none()) { Others::Running } else { Others::Ended }
 }
 
 fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
@@ -229,25 +240,24 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;
     let deletion = || is_deleted.then(|| "its pod was deleted".to_owned());
     let words = terminated.and_then(last_words);
+    let ended = |exit: Option<LastWords>, reason: String| PodState::Terminated { exit, reason, others: others(status) };
     match (disruption(status).or_else(deletion), terminated) {
-        (Some(reason), _) if is_own_fault(status) => PodState::Terminated { exit: words, reason },
+        (Some(reason), _) if is_own_fault(status) => ended(words, reason),
         // The run ended by itself before the disruption.
-        (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => {
-            PodState::Terminated { exit: words, reason }
-        }
+        (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => ended(words, reason),
         // The disruption ended the container, so the container's exit code is not a result of exec.py.
         (Some(reason), _) => PodState::Disrupted { reason },
         (None, Some(ContainerStateTerminated { exit_code, .. })) if words.is_some() => {
-            PodState::Terminated { exit: words, reason: format!("its agent ended with exit code {exit_code}") }
+            ended(words, format!("its agent ended with exit code {exit_code}"))
         }
         (None, Some(terminated)) => {
             let exit = report(pod, terminated);
             let reason = without_last_words(&exit.outcome, terminated);
-            PodState::Terminated { exit: Some(LastWords { generation: None, exit, membership: None }), reason }
+            ended(Some(LastWords { generation: None, exit, membership: None }), reason)
         }
         (None, None) => {
             let reason = not_installed(status).unwrap_or_else(|| "its pod ended without a reason".to_owned());
-            PodState::Terminated { exit: None, reason }
+            ended(None, reason)
         }
     }
 }

@@ -35,6 +35,6 @@ fn a_pods_reason_names_a_problem_of_the_container_that_copies_the_agent() {
     let failed = json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": message } });
     let reason = "the agent cannot be copied into the pod: Error: standard_init_linux.go:228: exec user process caused: \
                   exec format error; the agent's image does not fit this node's processor";
-    let ended = PodState::Terminated { exit: None, reason: reason.to_owned() };
+    let ended = PodState::ended(None, reason);
     assert_eq!(state(&installing("Failed", &failed), None), ended);
 }

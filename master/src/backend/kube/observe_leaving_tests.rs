@@ -19,7 +19,7 @@ fn an_evicted_or_preempted_or_deleted_pod_is_disrupted_and_has_a_reason_without_
     assert_eq!(state(&deleted(pod(&preempted)), None), ended(why));
     let deleted_early = json!({ "phase": "Failed" });
     assert_eq!(state(&deleted(pod(&deleted_early)), None), ended("its pod was deleted"));
-    let silent = PodState::Terminated { exit: None, reason: "its pod ended without a reason".to_owned() };
+    let silent = PodState::ended(None, "its pod ended without a reason");
     assert_eq!(state(&pod(&deleted_early), None), silent);
 }
 
@@ -29,8 +29,7 @@ fn an_evicted_pod_keeps_the_exit_report_of_a_run_that_was_not_stopped() {
         let (mut status, words) = with_last_words(stopped);
         status["reason"] = json!("Evicted");
         let reason = "Evicted".to_owned();
-        let expected =
-            if stopped { PodState::Disrupted { reason } } else { PodState::Terminated { exit: Some(words), reason } };
+        let expected = if stopped { PodState::Disrupted { reason } } else { PodState::ended(Some(words), reason) };
         assert_eq!(state(&pod(&status), None), expected);
     }
 }
@@ -71,7 +70,7 @@ fn a_pod_that_is_evicted_for_its_own_use_of_storage_is_terminated_not_disrupted(
         "Usage of EmptyDir volume \"volume-0\" exceeds the limit \"1Gi\". ",
     ] {
         let reason = format!("Evicted: {}", message.trim());
-        assert_eq!(evicted(message), PodState::Terminated { exit: None, reason });
+        assert_eq!(evicted(message), PodState::ended(None, reason));
     }
     let of_others = evicted("The node was low on resource: ephemeral-storage. Container agent was using 1Gi.");
     assert!(matches!(of_others, PodState::Disrupted { .. }), "{of_others:?}");

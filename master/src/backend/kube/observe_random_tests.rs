@@ -133,8 +133,9 @@ proptest! {
         let before = before.map(|before| state(&before, None));
         let now = state(&pod, before.as_ref());
         prop_assert_eq!(state(&pod, Some(&now)), now.clone());
-        // Without annotations, a pod has no template. So the phase alone shows whether the pod has ended.
-        let is_over = matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Failed" | "Succeeded"));
-        prop_assert_eq!(matches!(now, PodState::Terminated { .. } | PodState::Disrupted { .. }), is_over);
+        let has_ended = matches!(now, PodState::Terminated { .. } | PodState::Disrupted { .. });
+        let is_over = pod.status.as_ref().is_some_and(super::has_ended);
+        let has_left = pod.status.as_ref().is_some_and(|status| super::ended_among_others(&pod, status));
+        prop_assert_eq!(has_ended, is_over || has_left);
     }
 }

@@ -232,7 +232,7 @@ fn if_the_image_has_no_agent_the_reason_asks_whether_client_build_made_the_image
     let message =
         "failed to create containerd task: exec: \"/muster/agent\": stat /muster/agent: no such file or directory";
     let ended = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": message } });
-    let PodState::Terminated { exit: Some(exit), reason } = state(&pod(&with("Failed", &ended)), None) else {
+    let PodState::Terminated { exit: Some(exit), reason, .. } = state(&pod(&with("Failed", &ended)), None) else {
         panic!("the pod has no exit report")
     };
     assert_eq!(exit.exit.outcome, ExitOutcome::Code(128));
@@ -256,7 +256,7 @@ fn with_last_words(stopped: bool) -> (Value, LastWords) {
 fn valid_last_words_are_used_and_other_messages_are_ignored() {
     let (status, words) = with_last_words(false);
     let reason = "its agent ended with exit code 3".to_owned();
-    let expected = PodState::Terminated { exit: Some(words), reason };
+    let expected = PodState::ended(Some(words), reason);
     assert_eq!(state(&pod(&status), None), expected);
     for other in ["", "{}", "{\"exit\":", "out of space", "{\"generation\":\"1.1\",\"exit\":{\"ended_at\":1}}"] {
         let mut status = status.clone();
@@ -281,10 +281,41 @@ fn containers_beside_the_agents_container_are_ignored() {
 }
 
 #[test]
-fn a_pod_without_a_template_is_running_until_its_phase_changes_even_if_its_container_has_ended() {
+fn a_pod_without_other_containers_is_running_until_its_phase_changes_even_if_its_container_has_ended() {
     // The kubelet reports the container's end first. Whether this was an eviction is known only later, with the pod's
     // phase (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
     assert_eq!(state(&terminated("Running", 137, "Error"), None), runs_at("10.244.0.7"));
+}
+
+/// A pod whose agent's container has ended with this state, beside a proxy that runs on.
+fn beside_a_proxy(terminated: &Value) -> Pod {
+    let mut status = with("Running", &json!({ "terminated": terminated }));
+    let proxy = json!({ "name": "istio-proxy", "image": "proxy:1", "imageID": "", "ready": true, "restartCount": 0,
+        "state": { "running": {} } });
+    status["containerStatuses"].as_array_mut().unwrap().push(proxy);
+    pod(&status)
+}
+
+#[test]
+fn a_pod_whose_agent_was_killed_has_ended_even_if_another_container_runs_on() {
+    let killed = beside_a_proxy(&json!({ "exitCode": 137, "reason": "OOMKilled" }));
+    let ended = state(&killed, None);
+    let PodState::Terminated { exit: Some(LastWords { exit, .. }), others: Others::Running, .. } = &ended else {
+        panic!("{ended:?}")
+    };
+    assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: None });
+    assert_eq!(state(&deleted(killed), Some(&ended)), ended, "the state has changed at the deletion");
+}
+
+#[test]
+fn a_pod_whose_agent_left_beside_another_container_has_ended_unless_the_pod_was_told_to_end() {
+    let words = |terminated: bool| {
+        let exit = json!({ "signal": 9, "stopped": true, "terminated": terminated, "ended_at": 7, "stderr_tail": "" });
+        json!({ "generation": "2.1", "exit": exit }).to_string()
+    };
+    let left = |terminated| state(&beside_a_proxy(&json!({ "exitCode": 137, "message": words(terminated) })), None);
+    assert!(matches!(left(false), PodState::Terminated { others: Others::Running, .. }), "{:?}", left(false));
+    assert_eq!(left(true), runs_at("10.244.0.7"), "the cause may be an eviction");
 }
 
 #[test]
@@ -299,11 +330,12 @@ fn the_observer_reads_the_tensorflow_port_and_the_ending_container_from_annotati
     let running = named(&pod(&with("Running", &json!({ "running": {} }))));
     let PodState::Running(addresses) = state(&running, None) else { panic!("the pod is not running") };
     assert_eq!((addresses.tensorflow.port(), addresses.agent.port()), (2222, AGENT_PORT));
-    let ended = state(&named(&terminated("Running", 137, "Error")), None);
+    let ended = state(&named(&terminated("Failed", 137, "Error")), None);
     assert!(matches!(ended, PodState::Terminated { exit: Some(_), .. }), "{ended:?}");
-    let mut other = named(&terminated("Running", 137, "Error"));
+    let mut other = named(&terminated("Failed", 137, "Error"));
     other.metadata.annotations.as_mut().unwrap().insert(RUN_CONTAINER.to_owned(), "tensorflow".to_owned());
-    assert!(matches!(state(&other, None), PodState::Running(_)), "the end of another container ended the pod");
+    let ended = state(&other, None);
+    assert!(matches!(ended, PodState::Terminated { exit: None, .. }), "the report is of another container: {ended:?}");
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn outcome(status: ExitStatus) -> ExitOutcome {
 
 /// The state of an ended pod. Its `exit` is `None`: in this back end, only the agent's status tells how exec.py ended.
 fn ended(reason: String) -> PodState {
-    PodState::Terminated { exit: None, reason }
+    PodState::ended(None, reason)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::job::upkeep::Upkeep;
 /// A subset of a job's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodSelection {
-    /// Pods that have not ended. Ended pods may stay, because `kubectl logs` still works for them.
+    /// Pods whose containers may still run. Ended pods may stay, because `kubectl logs` still works for them.
     Live,
     /// Pods that cannot serve another start.
     Unfit,
@@ -34,7 +34,7 @@ impl PodSelection {
         // Deleting an evicted pod would shorten its grace period.
         let is_leaving = place.place.is_leaving;
         match self {
-            Self::Live => place.pod == Presence::Live,
+            Self::Live => place.pod.has_containers(),
             Self::Unfit => !is_leaving && !place.is_fit(),
             Self::Unended => !is_leaving && place.is_unended() && (gang.has(place) || place.may_have_unknown_run()),
             Self::Idle => place.is_idle(),

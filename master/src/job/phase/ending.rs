@@ -11,7 +11,7 @@ use super::stop::{Stop, grace, limit};
 use super::verdict::{conclude, has_live_run, judge, regroup};
 use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
 use crate::job::gang::Member;
-use crate::job::observation::Presence;
+use crate::job::observation::{DeletedBy, Presence};
 
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
@@ -57,7 +57,7 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
 
 pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
-    if policy.clean_pods == CleanPods::None || !gang.any_place(|place| place.pod == Presence::Live) {
+    if policy.clean_pods == CleanPods::None || !gang.any_place(is_to_be_released) {
         return (JobPhase::Finished { result }, vec![]);
     }
     let overdue = now >= since + policy.release_timeout;
@@ -66,13 +66,23 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
     (JobPhase::Releasing { result, since }, vec![action])
 }
 
+/// Whether the end of the job waits for the replica's pod. If the agent has ended and the pod is being deleted, the other
+/// containers may take their time.
+fn is_to_be_released(place: &Member) -> bool {
+    match place.pod {
+        Presence::Live => true,
+        Presence::Occupied => place.deleted_by == DeletedBy::Others,
+        Presence::Absent | Presence::Ended => false,
+    }
+}
+
 /// A pod that was requested earlier may appear after the job's end, so every event checks for pods again.
 pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let has = |presence: Presence| seen.gang.any_place(|place| place.pod == presence);
+    let has_any = |which: PodSelection| seen.gang.any_place(|place| which.includes(place, seen.gang));
     let actions = match seen.policy.clean_pods {
-        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(PodSelection::All)],
-        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(PodSelection::Live)],
-        CleanPods::None if seen.gang.any_place(Member::is_idle) => vec![Action::DeletePods(PodSelection::Idle)],
+        CleanPods::All if has_any(PodSelection::All) => vec![Action::DeletePods(PodSelection::All)],
+        CleanPods::Running if has_any(PodSelection::Live) => vec![Action::DeletePods(PodSelection::Live)],
+        CleanPods::None if has_any(PodSelection::Idle) => vec![Action::DeletePods(PodSelection::Idle)],
         CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
     };
     (JobPhase::Finished { result }, actions)

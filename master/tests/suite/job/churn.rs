@@ -450,7 +450,7 @@ impl World {
                 if let Some(index) = chosen(number, &self.places, &is_up) {
                     let place = &mut self.places[index];
                     (place.order, place.runs) = (None, None);
-                    place.seen.pod = Some(PodState::Terminated { exit: None, reason: "killed".to_owned() });
+                    place.seen.pod = Some(PodState::ended(None, "killed"));
                 }
             }
             Happening::Fails(number) if !is_stopping => self.fail_one(number),

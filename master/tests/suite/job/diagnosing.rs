@@ -131,7 +131,7 @@ fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_keeps_its_output(
         let failure = exited("worker-0", ExitReport { stderr_tail: "no memory left".to_owned(), ..exit(3, 5) });
         let budget = Some(if sequence > 4 { Budget::Counted } else { Budget::Free });
         restarts.note(diagnose(failure, &workers(&[Joined]), Evidence { generation: Some(start), ..evidence(budget) }));
-        restarts.count_restart();
+        restarts.count_restart(UnixMillis(7));
     }
     assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (6, 4, 10));
     assert_eq!(restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 10 }));

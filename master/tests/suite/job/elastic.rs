@@ -162,7 +162,7 @@ fn a_fixed_gang_that_an_earlier_master_was_stopping_has_failed_if_no_new_code_wa
 fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
     let left = |seat| member(seat, RunState::Exited, Some(exit(75, 1)));
     let mut killed = member(1, RunState::Running, None);
-    killed.pod = Some(PodState::Terminated { exit: None, reason: "its agent was killed".to_owned() });
+    killed.pod = Some(PodState::ended(None, "its agent was killed"));
     let gang = gang(&[left(0), killed, left(2)], None);
     let first = gang.first_failure().expect("no failure");
     assert_eq!(first.replica(), Some(id("worker-0")), "the first failure is not the exit of worker-0");

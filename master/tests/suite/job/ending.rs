@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member, Place};
-use master::job::observation::DeletedBy::Others;
-use master::job::observation::Presence::{self, Ended, Live};
+use master::job::observation::DeletedBy::{Others, ThisMaster};
+use master::job::observation::Presence::{self, Ended, Live, Occupied};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step};
 use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::ReplicaPhase;
@@ -156,6 +156,18 @@ fn pods_that_do_not_end_when_they_are_released_are_deleted() {
     let overdue = SINCE + POLICY.release_timeout;
     let moved = look_at(overdue, releasing.clone(), &with_pods(&[Live]));
     assert_eq!(moved, (releasing, vec![Action::DeletePods(PodSelection::Live)]));
+}
+
+#[test]
+fn a_job_is_not_finished_before_the_deletion_of_a_pod_with_other_running_containers_is_requested() {
+    let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
+    let waiting = look(releasing.clone(), &with_pods(&[Ended, Occupied]));
+    assert_eq!(waiting, (releasing.clone(), vec![Action::ReleasePods]));
+    let going = Member { deleted_by: ThisMaster, ..with_pods(&[Occupied]).places()[0].clone() };
+    let finished = JobPhase::Finished { result: JobResult::Succeeded };
+    let deleting = vec![Action::DeletePods(PodSelection::Live)];
+    assert_eq!(look(releasing, &Gang::new(vec![going.clone()])), (finished.clone(), vec![]));
+    assert_eq!(look(finished.clone(), &Gang::new(vec![going])), (finished, deleting));
 }
 
 #[test]

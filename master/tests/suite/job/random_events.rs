@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
-use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, Others, PodState, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step};
 use master::job::policy::{Deadline, Policy, SuccessRule};
 use proptest::collection::vec;
@@ -119,8 +119,8 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         2 => Just(None),
         1 => Just(Some(PodState::Pending { reason: None })),
         16 => Just(Some(PodState::Running(addresses))),
-        1 => any_last_words().prop_map(move |words| {
-            Some(PodState::Terminated { exit: words, reason: reason() })
+        1 => (any_last_words(), any_others()).prop_map(move |(exit, others)| {
+            Some(PodState::Terminated { exit, reason: reason(), others })
         }),
         1 => Just(Some(PodState::Leaving { reason: reason() })),
         1 => Just(Some(PodState::Disrupted { reason: reason() })),
@@ -133,6 +133,10 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         deleted_by,
         ..Observation::NEW
     })
+}
+
+fn any_others() -> impl Strategy<Value = Others> {
+    prop_oneof![Just(Others::Ended), Just(Others::Running)]
 }
 
 fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {
@@ -266,8 +270,12 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
 fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
     let has = |presence: Presence| gang.any(|member| member.pod == presence);
     match clean_pods {
-        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(PodSelection::All)],
-        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(PodSelection::Live)],
+        CleanPods::All if gang.any(|member| member.pod != Presence::Absent) => {
+            vec![Action::DeletePods(PodSelection::All)]
+        }
+        CleanPods::Running if has(Presence::Live) || has(Presence::Occupied) => {
+            vec![Action::DeletePods(PodSelection::Live)]
+        }
         CleanPods::None if gang.any(Member::is_idle) => vec![Action::DeletePods(PodSelection::Idle)],
         CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
     }

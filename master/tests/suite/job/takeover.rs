@@ -139,7 +139,7 @@ fn running_pod() -> Observation {
 fn the_last_words_of_an_ended_pod_tell_the_exit_and_the_generation() {
     let phase = |generation, current| {
         let words = LastWords { generation, exit: exit(3, 1), membership: None };
-        let pod = PodState::Terminated { exit: Some(words), reason: "its agent ended".to_owned() };
+        let pod = PodState::ended(Some(words), "its agent ended");
         ReplicaPhase::of(&Observation { pod: Some(pod), ..Observation::NEW }, current)
     };
     assert_eq!(phase(Some(FIRST), None), Exited(FIRST, exit(3, 1)));
@@ -161,7 +161,7 @@ fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
     let outcome = ExitOutcome::OutOfMemory { limit: Some(1 << 30) };
     let report = ExitReport { outcome, ..exit(0, 1) };
     let words = LastWords { generation: None, exit: report.clone(), membership: None };
-    let pod = Some(PodState::Terminated { exit: Some(words), reason: "its container was killed".to_owned() });
+    let pod = Some(PodState::ended(Some(words), "its container was killed"));
     let phase = |agent| ReplicaPhase::of(&Observation { pod: pod.clone(), agent, ..Observation::NEW }, Some(FIRST));
     assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
     assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
@@ -176,7 +176,7 @@ fn the_kill_of_an_agent_is_reported_instead_of_an_exit_of_its_script() {
         exit: ExitReport { outcome: ExitOutcome::Signal(9), ..exit(0, 1) },
         membership: None,
     };
-    let pod = PodState::Terminated { exit: Some(words.clone()), reason: "its container was killed".to_owned() };
+    let pod = PodState::ended(Some(words.clone()), "its container was killed");
     let phase =
         |agent| ReplicaPhase::of(&Observation { pod: Some(pod.clone()), agent, ..Observation::NEW }, Some(FIRST));
     let killed = ReplicaPhase::Lost(LostRun::broken("its agent was killed by signal 9 (SIGKILL)"));
@@ -192,7 +192,7 @@ fn the_kill_of_an_agent_is_reported_instead_of_an_exit_of_its_script() {
 fn a_gang_whose_pods_have_all_ended_gets_the_result_of_its_runs() {
     let ended = |code| {
         let words = LastWords { generation: Some(FIRST), exit: exit(code, 1), membership: None };
-        let pod = PodState::Terminated { exit: Some(words), reason: String::new() };
+        let pod = PodState::ended(Some(words), "");
         ReplicaPhase::of(&Observation { pod: Some(pod), ..Observation::NEW }, None)
     };
     let (moved, _) = look(pending(), &workers(&[ended(0), ended(0)]));

@@ -147,7 +147,7 @@ impl Pod {
     }
 
     fn end_pod(&mut self, reason: &str) {
-        self.truth = Some(PodState::Terminated { exit: None, reason: reason.to_owned() });
+        self.truth = Some(PodState::ended(None, reason));
     }
 
     /// Begins to remove the pod. Its run continues until [`Self::go`] removes the pod.

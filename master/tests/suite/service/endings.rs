@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use master::backend::PodTable;
 use master::store::{JobStore, Wish};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Loss};
 use protocol::view::{JobResult, JobState, ReplicaState};
 
-use crate::service::harness::{Master, files_below, reach, spec, until, worker};
+use tokio::time::timeout;
+
+use crate::service::harness::{DEADLINE, Master, files_below, reach, spec, until, worker};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_failure_stops_all_other_runs_at_once_and_is_reported() {
@@ -150,6 +153,16 @@ async fn a_finished_job_has_released_its_pods() {
     for (id, pod) in table {
         assert!(matches!(pod.state, master::job::observation::PodState::Terminated { .. }), "{id} is {pod:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_whose_side_cars_run_on_after_its_agent_has_ended_is_deleted_at_the_end() {
+    let master = Master::new();
+    master.backend.keep_side_cars();
+    let view = master.succeed(&spec("proxied", 2)).await;
+    let mut table = master.backend.table(&view.name);
+    let emptied = timeout(DEADLINE, table.wait_for(PodTable::is_empty)).await;
+    assert!(emptied.is_ok(), "{:?}", master.backend.table(&view.name).borrow());
 }
 
 #[tokio::test(flavor = "multi_thread")]
