@@ -6,9 +6,9 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// Descriptors of this process that serve no pod: records, runtime, listener, some callers.
 const OWN: u64 = 64;
-/// Descriptors for one pod of this host: its stdin, its pidfd, its TensorFlow port, its output file, and connections
-/// for its status, its output and one call.
-const PER_POD: u64 = 7;
+/// Descriptors for one pod of this host: its stdin, its pidfd, its TensorFlow port, its output file, the file of the
+/// output's times, and connections for its status, its output and one call.
+const PER_POD: u64 = 8;
 
 /// The descriptor limits of this process.
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +69,8 @@ mod tests {
     fn replicas_are_admitted_up_to_the_descriptor_limit() {
         let inherited = Rlimit { current: Some(1024), maximum: Some(1024) };
         let limits = Descriptors { inherited, most: 1024 };
-        assert_eq!(limits.admit(137), Ok(()));
-        assert_eq!(limits.admit(138), Err(TooMany { replicas: 138, fit: 137, most: 1024 }));
+        assert_eq!(limits.admit(120), Ok(()));
+        assert_eq!(limits.admit(121), Err(TooMany { replicas: 121, fit: 120, most: 1024 }));
         assert_eq!(Descriptors { most: 10, ..limits }.admit(1), Err(TooMany { replicas: 1, fit: 0, most: 10 }));
     }
 }

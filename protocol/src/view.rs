@@ -368,6 +368,9 @@ pub enum BackendKind {
 pub struct LogLine {
     /// The replica that printed the line.
     pub replica: ReplicaId,
+    /// When the line was complete, by the master's clock. Sent only if requested. Absent if the time is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<UnixMillis>,
     /// Byte offset after this line in the replica's output. To resume, request the output from this offset.
     pub offset: u64,
     /// The text without its newline, with invalid UTF-8 replaced. A line longer than 16 KiB is sent in pieces.

@@ -154,7 +154,7 @@ impl Data {
     }
 
     fn prefixed_line(&mut self, line: &LogLine, width: usize) -> io::Result<()> {
-        let LogLine { replica, offset: _, line: text, unfinished: _ } = line;
+        let LogLine { replica, time: _, offset: _, line: text, unfinished: _ } = line;
         let text = if self.terminal { for_terminal(text, self.colours) } else { Cow::Borrowed(text.as_str()) };
         let name = replica.to_string();
         match self.colours {

@@ -1,12 +1,14 @@
 //! The call for the output of a run, which arrives as a stream.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use http_body_util::BodyStream;
 use hyper::body::Frame;
 use hyper::header::{self, HeaderValue};
+use protocol::aged_output::AgedReader;
 use protocol::ids::Generation;
 use protocol::routes;
 use tokio::time::timeout;
@@ -25,8 +27,9 @@ pub struct LogStream<S> {
 /// A piece of a [`LogStream`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogPiece {
-    /// The next bytes.
-    Bytes(Bytes),
+    /// The next bytes, and how long before their arrival they were printed. Agents of earlier versions do not tell
+    /// this age; it is then zero.
+    Bytes(Bytes, Duration),
     /// The run has ended, and all of its output was sent. The value is the run's generation, if the agent sent it.
     /// Agents of earlier versions never report the end of a run in this way.
     RunEnded(Option<Generation>),
@@ -42,24 +45,42 @@ impl AgentClient {
         agent: SocketAddr,
         offset: u64,
     ) -> Result<LogStream<impl Stream<Item = Result<LogPiece, AgentError>> + Send + use<>>, AgentError> {
-        let path = format!("{}?stream=both&follow=true&offset={offset}", routes::AGENT_LOGS);
+        let path = format!("{}?stream=both&follow=true&ages=true&offset={offset}", routes::AGENT_LOGS);
         let mut call = get(agent, &path);
         call.request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
         let response = timeout(CALL_TIMEOUT, self.send(call)).await.map_err(|late| unreachable(agent, late))??;
         let first = response.headers().get(routes::LOG_OFFSET_HEADER);
         let offset = first.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(offset);
+        let media_type = response.headers().get(header::CONTENT_TYPE);
+        let mut ages = media_type.filter(|value| *value == routes::AGED_OUTPUT).map(|_| AgedReader::default());
         let frames = BodyStream::new(response.into_body());
-        let pieces = frames.map(move |frame| frame.map(piece_of).map_err(|error| unreachable(agent, error)));
+        let pieces = frames.flat_map(move |frame| {
+            let pieces = match frame {
+                Ok(frame) => pieces_of(frame, ages.as_mut()).into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(unreachable(agent, error))],
+            };
+            stream::iter(pieces)
+        });
         Ok(LogStream { offset, pieces })
     }
 }
 
-fn piece_of(frame: Frame<Bytes>) -> LogPiece {
-    let trailers = match frame.into_data() {
-        Ok(bytes) => return LogPiece::Bytes(bytes),
-        Err(frame) => frame.into_trailers().unwrap_or_default(),
-    };
-    let run = trailers.get(routes::LOG_COMPLETE_TRAILER).and_then(|value| value.to_str().ok());
-    // Other trailers become an empty piece, which changes nothing.
-    run.map_or(LogPiece::Bytes(Bytes::new()), |generation| LogPiece::RunEnded(generation.parse().ok()))
+/// The pieces of a frame. `ages` reads the bytes if they have ages.
+fn pieces_of(frame: Frame<Bytes>, ages: Option<&mut AgedReader>) -> Vec<LogPiece> {
+    match (frame.into_data(), ages) {
+        (Ok(bytes), None) => vec![LogPiece::Bytes(bytes, Duration::ZERO)],
+        (Ok(bytes), Some(ages)) => {
+            let mut rest = bytes.as_ref();
+            let parts = std::iter::from_fn(|| ages.next(&mut rest));
+            parts.map(|part| LogPiece::Bytes(bytes.slice_ref(part.bytes), part.age)).collect()
+        }
+        (Err(frame), _) => run_ended(frame).into_iter().collect(),
+    }
+}
+
+/// The end of the run, if the frame contains the trailer that names the run.
+fn run_ended(frame: Frame<Bytes>) -> Option<LogPiece> {
+    let trailers = frame.into_trailers().ok()?;
+    let generation = trailers.get(routes::LOG_COMPLETE_TRAILER)?.to_str().ok()?;
+    Some(LogPiece::RunEnded(generation.parse().ok()))
 }

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use futures_util::{Stream, StreamExt, stream};
 use protocol::error::{ErrorCode, Problem};
-use protocol::ids::{JobName, ReplicaId};
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::routes::{self, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 use protocol::view::LogLine;
 use serde::Deserialize;
@@ -22,8 +22,12 @@ use super::AppState;
 use super::error::ApiError;
 use super::jobs::{bad_query, find};
 use super::openapi::{BadQuery, Down, NotLetIn, Octets};
-use crate::logs::{ReplicaLog, added_after, growing_lines, lines, reader};
+use crate::logs::{Reading, ReplicaLog, Wanted, added_after, growing_lines, lines, reader};
 use crate::registry::JobHandle;
+use crate::store::wall_clock;
+
+/// How far the clock of a user's machine may be ahead of the master's clock.
+const CLOCKS_DIFFER_MAX_MS: u64 = 60 * 60 * 1000;
 
 /// The part of the output to send.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -39,18 +43,30 @@ pub(super) struct LogQuery {
     from: Option<String>,
     /// Begin this many lines before the end of each replica's output, unless an offset is given.
     tail: Option<u64>,
+    /// Omit lines that were complete more than this many seconds ago, unless an offset is given.
+    since_seconds: Option<u64>,
+    /// Omit lines that were complete before this time by the master's clock, in milliseconds since the Unix epoch,
+    /// unless an offset is given.
+    #[param(value_type = Option<u64>)]
+    since_time: Option<UnixMillis>,
+    /// Also send when each line was complete; not for bytes.
+    #[serde(default)]
+    times: bool,
+    /// Send lines of JSON; only with `replica`.
+    #[serde(default)]
+    lines: bool,
     /// Continue until the job has ended.
     #[serde(default)]
     follow: bool,
-    /// Also show lines that are still being written, such as progress bars; only with `follow` and without `replica`.
+    /// Also show lines that are still being written, such as progress bars; only with `follow`, and not for bytes.
     #[serde(default)]
     unfinished: bool,
 }
 
-/// Sends the output that the master keeps. With `replica`, sends the bytes of one replica. Otherwise, sends the lines
-/// of all replicas, each as a line of JSON. To continue after a line, pass the line's `offset` in `from`. With
-/// `unfinished`, a line that is still being written is sent at most five times a second, marked by `unfinished`. With
-/// `follow`, the answer ends when the job ends. With `replica`, it also ends before a gap in the bytes.
+/// Sends the output that the master keeps. With `replica`, sends the bytes of one replica. Otherwise, or with `lines`,
+/// sends lines, each as a line of JSON. To continue after a line, pass the line's `offset` in `from`. With `unfinished`,
+/// a line that is still being written is sent at most five times a second, marked by `unfinished`. With `follow`, the
+/// answer ends when the job ends. An answer with bytes also ends before a gap in the bytes.
 #[utoipa::path(
     get,
     path = routes::JOB_LOGS,
@@ -79,8 +95,8 @@ pub(super) async fn logs(
     let job = find(&state, name)?;
     let ended = state.end.clone().cancelled_owned();
     match query.replica {
-        Some(replica) => one(&job, replica, &query, ended).await,
-        None => merged(&job, &query, ended).await,
+        Some(replica) if !query.lines => one(&job, replica, &query, ended).await,
+        Some(_) | None => merged(&job, &query, ended).await,
     }
 }
 
@@ -96,14 +112,14 @@ async fn one(
     if query.unfinished {
         return Err(bad("\"unfinished\" is only for merged output: the bytes of one replica come as they are written"));
     }
-    let unknown = || {
-        let detail = format!("job \"{}\" has no replica {replica}", job.view.borrow().name);
-        ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownReplica, detail)
-    };
-    let log = job.logs.of(replica).ok_or_else(unknown)?;
-    let asked = start(&log, query.offset, query.tail).await?;
+    if query.times {
+        return Err(bad("\"times\" is only for lines: add lines=true"));
+    }
+    let log = log_of(job, replica)?;
+    let asked = start(&log, query.offset, &Begin::of(query, wall_clock())?).await?;
     let first = log.read(asked).await.map_err(unreadable)?.offset;
-    let bytes = unbroken(log.clone(), first, query.follow).take_until(Box::pin(ended));
+    let reading = Reading { offset: first, follow: query.follow, wanted: Wanted::Bytes };
+    let bytes = unbroken(log.clone(), reading).take_until(Box::pin(ended));
     let mut response = Body::from_stream(bytes).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
@@ -118,30 +134,39 @@ async fn merged(
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
     if query.offset.is_some() {
-        return Err(bad("\"offset\" is only for one replica: use \"from\" with merged output"));
+        return Err(bad("\"offset\" is only for the bytes of one replica: use \"from\" with lines"));
+    }
+    if query.lines && query.replica.is_none() {
+        return Err(bad("\"lines\" is only for one replica: merged output always comes in lines"));
     }
     if query.unfinished && !query.follow {
         return Err(bad("\"unfinished\" is only for followed output: add follow=true"));
     }
     let offsets = parse_from(query.from.as_deref().unwrap_or_default())?;
-    let unfinished = query.unfinished;
-    let from = move |replica: ReplicaId, log: ReplicaLog, first: u64, follow: bool| {
+    let (unfinished, follow) = (query.unfinished, query.follow);
+    let wanted = if query.times { Wanted::BytesAndTimes } else { Wanted::Bytes };
+    let from = move |replica: ReplicaId, log: ReplicaLog, offset: u64| {
+        let reading = Reading { offset, follow, wanted };
         if unfinished {
-            encoded(growing_lines(replica, log, first)).boxed()
+            encoded(growing_lines(replica, log, reading)).boxed()
         } else {
-            encoded(lines(replica, log, first, follow)).boxed()
+            encoded(lines(replica, log, reading)).boxed()
         }
     };
+    let begin = Begin::of(query, wall_clock())?;
     let begin = async |(replica, log): (ReplicaId, ReplicaLog)| {
-        let first = start(&log, offsets.get(&replica).copied(), query.tail).await?;
-        Ok::<_, ApiError>(from(replica, log, first, query.follow))
+        let first = start(&log, offsets.get(&replica).copied(), &begin).await?;
+        Ok::<_, ApiError>(from(replica, log, first))
     };
-    let known = job.logs.all();
+    let known = match query.replica {
+        Some(replica) => vec![(replica, log_of(job, replica)?)],
+        None => job.logs.all(),
+    };
     let ids = known.iter().map(|(id, _)| *id).collect();
     let streams = stream::select_all(try_join_all(known.into_iter().map(begin)).await?);
-    let merged = if query.follow {
+    let merged = if follow && query.replica.is_none() {
         let added = added_after(Arc::clone(&job.logs), ids);
-        let added = added.flat_map_unordered(None, move |(replica, log)| from(replica, log, 0, true));
+        let added = added.flat_map_unordered(None, move |(replica, log)| from(replica, log, 0));
         stream::select(streams, added).boxed()
     } else {
         streams.boxed()
@@ -152,8 +177,8 @@ async fn merged(
 
 /// The bytes up to the next gap. A gap arises if output is dropped before a slow reader has received it. The reader can
 /// then send a new request for the rest. A header of the new answer contains the number of dropped bytes.
-fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
-    reader(log, first, follow).scan(first, |next, chunk| {
+fn unbroken(log: ReplicaLog, reading: Reading) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
+    reader(log, reading).scan(reading.offset, |next, chunk| {
         let follows_on = chunk.as_ref().map_or(true, |chunk| chunk.offset == *next);
         *next += chunk.as_ref().map_or(0, |chunk| chunk.bytes.len() as u64);
         ready(follows_on.then(|| chunk.map(|chunk| Bytes::from(chunk.bytes))))
@@ -174,12 +199,47 @@ fn encoded(
     })
 }
 
-async fn start(log: &ReplicaLog, offset: Option<u64>, tail: Option<u64>) -> Result<u64, ApiError> {
-    match (offset, tail) {
-        (Some(offset), _) => Ok(offset),
-        (None, Some(lines)) => log.tail_offset(lines).await.map_err(unreadable),
-        (None, None) => Ok(0),
+/// Where the output of a replica without an offset begins.
+struct Begin {
+    tail: Option<u64>,
+    since: Option<UnixMillis>,
+}
+
+impl Begin {
+    fn of(query: &LogQuery, now: UnixMillis) -> Result<Self, ApiError> {
+        let since = match (query.since_seconds, query.since_time) {
+            (Some(_), Some(_)) => return Err(bad("give either \"since_seconds\" or \"since_time\"")),
+            (None, Some(time)) if time.0 > now.0.saturating_add(CLOCKS_DIFFER_MAX_MS) => {
+                return Err(bad("\"since_time\" is in the future by the master's clock"));
+            }
+            (None, time) => time,
+            (Some(seconds), None) => Some(UnixMillis(now.0.saturating_sub(seconds.saturating_mul(1000)))),
+        };
+        Ok(Self { tail: query.tail, since })
     }
+}
+
+/// The offset at which a replica's output begins. If both `tail` and a time are given, the later place counts.
+async fn start(log: &ReplicaLog, offset: Option<u64>, begin: &Begin) -> Result<u64, ApiError> {
+    if let Some(offset) = offset {
+        return Ok(offset);
+    }
+    let tail = match begin.tail {
+        Some(lines) => log.tail_offset(lines).await.map_err(unreadable)?,
+        None => 0,
+    };
+    let since = match begin.since {
+        Some(since) => log.offset_since(since).await.map_err(unreadable)?,
+        None => 0,
+    };
+    Ok(tail.max(since))
+}
+
+fn log_of(job: &JobHandle, replica: ReplicaId) -> Result<ReplicaLog, ApiError> {
+    job.logs.of(replica).ok_or_else(|| {
+        let detail = format!("job \"{}\" has no replica {replica}", job.view.borrow().name);
+        ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownReplica, detail)
+    })
 }
 
 fn parse_from(text: &str) -> Result<BTreeMap<ReplicaId, u64>, ApiError> {

@@ -6,16 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use bounded_log::{BoundedLog, OpenError, Tail};
-use protocol::ids::ReplicaId;
+use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::view::LOG_LINE_BYTES;
 use tracing::warn;
 
-use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept};
+use super::times::{Mark, Times};
+use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept, Wanted};
 
 /// One replica's file. It is created when the first output arrives.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
     state: State,
+    times: Times,
 }
 
 #[derive(Debug)]
@@ -27,46 +30,64 @@ enum State {
     Removed,
 }
 
-/// Whether a file is closed after use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
-    Close,
-    StayOpen,
-}
-
 impl LogFile {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, state: State::Closed }
+        let times = Times::new(path.with_extension("times"));
+        Self { path, state: State::Closed, times }
     }
 
     /// The offset after the newest byte.
-    pub(super) fn end(&mut self, then: Then) -> io::Result<u64> {
-        self.if_kept(then, 0, |log| Ok(log.end()))
+    pub(super) fn end(&mut self) -> io::Result<u64> {
+        self.if_kept(0, |log| Ok(log.end()))
     }
 
-    /// Keeps bytes that begin at `offset` and returns the new end. Bytes that the file has already are skipped. If
-    /// `offset` is after the end, the file keeps a gap there, even if `bytes` is empty.
-    pub(super) fn append(&mut self, offset: u64, bytes: &[u8], then: Then) -> io::Result<u64> {
-        self.create()?;
-        self.with(then, |log| {
-            log.append_at(offset, bytes)?;
-            Ok(log.end())
-        })
+    /// The offset after the newest byte. Closes the file.
+    pub(super) fn end_and_close(&mut self) -> io::Result<u64> {
+        let end = self.end();
+        self.close();
+        end
+    }
+
+    /// Keeps bytes that begin at `offset` and were printed at `at`, and returns the new end. Bytes that the file has
+    /// already are skipped. If `offset` is after the end, the file keeps a gap there, even if `bytes` is empty.
+    pub(super) fn append(&mut self, offset: u64, bytes: &[u8], at: UnixMillis) -> io::Result<u64> {
+        self.create_folder()?;
+        let log = self.log()?;
+        let first_new = log.end().max(offset);
+        log.append_at(offset, bytes)?;
+        let end = log.end();
+        if first_new < end {
+            self.times.note(Mark { offset: first_new, at });
+        }
+        Ok(end)
     }
 
     /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
-    pub(super) fn read(&mut self, offset: u64, then: Then) -> io::Result<Chunk> {
-        self.if_kept(then, Chunk { offset, bytes: vec![] }, |log| {
+    pub(super) fn read(&mut self, offset: u64, wanted: Wanted) -> io::Result<Chunk> {
+        let mut chunk = self.if_kept(Chunk { offset, bytes: vec![], marks: vec![] }, |log| {
             let mut bytes = vec![0; CHUNK_BYTES];
             let (offset, length) = log.read(offset, &mut bytes)?;
             bytes.truncate(length);
-            Ok(Chunk { offset, bytes })
-        })
+            Ok(Chunk { offset, bytes, marks: vec![] })
+        })?;
+        if wanted == Wanted::BytesAndTimes {
+            chunk.marks = self.times.between(chunk.offset, chunk.offset + chunk.bytes.len() as u64);
+        }
+        Ok(chunk)
+    }
+
+    /// The beginning of the first line with a byte that was printed at or after `since`. If there is none, the offset
+    /// of the end. Bytes whose time is unknown count as older.
+    pub(super) fn offset_since(&mut self, since: UnixMillis) -> io::Result<u64> {
+        match self.times.first_since(since) {
+            Some(offset) => self.if_kept(offset, |log| beginning_of_line(log, offset)),
+            None => self.end(),
+        }
     }
 
     /// One step of the search for the last lines.
-    pub(super) fn tail_step(&mut self, offset: u64, lines: u64, then: Then) -> io::Result<Tail> {
-        self.if_kept(then, Tail::Begins(0), |log| log.tail_step(offset, lines))
+    pub(super) fn tail_step(&mut self, offset: u64, lines: u64) -> io::Result<Tail> {
+        self.if_kept(Tail::Begins(0), |log| log.tail_step(offset, lines))
     }
 
     /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores the
@@ -82,7 +103,7 @@ impl LogFile {
             return Ok(base);
         }
         // If no offset was stored before, this is the replica's first agent.
-        let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
+        let base = if known.is_empty() { 0 } else { self.end()? };
         self.create_folder()?;
         // Write a new file first: if the disk is full, the old file must remain.
         let new = path.with_extension("base.new");
@@ -93,33 +114,33 @@ impl LogFile {
 
     /// Drops every byte. The offset of the end does not change.
     pub(super) fn drop_output(&mut self) -> io::Result<()> {
-        let end = self.end(Then::Close)?;
+        let end = self.end()?;
         if end == 0 {
             return Ok(());
         }
+        self.close();
         fs::remove_file(&self.path)?;
-        self.append(end, &[], Then::Close).map(drop)
+        self.times.remove()?;
+        self.append(end, &[], UnixMillis(0)).map(drop)
     }
 
     pub(super) fn close(&mut self) {
+        self.times.close();
         if matches!(self.state, State::Open(_)) {
             self.state = State::Closed;
         }
     }
 
     pub(super) fn remove(&mut self) {
+        self.times.close();
         self.state = State::Removed;
     }
 
-    fn create(&mut self) -> io::Result<()> {
-        if matches!(self.state, State::Closed) {
-            self.create_folder()?;
-            self.state = State::Open(Box::new(self.open()?));
-        }
-        Ok(())
-    }
-
+    /// Creates the folder of a file that is not open.
     fn create_folder(&self) -> io::Result<()> {
+        if !matches!(self.state, State::Closed) {
+            return Ok(());
+        }
         self.path.parent().map_or(Ok(()), fs::create_dir_all)
     }
 
@@ -141,31 +162,39 @@ impl LogFile {
     }
 
     /// Runs `work` on the file, or returns `nothing` if there is no file.
-    fn if_kept<T>(
-        &mut self,
-        then: Then,
-        nothing: T,
-        work: impl FnOnce(&mut BoundedLog) -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn if_kept<T>(&mut self, nothing: T, work: impl FnOnce(&BoundedLog) -> io::Result<T>) -> io::Result<T> {
         let is_there = match &self.state {
             State::Open(_) => true,
             State::Removed => false,
             State::Closed => self.path.try_exists()?,
         };
-        if is_there { self.with(then, work) } else { Ok(nothing) }
+        if is_there { work(self.log()?) } else { Ok(nothing) }
     }
 
-    fn with<T>(&mut self, then: Then, work: impl FnOnce(&mut BoundedLog) -> io::Result<T>) -> io::Result<T> {
+    /// The open file.
+    fn log(&mut self) -> io::Result<&mut BoundedLog> {
         if matches!(self.state, State::Closed) {
             self.state = State::Open(Box::new(self.open()?));
         }
-        let State::Open(log) = &mut self.state else { return Err(removed()) };
-        let done = work(log);
-        if then == Then::Close {
-            self.close();
+        match &mut self.state {
+            State::Open(log) => Ok(log),
+            State::Closed | State::Removed => Err(removed()),
         }
-        done
     }
+}
+
+/// The offset after the last newline before `offset`. If the line began long ago, `offset` itself: readers get such a
+/// line in pieces.
+fn beginning_of_line(log: &BoundedLog, offset: u64) -> io::Result<u64> {
+    let from = offset.saturating_sub(LOG_LINE_BYTES as u64);
+    let mut before = vec![0; (offset - from) as usize];
+    let (first, length) = log.read(from, &mut before)?;
+    if first + length as u64 != offset {
+        // A gap ends here, or bytes before `offset` are no longer kept.
+        return Ok(offset);
+    }
+    let newline = before[..length].iter().rposition(|byte| *byte == b'\n');
+    Ok(newline.map_or(if first <= log.start() { first } else { offset }, |newline| first + newline as u64 + 1))
 }
 
 /// The disk space of the files in a folder, and when the newest file was written.

@@ -8,6 +8,7 @@ mod file;
 mod pace;
 mod read;
 mod tail;
+mod times;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,13 +19,14 @@ use std::time::SystemTime;
 
 use bounded_log::Tail;
 use bytes::Bytes;
-use protocol::ids::ReplicaId;
+use protocol::ids::{ReplicaId, UnixMillis};
 use tokio::sync::Notify;
 
 use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
-use self::file::{LogFile, Then};
-pub use self::read::{added_after, growing_lines, lines, reader};
+use self::file::LogFile;
+pub use self::read::{Reading, added_after, growing_lines, lines, reader};
+pub use self::times::Mark;
 
 /// Maximum bytes kept of one replica's output. The newest bytes are kept.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
@@ -77,6 +79,17 @@ pub struct Chunk {
     pub offset: u64,
     /// The bytes. Empty if no kept byte follows.
     pub bytes: Vec<u8>,
+    /// When the bytes were printed, if the reader wants to know. The first mark may be before `offset`.
+    pub marks: Vec<Mark>,
+}
+
+/// What a reader wants to know about output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// The bytes.
+    Bytes,
+    /// The bytes, and when they were printed.
+    BytesAndTimes,
 }
 
 impl JobLogs {
@@ -115,7 +128,7 @@ impl JobLogs {
         self.find().await;
         for (_, log) in self.all() {
             // If a file cannot be opened, its readers and writers get the error later.
-            let _ = log.on_file(|file, _| file.end(Then::Close)).await.map(|end| log.reach(end));
+            let _ = log.on_file(LogFile::end_and_close).await.map(|end| log.reach(end));
         }
     }
 
@@ -161,7 +174,7 @@ impl JobLogs {
     /// Drops all output, but keeps the offset of its end. So readers learn how many bytes were dropped.
     async fn drop_output(&self) -> io::Result<()> {
         for (_, log) in self.all() {
-            log.on_file(|file, _| file.drop_output()).await?;
+            log.on_file(LogFile::drop_output).await?;
         }
         Ok(())
     }
@@ -205,13 +218,13 @@ impl ReplicaLog {
         self.0.completed.notify_waiters();
     }
 
-    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. If `offset` is after the end, a gap
-    /// is kept there, even if `bytes` is empty.
+    /// Keeps bytes that begin at `offset` and were printed at `at`. Bytes that are already kept are skipped. If `offset`
+    /// is after the end, a gap is kept there, even if `bytes` is empty.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub async fn append(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
-        let end = self.on_file(move |file, then| file.append(offset, &bytes, then)).await?;
+    pub async fn append(&self, offset: u64, bytes: Bytes, at: UnixMillis) -> io::Result<()> {
+        let end = self.on_file(move |file| file.append(offset, &bytes, at)).await?;
         self.reach(end);
         Ok(())
     }
@@ -240,7 +253,20 @@ impl ReplicaLog {
     /// # Errors
     /// Fails if the file cannot be read.
     pub async fn read(&self, offset: u64) -> io::Result<Chunk> {
-        self.on_file(move |file, then| file.read(offset, then)).await
+        self.read_wanted(offset, Wanted::Bytes).await
+    }
+
+    async fn read_wanted(&self, offset: u64, wanted: Wanted) -> io::Result<Chunk> {
+        self.on_file(move |file| file.read(offset, wanted)).await
+    }
+
+    /// The beginning of the first line with a byte that was printed at or after `since`. If there is none, the offset
+    /// of the end. Bytes whose time is unknown count as older.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read.
+    pub async fn offset_since(&self, since: UnixMillis) -> io::Result<u64> {
+        self.on_file(move |file| file.offset_since(since)).await
     }
 
     /// The offset at which the output of the agent with this boot id begins. Each agent counts its output from 0, and
@@ -250,7 +276,7 @@ impl ReplicaLog {
     /// Fails if the offset cannot be stored.
     pub async fn base_of(&self, boot_id: &str) -> io::Result<u64> {
         let boot_id = boot_id.to_owned();
-        let (base, end) = self.on_file(move |file, then| Ok((file.base_of(&boot_id)?, file.end(then)?))).await?;
+        let (base, end) = self.on_file(move |file| Ok((file.base_of(&boot_id)?, file.end()?))).await?;
         self.reach(end);
         Ok(base)
     }
@@ -287,7 +313,7 @@ impl ReplicaLog {
             match tail {
                 Tail::Begins(offset) => return Ok(offset),
                 Tail::Before { offset, lines } => {
-                    tail = self.on_file(move |file, then| file.tail_step(offset, lines, then)).await?;
+                    tail = self.on_file(move |file| file.tail_step(offset, lines)).await?;
                 }
             }
         }
@@ -326,12 +352,16 @@ impl ReplicaLog {
     /// Runs one short piece of work on the file. The file stays open until the output is complete.
     async fn on_file<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut LogFile, Then) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&mut LogFile) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let log = self.clone();
         disk::run(move || {
-            let then = if log.progress().is_complete { Then::Close } else { Then::StayOpen };
-            work(&mut log.0.file(), then)
+            let mut file = log.0.file();
+            let done = work(&mut file);
+            if log.progress().is_complete {
+                file.close();
+            }
+            done
         })
         .await
     }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     fn line(line: &str, unfinished: bool) -> LogLine {
-        LogLine { replica: "worker-0".parse().unwrap(), offset: 0, line: line.to_owned(), unfinished }
+        LogLine { replica: "worker-0".parse().unwrap(), time: None, offset: 0, line: line.to_owned(), unfinished }
     }
 
     /// A sender of batches, and the stream of their lines with pauses.

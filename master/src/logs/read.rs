@@ -1,16 +1,27 @@
 //! Reads kept output as streams: the bytes of one replica, or its lines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt, stream};
-use protocol::ids::ReplicaId;
+use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
-use super::{Chunk, JobLogs, ReplicaLog, pace};
+use super::{Chunk, JobLogs, Mark, ReplicaLog, Wanted, pace};
+
+/// The output that a reader wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    /// The offset of the first byte.
+    pub offset: u64,
+    /// Whether the stream goes on with new bytes until the output is complete.
+    pub follow: bool,
+    /// Whether the lines have times.
+    pub wanted: Wanted,
+}
 
 /// The logs of all replicas except the `known` ones, as they are added. Ends when the job's output is complete.
 pub fn added_after(
@@ -34,16 +45,16 @@ pub fn added_after(
     })
 }
 
-/// The output from `offset` on: the kept bytes, and with `follow` also new bytes until the output is complete.
-/// If a chunk begins after the end of the previous chunk, the bytes in between are not kept. The chunk is empty if no
+/// The kept bytes from an offset on, and with `follow` also new bytes until the output is complete. If a chunk begins after the end of the previous chunk, the bytes in between are not kept. The chunk is empty if no
 /// kept bytes follow this gap yet.
-pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
+pub fn reader(log: ReplicaLog, reading: Reading) -> impl Stream<Item = io::Result<Chunk>> + Send {
+    let Reading { offset, follow, wanted } = reading;
     stream::unfold(Some((log, offset)), move |state| async move {
         let (log, offset) = state?;
         loop {
             // Read the progress before the file. Then a write between the two reads leads to another turn of the loop.
             let seen = log.progress();
-            match log.read(offset).await {
+            match log.read_wanted(offset, wanted).await {
                 Err(error) => return Some((Err(error), None)),
                 Ok(chunk) if chunk.offset > offset || !chunk.bytes.is_empty() => {
                     let next = chunk.offset + chunk.bytes.len() as u64;
@@ -56,29 +67,28 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     })
 }
 
-/// The output's lines from `offset` on, in batches. Extra lines report bytes that are not kept because there were too
+/// The output's lines from an offset on, in batches. Extra lines report bytes that are not kept because there were too
 /// many. If an error prevented the master from storing output, the last line contains the error.
 pub fn lines(
     replica: ReplicaId,
     log: ReplicaLog,
-    offset: u64,
-    follow: bool,
+    reading: Reading,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
-    let mut splitter = Splitter::new(replica, offset);
-    chunks_and_end(&log, offset, follow).map(move |chunk| match chunk {
+    let mut splitter = Splitter::new(replica, reading.offset);
+    chunks_and_end(&log, reading).map(move |chunk| match chunk {
         Some(chunk) => Ok(splitter.split(&chunk?)),
         None => Ok(splitter.end(log.missing().as_deref())),
     })
 }
 
-/// The output's lines from `offset` on as they arrive, and from time to time the line that is still being written.
+/// The output's lines from an offset on as they arrive, and from time to time the line that is still being written.
 pub fn growing_lines(
     replica: ReplicaId,
     log: ReplicaLog,
-    offset: u64,
+    reading: Reading,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
-    let mut splitter = Splitter::new(replica, offset);
-    let lines = chunks_and_end(&log, offset, true).map(move |chunk| match chunk {
+    let mut splitter = Splitter::new(replica, reading.offset);
+    let lines = chunks_and_end(&log, reading).map(move |chunk| match chunk {
         Some(chunk) => {
             let mut lines = splitter.split(&chunk?);
             lines.extend(splitter.unfinished());
@@ -90,12 +100,8 @@ pub fn growing_lines(
 }
 
 /// The chunks of [`reader`], and `None` after the last one.
-fn chunks_and_end(
-    log: &ReplicaLog,
-    offset: u64,
-    follow: bool,
-) -> impl Stream<Item = Option<io::Result<Chunk>>> + Send + use<> {
-    reader(log.clone(), offset, follow).map(Some).chain(stream::iter([None]))
+fn chunks_and_end(log: &ReplicaLog, reading: Reading) -> impl Stream<Item = Option<io::Result<Chunk>>> + Send + use<> {
+    reader(log.clone(), reading).map(Some).chain(stream::iter([None]))
 }
 
 #[derive(Debug)]
@@ -107,15 +113,36 @@ struct Splitter {
     pending: Vec<u8>,
     /// Whether any chunk has arrived.
     has_begun: bool,
+    times: LineTimes,
+}
+
+/// When the bytes that have arrived were printed.
+#[derive(Debug, Default)]
+struct LineTimes(VecDeque<Mark>);
+
+impl LineTimes {
+    fn learn(&mut self, marks: &[Mark]) {
+        let known = self.0.back().map(|mark| mark.offset);
+        self.0.extend(marks.iter().filter(|mark| Some(mark.offset) > known));
+    }
+
+    /// When the byte at `offset` was printed. Later calls must not ask for an earlier byte.
+    fn of(&mut self, offset: u64) -> Option<UnixMillis> {
+        while self.0.get(1).is_some_and(|next| next.offset <= offset) {
+            self.0.pop_front();
+        }
+        self.0.front().filter(|mark| mark.offset <= offset).map(|mark| mark.at)
+    }
 }
 
 impl Splitter {
     fn new(replica: ReplicaId, offset: u64) -> Self {
-        Self { replica, offset, pending: Vec::new(), has_begun: false }
+        Self { replica, offset, pending: Vec::new(), has_begun: false, times: LineTimes::default() }
     }
 
     fn split(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let mut lines = self.gap_before(chunk);
+        self.times.learn(&chunk.marks);
         self.has_begun = true;
         self.pending.extend_from_slice(&chunk.bytes);
         let pending = mem::take(&mut self.pending);
@@ -154,16 +181,24 @@ impl Splitter {
         lines
     }
 
-    /// A line that the master adds to the output.
-    fn remark(&self, line: String) -> LogLine {
-        LogLine { replica: self.replica, offset: self.offset, line, unfinished: false }
+    /// A line that the master adds to the output. Its time is that of the output before it.
+    fn remark(&mut self, line: String) -> LogLine {
+        LogLine {
+            replica: self.replica,
+            time: self.times.of(self.offset),
+            offset: self.offset,
+            line,
+            unfinished: false,
+        }
     }
 
     /// The newest bytes of the line that is being written, if there is one.
-    fn unfinished(&self) -> Option<LogLine> {
+    fn unfinished(&mut self) -> Option<LogLine> {
+        let last = self.offset + (self.pending.len() as u64).checked_sub(1)?;
         let shown = &self.pending[self.pending.len().saturating_sub(UNFINISHED_BYTES)..];
         let line = String::from_utf8_lossy(shown).into_owned();
-        (!line.is_empty()).then_some(LogLine { replica: self.replica, offset: self.offset, line, unfinished: true })
+        let time = self.times.of(last);
+        Some(LogLine { replica: self.replica, time, offset: self.offset, line, unfinished: true })
     }
 
     fn rest(&mut self) -> Vec<LogLine> {
@@ -171,12 +206,14 @@ impl Splitter {
         if pending.is_empty() { vec![] } else { vec![self.line(&pending)] }
     }
 
+    /// A line of at least one byte. Its time is that of its last byte, when the line was complete.
     fn line(&mut self, bytes: &[u8]) -> LogLine {
         self.offset += bytes.len() as u64;
+        let time = self.times.of(self.offset - 1);
         let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let text = text.strip_suffix(b"\r").unwrap_or(text);
         let line = String::from_utf8_lossy(text).into_owned();
-        LogLine { replica: self.replica, offset: self.offset, line, unfinished: false }
+        LogLine { replica: self.replica, time, offset: self.offset, line, unfinished: false }
     }
 }
 
@@ -201,7 +238,49 @@ mod tests {
     /// Splits bytes that follow the earlier bytes without a gap.
     fn split(splitter: &mut Splitter, bytes: &[u8]) -> Vec<LogLine> {
         let offset = splitter.offset + splitter.pending.len() as u64;
-        splitter.split(&Chunk { offset, bytes: bytes.to_vec() })
+        splitter.split(&Chunk { offset, bytes: bytes.to_vec(), marks: vec![] })
+    }
+
+    fn mark((offset, at): (u64, u64)) -> Mark {
+        Mark { offset, at: UnixMillis(at) }
+    }
+
+    fn chunk(offset: u64, bytes: &[u8], marks: &[(u64, u64)]) -> Chunk {
+        Chunk { offset, bytes: bytes.to_vec(), marks: marks.iter().copied().map(mark).collect() }
+    }
+
+    /// The lines, each with its time in milliseconds.
+    fn timed(lines: &[LogLine]) -> Vec<(&str, Option<u64>)> {
+        lines.iter().map(|line| (line.line.as_str(), line.time.map(|time| time.0))).collect()
+    }
+
+    #[test]
+    fn the_time_of_a_line_is_the_time_at_which_it_was_complete() {
+        let mut splitter = splitter();
+        let lines = splitter.split(&chunk(10, b"one\ntwo\nth", &[(4, 100), (14, 200), (18, 300)]));
+        assert_eq!(timed(&lines), [("one", Some(100)), ("two", Some(200))]);
+        assert_eq!(splitter.unfinished().and_then(|line| line.time), Some(UnixMillis(300)));
+        let lines = splitter.split(&chunk(20, b"ree\nfour", &[(18, 300), (22, 400)]));
+        assert_eq!(timed(&lines), [("three", Some(400))]);
+        assert_eq!(timed(&splitter.end(Some("disk full"))).first(), Some(&("four", Some(400))));
+    }
+
+    #[test]
+    fn each_piece_of_a_long_line_and_each_line_beside_a_gap_has_its_own_time() {
+        let mut splitter = splitter();
+        let long = vec![b'x'; LOG_LINE_BYTES + 1];
+        let end = 10 + LOG_LINE_BYTES as u64;
+        let lines = splitter.split(&chunk(10, &long, &[(10, 100), (end, 200)]));
+        assert_eq!(lines.iter().map(|line| line.time).collect::<Vec<_>>(), [Some(UnixMillis(100))]);
+        let lines = splitter.split(&chunk(end + 100, b"after\n", &[(end + 50, 300)]));
+        let times: Vec<_> = lines.iter().map(|line| line.time.map(|time| time.0)).collect();
+        assert_eq!(times, [Some(200), Some(200), Some(300)], "{lines:?}");
+    }
+
+    #[test]
+    fn a_line_before_the_first_known_time_has_no_time() {
+        let lines = splitter().split(&chunk(10, b"old\nnew\n", &[(14, 100)]));
+        assert_eq!(timed(&lines), [("old", None), ("new", Some(100))]);
     }
 
     #[test]
@@ -243,7 +322,7 @@ mod tests {
     fn a_gap_ends_the_line_before_the_gap_and_is_reported() {
         let mut splitter = splitter();
         assert_eq!(split(&mut splitter, b"half"), []);
-        let lines = splitter.split(&Chunk { offset: 100, bytes: b"whole\n".to_vec() });
+        let lines = splitter.split(&chunk(100, b"whole\n", &[]));
         let gap = "[86 bytes of output are missing here: they came faster than they could be kept]";
         assert_eq!(texts(&lines), [(14, "half"), (100, gap), (106, "whole")]);
     }
@@ -251,7 +330,7 @@ mod tests {
     #[test]
     fn dropped_bytes_are_reported_first_and_missing_output_last() {
         let mut splitter = splitter();
-        let lines = splitter.split(&Chunk { offset: 100, bytes: b"late\nend".to_vec() });
+        let lines = splitter.split(&chunk(100, b"late\nend", &[]));
         assert_eq!(texts(&lines), [(100, "[90 bytes of output before this are no longer kept]"), (105, "late")]);
         let remark = "[not all of the output could be kept: No space left on device]";
         assert_eq!(texts(&splitter.end(Some("No space left on device"))), [(108, "end"), (108, remark)]);

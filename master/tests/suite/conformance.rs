@@ -6,7 +6,7 @@ use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
 use master::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
-use master::store::{JobRecord, JobStore, StoreError, StoreEvent};
+use master::store::{JobRecord, JobStore, StoreError, StoreEvent, wall_clock};
 
 use crate::process::harness::built;
 
@@ -126,7 +126,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
     let log = logs.of(replica).expect("the replica has no log");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
-    log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("cannot append to the log");
+    log.append(0, line.repeat(LAST_LINES_MAX).into(), wall_clock()).await.expect("cannot append to the log");
     let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
     assert!(!last_lines.is_empty(), "the log has no lines");
 

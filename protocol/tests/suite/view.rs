@@ -326,14 +326,24 @@ fn a_failure_of_many_replicas_names_the_first_five() {
 
 #[test]
 fn a_log_line_has_its_replica_and_the_offset_to_resume_at() {
-    let line =
-        LogLine { replica: replica("worker-2"), offset: 1234, line: "loss 0.5 \u{fffd}".into(), unfinished: false };
+    let line = LogLine {
+        replica: replica("worker-2"),
+        time: None,
+        offset: 1234,
+        line: "loss 0.5 \u{fffd}".into(),
+        unfinished: false,
+    };
     let golden = json!({"replica": "worker-2", "offset": 1234, "line": "loss 0.5 \u{fffd}"});
     assert_golden(&line, &golden);
     assert_tolerates_new_fields::<LogLine>(&golden);
-    let unfinished = LogLine { unfinished: true, ..line };
+    let unfinished = LogLine { unfinished: true, ..line.clone() };
     let golden = json!({"replica": "worker-2", "offset": 1234, "line": "loss 0.5 \u{fffd}", "unfinished": true});
     assert_golden(&unfinished, &golden);
+    let timed = LogLine { time: Some(UnixMillis(1_790_000_000_123)), ..line };
+    let golden = json!({
+        "replica": "worker-2", "time": 1_790_000_000_123_u64, "offset": 1234, "line": "loss 0.5 \u{fffd}",
+    });
+    assert_golden(&timed, &golden);
 }
 
 #[test]

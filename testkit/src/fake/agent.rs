@@ -29,6 +29,8 @@ pub(super) struct Shared {
     pub(super) output: watch::Sender<Vec<u8>>,
     /// How many of the next connections for output break before the first byte.
     pub(super) logs_to_cut: AtomicU32,
+    /// How long ago the output was printed, if the agent tells it.
+    pub(super) age: Mutex<Option<Duration>>,
     /// Whether the output ends without the trailer that names the run.
     pub(super) hides_ends: AtomicBool,
     /// How many status requests the agent has received.
@@ -131,6 +133,7 @@ impl FakeAgent {
             history: Mutex::default(),
             output: watch::Sender::new(vec![]),
             logs_to_cut: AtomicU32::new(0),
+            age: Mutex::default(),
             hides_ends: AtomicBool::new(false),
             polls: watch::Sender::new(0),
             waiting_poll: Arc::default(),
@@ -217,6 +220,11 @@ impl FakeAgent {
     /// Makes the output end without the trailer that names the run, as with an agent of an earlier version.
     pub fn hide_ends(&self) {
         self.0.hides_ends.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the agent tell that all output was printed so long ago.
+    pub fn tell_age(&self, age: Duration) {
+        *self.0.age.lock().unwrap_or_else(PoisonError::into_inner) = Some(age);
     }
 
     /// How many status requests the agent has received.

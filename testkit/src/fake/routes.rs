@@ -3,13 +3,13 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::header::TRAILER;
+use axum::http::header::{CONTENT_TYPE, TRAILER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
+use protocol::aged_output::AgedPart;
 use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
 use protocol::code::{BlobPart, BlobReader, CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::ids::{Generation, UnixMillis};
@@ -239,8 +240,13 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
 }
 
 /// Waits for the end of the run, and then sends all output in one piece.
-async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 2], Body) {
-    let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0"), (TRAILER, routes::LOG_COMPLETE_TRAILER)];
+async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 3], Body) {
+    let age = *agent.0.age.lock().unwrap_or_else(PoisonError::into_inner);
+    let headers = [
+        (HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0"),
+        (TRAILER, routes::LOG_COMPLETE_TRAILER),
+        (CONTENT_TYPE, age.map_or("application/octet-stream", |_| routes::AGED_OUTPUT)),
+    ];
     let cut = |left: u32| left.checked_sub(1);
     if agent.0.logs_to_cut.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok() {
         return (headers, broken());
@@ -253,6 +259,7 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 2
             Err(_) => None,
         };
         let output = agent.0.output.borrow().clone();
+        let output = age.map_or_else(|| output.clone(), |age| AgedPart { age, bytes: &output }.to_bytes());
         let generation =
             HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot are a valid header value");
         let trailers = [(HeaderName::from_static(routes::LOG_COMPLETE_TRAILER), generation)];

@@ -99,5 +99,5 @@ fn exit(code: i32) -> ExitReport {
 }
 
 pub(crate) fn line(replica: &str, offset: u64, text: &str) -> LogLine {
-    LogLine { replica: replica.parse().unwrap(), offset, line: text.to_owned(), unfinished: false }
+    LogLine { replica: replica.parse().unwrap(), time: None, offset, line: text.to_owned(), unfinished: false }
 }

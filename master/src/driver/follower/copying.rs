@@ -1,17 +1,24 @@
 //! Copies the output of a pod's runs from the pod's agent to a file of the master.
 
 use std::io;
+use std::time::Duration;
 
 use backon::Retryable;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use protocol::agent::RunState;
-use protocol::ids::Generation;
+use protocol::ids::{Generation, UnixMillis};
 use tracing::{info, warn};
 
 use super::{Copied, Followed, Pod, persistent};
 use crate::agent_client::{AgentAnswer, AgentError, LogPiece};
 use crate::error_chain::error_chain;
+use crate::store::wall_clock;
+
+/// When bytes were printed that have this age now.
+fn printed_at(now: UnixMillis, age: Duration) -> UnixMillis {
+    UnixMillis(now.0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+}
 
 /// How a stream of output ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,13 +123,13 @@ impl Pod {
         let mut offset = stream.offset + base;
         if offset > before {
             // The agent no longer has the bytes in between. Record the gap now, because perhaps no bytes follow.
-            self.kept(log.append(offset, Bytes::new()).await)?;
+            self.kept(log.append(offset, Bytes::new(), wall_clock()).await)?;
         }
         while let Some(piece) = stream.pieces.next().await {
             match piece? {
-                LogPiece::Bytes(bytes) => {
+                LogPiece::Bytes(bytes, age) => {
                     let length = bytes.len() as u64;
-                    self.kept(log.append(offset, bytes).await)?;
+                    self.kept(log.append(offset, bytes, printed_at(wall_clock(), age)).await)?;
                     offset += length;
                 }
                 LogPiece::RunEnded(run) => return Ok(StreamEnd::RunEnded(run)),

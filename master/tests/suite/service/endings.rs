@@ -112,8 +112,9 @@ async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
         agent.exit(ExitOutcome::Code(0));
     }
     reach(&job, JobState::Succeeded).await;
-    // Each replica has two files: its output, and the offset at which the output of its newest agent begins.
-    assert_eq!(files_below(master.logs.path()), 4);
+    // Each replica has three files: its output, the times of this output, and the offset at which the output of its
+    // newest agent begins.
+    assert_eq!(files_below(master.logs.path()), 6);
     master.wish(&spec.name, Wish::Delete).await;
     master.forgotten(&spec.name).await;
     assert_eq!(master.backend.pods(), 0);

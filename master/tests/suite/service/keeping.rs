@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use master::code::UNUSED_TIME;
-use master::store::{Ended, JobRecord, JobStore, Suspension};
+use master::store::{Ended, JobRecord, JobStore, Suspension, wall_clock};
 use protocol::ids::UnixMillis;
 use protocol::origin::Origin;
 use protocol::view::{JobResult, JobState, JobTimes};
@@ -136,7 +136,7 @@ async fn a_new_master_does_not_open_the_output_of_a_finished_job_before_somebody
     let logs = folder();
     let before = master::logs::JobLogs::new(logs.path().join("uid-of-over"), &[worker(0)]);
     let log = before.of(worker(0)).expect("no log");
-    log.append(0, "the output\n".into()).await.expect("cannot write the output");
+    log.append(0, "the output\n".into(), wall_clock()).await.expect("cannot write the output");
     before.complete().await;
     let store = stored(vec![ended("over", 1, "first")]).await;
     let master = Master::keeping(1, "second", store, logs);

@@ -1,13 +1,16 @@
 //! Tests of output over HTTP: the bytes of one replica, or the lines of all replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, poll};
-use master::logs::{Archive, JobLogs, added_after};
+use master::logs::{Archive, JobLogs, Reading, ReplicaLog, Wanted, added_after};
+use master::store::wall_clock;
 use protocol::agent::ExitOutcome;
+use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobState, LogLine};
 
@@ -148,8 +151,8 @@ async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
     let job = master.jobs.find(&spec.name).expect("no job");
     let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
-    log.append(114, "after\n".into()).await.expect("cannot append to the log");
-    log.append(130, "".into()).await.expect("cannot append to the log");
+    log.append(114, "after\n".into(), wall_clock()).await.expect("cannot append to the log");
+    log.append(130, "".into(), wall_clock()).await.expect("cannot append to the log");
 
     let lines = lines(&master.get("/v1/jobs/printed/logs").await);
     let gap =
@@ -176,7 +179,7 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
     let jobs = ["first", "second"].map(|uid| archive.job(uid, &[worker]));
     for job in &jobs {
         let log = job.of(worker).expect("the replica has no log");
-        log.append(0, "x".repeat(100_000).into()).await.expect("cannot append to the log");
+        log.append(0, "x".repeat(100_000).into(), wall_clock()).await.expect("cannot append to the log");
         job.complete().await;
     }
     let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("the replica has no log").clone());
@@ -187,9 +190,13 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
         }
     };
     in_time("the first job's output is dropped", is_dropped).await;
-    let said: Vec<_> = master::logs::lines(worker, first, 0, false).try_concat().await.expect("read");
+    let said: Vec<_> = master::logs::lines(worker, first, Reading { offset: 0, follow: false, wanted: Wanted::Bytes })
+        .try_concat()
+        .await
+        .expect("read");
     assert_eq!(said[0].line, "[100000 bytes of output before this are no longer kept]");
     assert_eq!(second.read(0).await.expect("read").bytes[..3], *b"xxx");
+    assert!(!dir.path().join("first/worker-0.times").exists(), "the times of dropped output are kept");
     dropping.abort();
 }
 
@@ -227,7 +234,7 @@ async fn an_unfinished_line_is_shown_on_request() {
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
     let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
-    log.append(0, "one\n10%".into()).await.expect("cannot append to the log");
+    log.append(0, "one\n10%".into(), wall_clock()).await.expect("cannot append to the log");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();
     while !shown.contains("10%") {
@@ -239,6 +246,133 @@ async fn an_unfinished_line_is_shown_on_request() {
     for bad in ["unfinished=true", "unfinished=true&follow=true&replica=worker-0"] {
         assert_eq!(master.get(&format!("/v1/jobs/grows/logs?{bad}")).await.status, 400, "{bad}");
     }
+}
+
+/// The times of a replica's lines in milliseconds, by text.
+fn times(answer: &Answer, replica: &str) -> Vec<(String, Option<u64>)> {
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"), "{answer:?}");
+    let lines = answer.body.lines().map(|text| serde_json::from_str::<LogLine>(text).expect("not a line"));
+    let lines = lines.filter(|line| line.replica.to_string() == replica);
+    lines.map(|line| (line.line, line.time.map(|time| time.0))).collect()
+}
+
+/// A running job `timed` of one worker that has printed `one`, `two` and the beginning of a third line, 1, 2 and 3
+/// seconds after the beginning of 1970.
+async fn with_times() -> (Master, ReplicaLog) {
+    let master = Master::serving(None).await;
+    let spec = spec("timed", 1);
+    let job = master.submit(spec.clone()).await;
+    master.started(&spec).await;
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
+    for (offset, text, at) in [(0, "one\n", 1000), (4, "two\n", 2000), (8, "thr", 3000)] {
+        log.append(offset, text.into(), UnixMillis(at)).await.expect("cannot append to the log");
+    }
+    (master, log)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_have_times_on_request() {
+    let (master, log) = with_times().await;
+    let asked = "/v1/jobs/timed/logs?replica=worker-0&lines=true&times=true";
+    let timed = |text: &str, time| (text.to_owned(), Some(time));
+    let expected = [timed("one", 1000), timed("two", 2000), timed("thr", 3000)];
+    assert_eq!(times(&master.get(asked).await, "worker-0"), expected);
+    assert_eq!(times(&master.get("/v1/jobs/timed/logs?times=true").await, "worker-0"), expected);
+    log.append(11, "ee\n".into(), UnixMillis(4000)).await.expect("cannot append to the log");
+    assert_eq!(times(&master.get(asked).await, "worker-0")[2], timed("three", 4000));
+    assert_eq!(times(&master.get("/v1/jobs/timed/logs").await, "worker-0")[0], ("one".to_owned(), None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_can_begin_at_a_time() {
+    let (master, _) = with_times().await;
+    for (query, output) in [
+        ("since_time=0".to_owned(), "one\ntwo\nthr"),
+        ("since_time=1001".to_owned(), "two\nthr"),
+        ("since_time=3000".to_owned(), "thr"),
+        ("since_time=3001".to_owned(), ""),
+        ("since_seconds=60".to_owned(), ""),
+        (format!("since_seconds={}", u64::MAX), "one\ntwo\nthr"),
+        ("since_time=1001&tail=1".to_owned(), "thr"),
+        ("since_time=3000&tail=2".to_owned(), "thr"),
+        ("since_time=3000&offset=2".to_owned(), "e\ntwo\nthr"),
+    ] {
+        let answer = master.get(&format!("/v1/jobs/timed/logs?replica=worker-0&{query}")).await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, output), "{query}");
+    }
+    let merged = master.get("/v1/jobs/timed/logs?since_time=2000&times=true").await;
+    assert_eq!(times(&merged, "worker-0"), [("two".to_owned(), Some(2000)), ("thr".to_owned(), Some(3000))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_line_that_goes_on_after_a_time_is_sent_from_its_beginning() {
+    let (master, log) = with_times().await;
+    log.append(11, "ee\nfour\n".into(), wall_clock()).await.expect("cannot append to the log");
+    let answer = master.get("/v1/jobs/timed/logs?replica=worker-0&since_seconds=3600").await;
+    assert_eq!(answer.body, "three\nfour\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_since_a_time_gets_new_lines_only() {
+    let master = Master::serving(None).await;
+    let spec = spec("timed", 1);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    let log = job.logs.of("worker-0".parse().expect("not a replica")).expect("the replica has no log");
+    log.append(0, "old\n".into(), UnixMillis(1000)).await.expect("cannot append to the log");
+    let followed =
+        Answer::of(client().get(master.url("/v1/jobs/timed/logs?follow=true&since_seconds=3600&times=true")));
+    let run = async {
+        agents[0].print("old\nnew\n");
+        agents[0].exit(ExitOutcome::Code(0));
+    };
+    let (followed, ()) = in_time("the answer ends", async { tokio::join!(followed, run) }).await;
+    let lines: Vec<_> = times(&followed, "worker-0").into_iter().map(|(line, time)| (line, time.is_some())).collect();
+    assert_eq!(lines, [("new".to_owned(), true)], "the fake agent tells no ages, so the time is that of the copy");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_has_the_time_at_which_its_agent_has_read_it() {
+    let master = Master::serving(None).await;
+    let spec = spec("timed", 1);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents[0].tell_age(Duration::from_hours(2));
+    agents[0].print("long ago\n");
+    agents[0].exit(ExitOutcome::Code(0));
+    reach(&job, JobState::Succeeded).await;
+    for (hours, output) in [(1, ""), (3, "long ago\n")] {
+        let path = format!("/v1/jobs/timed/logs?replica=worker-0&since_seconds={}", hours * 3600);
+        assert_eq!(master.get(&path).await.body, output, "{hours} hours");
+    }
+}
+
+/// The times of the lines in this folder.
+async fn times_in(dir: &Path) -> Vec<Option<u64>> {
+    let worker = "worker-0".parse().expect("not a replica");
+    let logs = JobLogs::new(dir.to_owned(), &[worker]);
+    logs.load().await;
+    let reading = Reading { offset: 0, follow: false, wanted: Wanted::BytesAndTimes };
+    let log = logs.of(worker).expect("the replica has no log");
+    let lines: Vec<_> = master::logs::lines(worker, log, reading).try_concat().await.expect("read");
+    lines.into_iter().map(|line| line.time.map(|time| time.0)).collect()
+}
+
+#[tokio::test]
+async fn the_next_master_knows_the_times_of_all_agents_of_a_replica() {
+    let dir = tempfile::tempdir().expect("no folder");
+    let worker = "worker-0".parse().expect("not a replica");
+    let logs = JobLogs::new(dir.path().to_owned(), &[worker]);
+    let log = logs.of(worker).expect("the replica has no log");
+    for (agent, at) in [("first", 1000), ("second", 2000)] {
+        let base = log.base_of(agent).await.expect("no offset");
+        log.append(base, "line\n".into(), UnixMillis(at)).await.expect("cannot append to the log");
+        // The same bytes again, as after a broken connection.
+        log.append(base, "line\n".into(), UnixMillis(at + 500)).await.expect("cannot append to the log");
+    }
+    assert_eq!(times_in(dir.path()).await, [Some(1000), Some(2000)]);
+    std::fs::write(dir.path().join("worker-0.times"), "damaged").expect("cannot damage the file");
+    assert_eq!(times_in(dir.path()).await, [None, None]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -279,6 +413,14 @@ async fn an_invalid_query_is_refused() {
         "from=worker-0:1&replica=worker-0",
         "offset=1",
         "offset=x&replica=worker-0",
+        "offset=1&replica=worker-0&lines=true",
+        "lines=true",
+        "times=true&replica=worker-0",
+        "since_seconds=-1",
+        "since_seconds=5m",
+        "since_seconds=1&since_time=1",
+        "since_time=tomorrow",
+        "since_time=18446744073709551615",
         "tail=-1",
         "replica=worker",
         "follow=maybe",

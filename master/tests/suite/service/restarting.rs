@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use master::job::policy::RELEASE_TIMEOUT;
 use master::logs::JobLogs;
 use master::registry::JobHandle;
-use master::store::{JobStore, Wish};
+use master::store::{JobStore, Wish, wall_clock};
 use protocol::agent::ExitOutcome;
 use protocol::ids::{Generation, JobName};
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy};
@@ -265,10 +265,10 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
     let first = logs();
     let log = first.of(worker(0)).expect("the replica has no log");
     assert_eq!(log.base_of("one").await.expect("cannot record the base"), 0);
-    log.append(0, "of one\n".into()).await.expect("cannot append to the log");
+    log.append(0, "of one\n".into(), wall_clock()).await.expect("cannot append to the log");
     assert_eq!(log.base_of("one").await.expect("no recorded base"), 0);
     assert_eq!(log.base_of("two").await.expect("cannot record the base"), 7);
-    log.append(7, "of two\n".into()).await.expect("cannot append to the log");
+    log.append(7, "of two\n".into(), wall_clock()).await.expect("cannot append to the log");
     // A second master reads the same files.
     let second = logs();
     let log = second.of(worker(0)).expect("the replica has no log");
@@ -282,7 +282,7 @@ async fn the_last_lines_of_long_output_are_complete_lines() {
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let log = logs.of(worker(0)).expect("the replica has no log");
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
-    log.append(0, output.clone().into()).await.expect("cannot append to the log");
+    log.append(0, output.clone().into(), wall_clock()).await.expect("cannot append to the log");
     let expected: Vec<&str> = output.lines().collect();
     assert_eq!(log.last_lines(20, 0).await, expected[84..], "not the last lines that fit");
     assert_eq!(log.last_lines(3, 0).await, expected[97..]);
@@ -342,7 +342,7 @@ async fn after_a_deadline_the_run_that_was_silent_longest_is_listed_first_and_it
     agents[1].print("waiting for the others\n");
     // A fake agent serves output only at the end of its run, so the test copies this line.
     let copied = job.logs.of(worker(1)).expect("the replica has no log");
-    copied.append(0, "waiting for the others\n".into()).await.expect("cannot append to the log");
+    copied.append(0, "waiting for the others\n".into(), wall_clock()).await.expect("cannot append to the log");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
     let failed = view.restarts.failed_starts.last().expect("no failed start").clone();

@@ -15,7 +15,7 @@ use master::http::{About, Guard, Server};
 use master::job::plan;
 use master::logs::{JobLogs, KEPT_BYTES};
 use master::store::sqlite::SqliteStore;
-use master::store::{Ended, JobRecord, JobStore};
+use master::store::{Ended, JobRecord, JobStore, wall_clock};
 use master::tfjob::Place;
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{PodName, ReplicaId, UnixMillis};
@@ -102,7 +102,7 @@ async fn fill(logs: &JobLogs, replica: ReplicaId) -> anyhow::Result<()> {
     let piece = Bytes::from("0123456789abcde\n".repeat(PIECE / 16));
     let mut offset = 0;
     while offset < KEPT_BYTES.get() {
-        log.append(offset, piece.clone()).await?;
+        log.append(offset, piece.clone(), wall_clock()).await?;
         offset += PIECE as u64;
     }
     Ok(())
