@@ -275,7 +275,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
             let verb = verb_of(&arguments);
             // clap reads a misspelled verb as SCRIPT, and reports an error about a later word. So check SCRIPT first.
             let script = arguments.get(1).filter(|word| verb.is_none() && !word.as_encoded_bytes().starts_with(b"-"));
-            CodeArgs { script: script.cloned(), code: None }.check()?;
+            CodeArgs { script: script.cloned(), ..CodeArgs::default() }.check()?;
             return Err(cannot(report, verb.as_deref()));
         }
     };

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn found(here: &Path, script: Option<&str>, code: Option<&str>) -> Result<Option<(PathBuf, String)>, String> {
-        let args = CodeArgs { script: script.map(Into::into), code: code.map(Into::into) };
+        let args = CodeArgs { script: script.map(Into::into), code: code.map(Into::into), ..CodeArgs::default() };
         let named = find(&args, here).map_err(|error| error.to_string())?;
         Ok(named.map(|Named { folder, script }| (folder, script.to_string())))
     }

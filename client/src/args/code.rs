@@ -25,6 +25,9 @@ pub(crate) struct CodeArgs {
     /// Folder with the job's code [default: see SCRIPT]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
+    /// Submit even if SCRIPT does not parse with this machine's Python. The Python of the image may be newer
+    #[arg(long)]
+    pub(crate) no_syntax_check: bool,
 }
 
 impl CodeArgs {

@@ -99,7 +99,7 @@ pub(crate) struct PushArgs {
     /// Folder with the new code [default: the current folder]. Ignored for a job that runs in a folder of its master's
     /// machine: the scripts start again with the present files of that folder
     pub(crate) folder: Option<PathBuf>,
-    /// Start the scripts again even if the code is the same
+    /// Start the scripts again even if the code is the same, and do not check that the script parses
     #[arg(long)]
     pub(crate) force: bool,
     /// Push again after each change of a file, until the job ends. Ctrl-C ends only the client; the job keeps running

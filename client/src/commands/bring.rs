@@ -11,6 +11,7 @@ use protocol::view::BackendKind;
 use tokio::task::spawn_blocking;
 
 use super::machines;
+use super::syntax::{self, Syntax};
 use crate::args::ImageArgs;
 use crate::error::Error;
 use crate::master_client::{MasterClient, MasterError, Submitted};
@@ -24,11 +25,12 @@ use crate::script::Named;
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
 
-/// Packs the code in the job's folder. Returns the job with the id of the code, and the code.
+/// Packs the code in the job's folder, and checks its script if pods will run the code: a mistake would be found only
+/// after the image pull. A master with processes checks the script itself, with the Python that runs it. Returns the job with the id of the code, and the code.
 pub(super) async fn with_code(
     spec: JobSpec,
     named: Named,
-    (backend, image): (BackendKind, ImageArgs),
+    (backend, image, syntax): (BackendKind, ImageArgs, Syntax),
 ) -> Result<(JobSpec, Packed), Error> {
     let spec = match backend {
         BackendKind::Process | BackendKind::Joined => spec,
@@ -41,6 +43,9 @@ pub(super) async fn with_code(
     };
     let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
     let packed = packing.await.expect("packing does not panic")?;
+    if backend == BackendKind::Kubernetes && syntax == Syntax::Checked {
+        syntax::check_script(&packed, &spec.script).await?;
+    }
     Ok((JobSpec { code: Some(packed.id()), ..spec }, packed))
 }
 

@@ -21,6 +21,7 @@ mod scale;
 mod spawn;
 mod status;
 mod submit;
+mod syntax;
 mod uninstall;
 mod wait;
 mod watch;

@@ -10,7 +10,8 @@ use protocol::view::JobView;
 use tokio::task::spawn_blocking;
 
 use super::leaving::{Stage, unless_interrupted};
-use super::pushing::{Pushed, check, folder, outcome, patch, started};
+use super::pushing::{Pushed, folder, outcome, patch, started};
+use super::syntax;
 use super::watch;
 use crate::args::PushArgs;
 use crate::error::Error;
@@ -69,7 +70,10 @@ async fn record(client: &MasterClient, job: &JobView, args: PushArgs, notes: &No
     }
     let (folder, script) = (folder(args.folder)?, job.spec.script.clone());
     let code = spawn_blocking(move || Packed::read(&folder, &script)).await.expect("packing does not panic")?;
-    check(&code).await?;
+    if !args.force {
+        syntax::check_script(&code, &job.spec.script).await?;
+        syntax::warning(&code, &job.spec.script).await.iter().for_each(|sentence| notes.say(sentence));
+    }
     let change = JobPatch { code: Some(code.id()), reload: args.force, ..JobPatch::default() };
     patch(client, &job.name, (change, Some(&code)), notes).await
 }

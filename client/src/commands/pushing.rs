@@ -2,29 +2,23 @@
 
 use std::mem;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use protocol::code::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobView};
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::bring;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::master_client::{LONG_POLL, MasterClient, MasterError};
 use crate::output::{Notes, spelled};
-use crate::pack::{PackError, Packed};
+use crate::pack::Packed;
 use crate::patience::Patience;
 use crate::request::RequestError;
 
-/// Maximum time for Python to parse the code. After this time, the client sends the code unchecked.
-const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
 const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -69,37 +63,6 @@ pub(super) async fn patch(
             (answer, _) => return Ok(Pushed { now: answer?, sent }),
         }
     }
-}
-
-/// Lets Python on this machine parse the code. Without Python, checks nothing. If the job's Python has another version,
-/// the result may be wrong.
-pub(super) async fn check(code: &Packed) -> Result<(), Error> {
-    let input = syntax_input(code.sources());
-    let parsed = async {
-        match parse("python3", &input).await {
-            Some(output) => Some(output),
-            None => parse("python", &input).await,
-        }
-    };
-    match timeout(PARSE_TIMEOUT, parsed).await {
-        Ok(Some(output)) if output.status.code() == Some(DOES_NOT_PARSE) => {
-            Err(PackError::DoesNotParse(String::from_utf8_lossy(&output.stdout).trim().to_owned()).into())
-        }
-        Ok(_) | Err(_) => Ok(()),
-    }
-}
-
-/// Runs the check of the syntax with this Python. `None` if this Python cannot be started.
-async fn parse(python: &str, input: &[u8]) -> Option<Output> {
-    let mut command = Command::new(python);
-    command.args(CHECK_SYNTAX).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let mut child = command.spawn().ok()?;
-    let mut stdin = child.stdin.take()?;
-    let write = async move {
-        // Python ends at the first file that does not parse. The write may then fail.
-        let _ = stdin.write_all(input).await;
-    };
-    tokio::join!(write, child.wait_with_output()).1.ok()
 }
 
 /// Waits until all scripts have started with the new code, or the new code has halted the job, or the job is pending,

@@ -15,6 +15,7 @@ use super::bring::{self, Order};
 use super::delete::delete_if_there;
 use super::leaving::{Stage, to_follow, unless_interrupted};
 use super::machines;
+use super::syntax::Syntax;
 use super::which_master::running_master;
 use crate::announcement::{Announced, Announcement, own_uid};
 use crate::args::{Format, ImageArgs, SubmitArgs};
@@ -41,6 +42,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let (format, image) = (args.format.output, args.image.clone());
     let (detach, replace) = (args.detach, args.replace);
+    let syntax = Syntax::ignored_if(args.code.no_syntax_check);
     let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());
@@ -70,7 +72,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             at_own_master(Order::Job { spec: Box::new(spec), code: None }, config, (format, data, notes)).await
         }
         Some(client) => {
-            let place = Place { folder, named, image, on_unreachable };
+            let place = Place { folder, named, syntax, image, on_unreachable };
             let order = placed(spec, place, &client, (&config.image, notes)).await?;
             let stage = watch::Sender::new(if replace { Stage::Replacing } else { Stage::Submitting });
             at_running_master(Submission { client, order, stage }, (format, detach), (data, notes)).await
@@ -83,6 +85,7 @@ struct Place {
     folder: PathBuf,
     /// The script that the command line names.
     named: Option<Named>,
+    syntax: Syntax,
     image: ImageArgs,
     /// The value of `--on-unreachable`, if it is given.
     on_unreachable: Option<OnUnreachable>,
@@ -105,13 +108,13 @@ async fn placed(
     if master.backend == BackendKind::Joined {
         return at_machines(spec, &place, client);
     }
-    let Place { folder, named, image, on_unreachable: _ } = place;
+    let Place { folder, named, syntax, image, on_unreachable: _ } = place;
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
         return Err(Error::NotAtProcesses { flag, url: client.url().clone() });
     }
     let (spec, code) = match (named, master.backend) {
         (Some(named), backend) => {
-            let (spec, code) = bring::with_code(spec, named, (backend, image)).await?;
+            let (spec, code) = bring::with_code(spec, named, (backend, image, syntax)).await?;
             (spec, Some(code))
         }
         (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(spec, &folder)?, None),

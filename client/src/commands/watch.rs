@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::leaving::{Stage, unless_interrupted};
 use super::pushing::{self, Pushed};
+use super::syntax::{self, Syntax};
 use crate::args::PushArgs;
 use crate::changes::Changes;
 use crate::error::Error;
@@ -55,6 +56,8 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         spec: job.spec.clone(),
         folder,
         force: args.force,
+        syntax: Syntax::ignored_if(args.force),
+        warned: None,
         changes,
         state: State::New { begun: begun(&job) },
         told: None,
@@ -99,6 +102,9 @@ struct Watch {
     folder: PathBuf,
     /// Whether the first push starts the scripts again even if the code is the same.
     force: bool,
+    syntax: Syntax,
+    /// The warning that the check of the syntax made before the last push.
+    warned: Option<String>,
     changes: Changes,
     state: State,
     /// The newest error that was shown since the last change of a file.
@@ -194,7 +200,12 @@ impl Watch {
     }
 
     async fn check_and_push(&mut self, code: &Packed, since: Instant) -> Result<Option<String>, Error> {
-        pushing::check(code).await?;
+        if self.syntax == Syntax::Checked {
+            syntax::check_script(code, &self.spec.script).await?;
+            let warning = syntax::warning(code, &self.spec.script).await;
+            warning.iter().filter(|_| self.warned != warning).for_each(|sentence| self.notes.say(sentence));
+            self.warned = warning;
+        }
         let mut patience = Patience::of_observer();
         loop {
             match self.push(code, since).await {

@@ -11,8 +11,8 @@ use crate::script::NoScript;
 /// Why a folder cannot be packed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PackError {
-    /// A source file has a syntax error.
-    #[error("the new code does not parse: {0}")]
+    /// The job's script has a syntax error.
+    #[error("the script does not parse: {0}")]
     DoesNotParse(String),
     /// A file or folder cannot be read, or vanished while it was read.
     #[error("read {} for the job", path.display())]
@@ -78,7 +78,10 @@ impl PackError {
             Self::LeftOut { .. } => {
                 "check .musterignore; without this file, .dockerignore; without both, .gitignore".to_owned()
             }
-            Self::DoesNotParse(_) | Self::Read { .. } | Self::Pattern { .. } => return None,
+            Self::DoesNotParse(_) => {
+                "if the job's Python is newer than this machine's, skip this check: push with --force, or submit with --no-syntax-check".to_owned()
+            }
+            Self::Read { .. } | Self::Pattern { .. } => return None,
         };
         Some(hint)
     }

@@ -65,6 +65,7 @@ fn a_script_is_sent_with_the_folder_of_the_flag_code_to_a_master_with_processes(
 #[test]
 fn code_that_cannot_be_sent_or_run_is_refused() {
     let folder = project();
+    fs::write(folder.path().join("src/wrong.py"), "print(\n").unwrap();
     for (arguments, sentence, hint) in [
         (
             &["src/train.py"][..],
@@ -75,12 +76,15 @@ fn code_that_cannot_be_sent_or_run_is_refused() {
         (&[".", "--image", "a"], "exec.py is left out of the files of ", "check .musterignore"),
         (&["none.py"], "find ", ""),
         (&["src/"], "no exec.py in ", "name the script too"),
+        (&["src/wrong.py", "--image", "a"], "the script does not parse: ", "--no-syntax-check"),
     ] {
         let master = at(BackendKind::Kubernetes);
         let ended = submit(folder.path(), &master, arguments).expect_code(2);
         ended.expect_stderr(&format!("error: {sentence}")).expect_stderr(hint);
         assert!(master.asked().iter().all(|request| request == "GET /v1/master"), "something was sent: {arguments:?}");
     }
+    let unchecked = ["src/wrong.py", "--image", "a", "--no-syntax-check"];
+    submit(folder.path(), &at(BackendKind::Kubernetes), &unchecked).expect_code(0);
     symlink("/etc", folder.path().join("src/link")).unwrap();
     let ended = submit(folder.path(), &at(BackendKind::Process), &["src/train.py"]).expect_code(2);
     ended

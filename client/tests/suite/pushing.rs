@@ -1,5 +1,7 @@
 //! `push`: the messages about a push that is refused, takes long, or is replaced by another push.
 
+use std::fs;
+
 use protocol::code::CodeId;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::{Generation, UnixMillis};
@@ -113,6 +115,28 @@ fn a_path_that_is_not_a_folder_is_refused_and_a_message_names_a_folder_that_the_
         let sentence = "job digits runs in /data/digits: its scripts start again with the files there, not with";
         ended.expect_stderr(&format!("{sentence} {given}"));
     }
+}
+
+/// Pushes a folder with this script and another file that does not parse.
+#[track_caller]
+fn push_beside_a_template(script: &str, more: &[&str]) -> Ended {
+    let accepted = Changed::Accepted(job(2, 1, 1, 0).into(), vec![job(3, 2, 1, 1)]);
+    let master =
+        FakeMaster::start(Script { views: vec![job(2, 1, 0, 0)], changes: [accepted].into(), ..Script::default() });
+    let folder = folder_with_script();
+    fs::write(folder.path().join("exec.py"), script).unwrap();
+    fs::write(folder.path().join("template.py"), "{{ name }} = 1\n").unwrap();
+    run(folder.path(), &[&["push", "digits", "--master", &master.url], more].concat())
+}
+
+#[test]
+fn only_the_jobs_script_must_parse_and_only_without_force() {
+    let other = push_beside_a_template("print()\n", &[]).expect_code(0).expect_stderr("(template.py, line 1)");
+    other.expect_stderr("exclude it in .musterignore").expect_stderr("job digits runs the new code after ");
+    let script = push_beside_a_template("print(\n", &[]).expect_code(2);
+    script.expect_stderr("error: the script does not parse: ").expect_stderr("(exec.py, line 1)");
+    let forced = push_beside_a_template("print(\n", &["--force"]).expect_code(0);
+    assert!(!forced.stderr.contains("parse"), "{}", forced.stderr);
 }
 
 #[test]

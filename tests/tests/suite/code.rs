@@ -164,7 +164,7 @@ fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_win
         runs(number);
     }
     fs::write(folder.join("train.py"), "print(\n").expect("cannot write the script");
-    watch.until_said("error: the new code does not parse");
+    watch.until_said("error: the script does not parse");
     fs::create_dir_all(folder.join("__pycache__/new")).expect("cannot create the folder");
     fs::write(folder.join("__pycache__/new/train.pyc"), "").expect("cannot write a file that is not sent");
     // These changes come so fast that some are perhaps not pushed. The last change must run in the end.

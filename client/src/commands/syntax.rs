@@ -1,0 +1,70 @@
+//! Lets Python on this machine check that code parses, before the client sends it. If the job's Python has another
+//! version, the result may be wrong. So only the job's own script is refused, and a flag turns the check off.
+
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use protocol::code::{CHECK_SYNTAX, DOES_NOT_PARSE, ScriptPath, syntax_input};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::pack::{PackError, Packed};
+
+/// Maximum time for Python to parse files. After this time, the client sends the code unchecked.
+const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Whether code is sent only if its script parses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Syntax {
+    Checked,
+    Ignored,
+}
+
+impl Syntax {
+    /// `Ignored` if the user gave the flag that skips the check.
+    pub(super) fn ignored_if(is_given: bool) -> Self {
+        if is_given { Self::Ignored } else { Self::Checked }
+    }
+}
+
+/// Refuses code whose script does not parse.
+pub(super) async fn check_script(code: &Packed, script: &ScriptPath) -> Result<(), PackError> {
+    let wrong = first_mistake(code.sources().filter(|(path, _)| *path == script.as_str())).await;
+    wrong.map_or(Ok(()), |wrong| Err(PackError::DoesNotParse(wrong)))
+}
+
+/// A sentence about the first other file that does not parse. The job may never import this file.
+pub(super) async fn warning(code: &Packed, script: &ScriptPath) -> Option<String> {
+    let wrong = first_mistake(code.sources().filter(|(path, _)| *path != script.as_str())).await?;
+    Some(format!(
+        "a file besides the script does not parse with this machine's Python: {wrong}; if the job does not need the file, exclude it in .musterignore"
+    ))
+}
+
+/// The first file that does not parse. Without Python, checks nothing.
+async fn first_mistake<'a>(files: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<String> {
+    let input = syntax_input(files);
+    let parsed = async {
+        match parse("python3", &input).await {
+            Some(output) => Some(output),
+            None => parse("python", &input).await,
+        }
+    };
+    let output = timeout(PARSE_TIMEOUT, parsed).await.ok()??;
+    let is_wrong = output.status.code() == Some(DOES_NOT_PARSE);
+    is_wrong.then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Runs the check with this Python. `None` if this Python cannot be started.
+async fn parse(python: &str, input: &[u8]) -> Option<Output> {
+    let mut command = Command::new(python);
+    command.args(CHECK_SYNTAX).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn().ok()?;
+    let mut stdin = child.stdin.take()?;
+    let write = async move {
+        // Python ends at the first file that does not parse. The write may then fail.
+        let _ = stdin.write_all(input).await;
+    };
+    tokio::join!(write, child.wait_with_output()).1.ok()
+}
