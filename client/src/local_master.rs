@@ -87,13 +87,15 @@ pub(crate) struct LocalMaster {
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
+    /// The lock on the folder, which ends when the file is closed.
+    _lock: File,
 }
 
 impl LocalMaster {
     /// Starts a master. The caller must shut the master down. Dropping the value kills the master.
     pub(crate) fn start() -> Result<Self, LocalMasterError> {
         let program = find_programs()?;
-        let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(LocalMasterError::Folder)?;
+        let (folder, lock) = locked_folder().map_err(LocalMasterError::Folder)?;
         // Without a token, every user of this machine could run code as the current user while the job runs.
         let token = Token::random();
         write_private(&token_file(&folder), token.text()).map_err(LocalMasterError::Folder)?;
@@ -101,7 +103,7 @@ impl LocalMaster {
         let child = command(&program, &folder, log).spawn();
         let mut child = child.map_err(|source| LocalMasterError::Start { program, source })?;
         let lifeline = child.stdin.take();
-        Ok(Self { child, lifeline, token, folder })
+        Ok(Self { child, lifeline, token, folder, _lock: lock })
     }
 
     /// Waits until the master listens, and returns its address.
@@ -172,6 +174,16 @@ fn find_programs() -> Result<PathBuf, LocalMasterError> {
     Ok(folder.join("master"))
 }
 
+/// A new folder for the master's state, and the lock on it. systemd-tmpfiles removes old files from /tmp, but it skips
+/// folders that a process has locked.
+fn locked_folder() -> io::Result<(TempDir, File)> {
+    let folder = tempfile::Builder::new().prefix("muster-").tempdir()?;
+    let lock = File::open(folder.path())?;
+    // Some file systems cannot lock folders. The job runs without the lock too.
+    let _ = lock.try_lock_shared();
+    Ok((folder, lock))
+}
+
 fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     let mut command = Command::new(program);
     // The variables for another master must not configure the local master.
@@ -223,4 +235,20 @@ fn log_tail(folder: &TempDir) -> String {
     let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
     let first = lines.len().saturating_sub(LOG_LINES_MAX);
     lines[first..].iter().map(|line| format!("\n  {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::TryLockError;
+
+    use super::*;
+
+    #[test]
+    fn the_folder_of_the_state_is_locked_against_cleaners_of_tmp() {
+        let (folder, lock) = locked_folder().unwrap();
+        let cleaner = File::open(folder.path()).unwrap();
+        assert!(matches!(cleaner.try_lock(), Err(TryLockError::WouldBlock)), "the folder is not locked");
+        drop(lock);
+        cleaner.try_lock().unwrap();
+    }
 }
