@@ -5,8 +5,12 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::{Data, Notes};
 use crate::shell_env::{remember, restored, set_up, statements};
+use crate::usage::UsageError;
 
 pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    if data.is_for_terminal() {
+        return Err(on_terminal(unset).into());
+    }
     let now = config::environment();
     let before = restored(&now);
     if unset {
@@ -20,6 +24,17 @@ pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<E
     data.bytes(statements(&now, &remember(&before, after, folder.as_deref())).as_bytes())?;
     outcome?;
     Ok(Exit::Done)
+}
+
+/// The statements contain the token, so they must not be shown. On a terminal they would have no effect either.
+fn on_terminal(unset: bool) -> UsageError {
+    let flag = if unset { " --unset" } else { "" };
+    UsageError {
+        sentence:
+            "client env prints statements for a shell with the master's token, so it prints no text on a terminal"
+                .to_owned(),
+        hint: Some(format!("eval \"$(client env{flag})\"")),
+    }
 }
 
 fn own_folder() -> Option<String> {

@@ -96,6 +96,11 @@ impl Data {
         }
     }
 
+    /// Whether stdout is a terminal.
+    pub(crate) fn is_for_terminal(&self) -> bool {
+        self.terminal
+    }
+
     /// Writes the buffer to stdout.
     pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
         Ok(self.out.flush()?)

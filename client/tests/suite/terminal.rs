@@ -72,6 +72,17 @@ fn a_finished_line_is_shown_once() {
 }
 
 #[test]
+fn client_env_prints_no_token_on_a_terminal() {
+    for (arguments, hint) in [(&["env"][..], "client env"), (&["env", "--unset"], "client env --unset")] {
+        let folder = folder_with_script();
+        let (terminal, child) = Terminal::start(client(folder.path()).args(arguments).env("MUSTER_TOKEN", "s3cret"));
+        terminal.until_shown(&format!("hint: eval \"$({hint})\""));
+        finish(child).expect_code(2);
+        assert!(!terminal.screen().contains("export"), "{}", terminal.screen());
+    }
+}
+
+#[test]
 fn ctrl_c_at_a_terminal_also_ends_the_loop_of_a_shell() {
     let master = serving(running("digits"), vec![line("worker-0", 6, "hello")]);
     let folder = folder_with_script();
