@@ -31,7 +31,7 @@ pub(crate) use self::spawn::SpawnArgs;
 pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 use self::values::{count, workers};
 pub(crate) use self::verbs::{
-    CompletionsArgs, EnvArgs, LogsArgs, NameArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
+    CompletionsArgs, EnvArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
 };
 use crate::usage::{self, UsageError};
 
@@ -191,7 +191,7 @@ pub(crate) enum Verb {
     /// Show jobs as the TFJobs that they came from, with conditions
     #[command(after_help = "Examples:\n  client get\n  client get mnist -o yaml")]
     Get(GetArgs),
-    /// Wait until a job has ended; the exit status reflects its result
+    /// Wait until jobs have ended; the exit status reflects the worst result
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
     /// Change the number of workers of an elastic job
@@ -200,18 +200,18 @@ pub(crate) enum Verb {
     /// Give a job new code: its scripts start again with the new code, in the same pods
     #[command(after_help = "Examples:\n  client push digits\n  client push digits ./project --watch")]
     Push(PushArgs),
-    /// Stop a job's scripts and delete its pods, until `client resume`
+    /// Stop the scripts of jobs and delete their pods, until `client resume`
     #[command(after_help = "Example:\n  client suspend digits")]
-    Suspend(NameArg),
-    /// Start a suspended job again
+    Suspend(NamesArg),
+    /// Start suspended jobs again
     #[command(after_help = "Example:\n  client resume digits")]
-    Resume(NameArg),
-    /// Stop a job and keep its record and output
-    #[command(after_help = "Example:\n  client cancel digits")]
-    Cancel(NameArg),
-    /// Stop a job and delete its record and output; returns when its pods are gone
-    #[command(after_help = "Example:\n  client delete digits")]
-    Delete(NameArg),
+    Resume(NamesArg),
+    /// Stop jobs and keep their records and output
+    #[command(after_help = "Examples:\n  client cancel digits\n  client cancel run-1 run-2")]
+    Cancel(NamesArg),
+    /// Stop jobs and delete their records and output; returns when their pods are gone
+    #[command(after_help = "Examples:\n  client delete digits\n  client delete run-1 run-2 run-3")]
+    Delete(NamesArg),
     /// Add the agent to a training image, as a submit does, and print the name of the image that pods run
     #[command(after_help = "Examples:\n  client build\n  client build --image digits --push registry.example.com/team")]
     Build(BuildArgs),

@@ -10,6 +10,7 @@ use protocol::view::JobState;
 
 use crate::announcement::Announced;
 use crate::cluster::ClusterError;
+use crate::command_line::command;
 use crate::config::ConfigError;
 use crate::image::ImageError;
 use crate::local_master::LocalMasterError;
@@ -45,6 +46,14 @@ pub(crate) enum Error {
     /// The verb needs a master. No master is given, and several local masters run.
     #[error("{} local masters run: {}", .0.len(), listed(.0))]
     SeveralLocalMasters(Vec<Announced>),
+    /// Several local masters run, and none of them runs this job.
+    #[error("no local master runs job {name}: {} local masters run: {}", masters.len(), listed(masters))]
+    NotAtLocalMasters {
+        /// The job.
+        name: JobName,
+        /// All local masters.
+        masters: Vec<Announced>,
+    },
     /// `--detach` is given for a local master.
     #[error("--detach cannot be used with a local master: the master and its job end with this command")]
     LocalDetached,
@@ -161,6 +170,7 @@ impl Error {
             Self::SeveralLocalMasters(masters) => {
                 masters.first().map(|one| format!("choose one, for example with --master {}", one.url))
             }
+            Self::NotAtLocalMasters { .. } => Some("client list shows the jobs of all local masters".to_owned()),
             Self::NoLocalMaster | Self::LocalDetached => Some(
                 "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897".to_owned(),
             ),
@@ -173,7 +183,9 @@ impl Error {
             Self::Watch { .. } => Some(
                 "list large folders in .musterignore, or raise the limits of inotify: sysctl fs.inotify".to_owned(),
             ),
-            Self::NoFolderToWatch(name) => Some(format!("to start its scripts again: client push {name}")),
+            Self::NoFolderToWatch(name) => {
+                Some(format!("to start its scripts again: {}", command(&format!("push {name}"))))
+            }
             Self::TfJob(error) => error.hint(),
             Self::Spawn(error) => error.hint(),
             Self::CodeNeedsImage => {
@@ -181,7 +193,8 @@ impl Error {
             }
             Self::NotWithCode { flag } => Some(format!("leave out {flag}, or the script and --code")),
             Self::AlreadyEnded { name, .. } => Some(format!(
-                "add --replace to run it again, or choose another --task; client logs {name} shows its output"
+                "add --replace to run it again, or choose another --task; to see its output: {}",
+                command(&format!("logs {name}"))
             )),
             // The client gets the agent for the image from the master. If the master cannot be reached, a hint about
             // the master is more useful than a hint about the agent.
@@ -217,6 +230,9 @@ fn master_hint(error: &MasterError) -> Option<String> {
             Some("is the master running, and is --master (or MUSTER_MASTER) its address?".to_owned())
         }
         MasterError::NotAMaster { .. } => Some("check --master (or MUSTER_MASTER): host, port and path".to_owned()),
+        MasterError::Refused(problem) if problem.code == ErrorCode::UnknownJob => {
+            Some(format!("to see the jobs that this master knows: {}", command("list")))
+        }
         MasterError::Refused(problem) => code_hint(problem.code).map(str::to_owned),
         MasterError::NoWay(error) => error.hint(),
         MasterError::Setup(_) => None,
@@ -229,7 +245,6 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         (ErrorCode::Unauthorized, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),
         (ErrorCode::Forbidden, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),
         (ErrorCode::JobExists, "add --replace to delete that job first, or choose another --task"),
-        (ErrorCode::UnknownJob, "client list shows the jobs that this master knows"),
         (ErrorCode::Unavailable, "try again later"),
     ];
     hints.into_iter().find(|(hinted, _)| *hinted == code).map(|(_, hint)| hint)

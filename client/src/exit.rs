@@ -11,7 +11,9 @@ use crate::image::ImageError;
 use crate::master_client::MasterError;
 
 /// How this process ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// Ordered from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     /// The command succeeded. If the command followed a job, the job succeeded too.
     Done,
@@ -58,7 +60,7 @@ impl From<&Error> for Exit {
     fn from(error: &Error) -> Self {
         match error {
             Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
-            Error::NoLocalMaster | Error::SeveralLocalMasters(_) => Self::BadInput,
+            Error::NoLocalMaster | Error::SeveralLocalMasters(_) | Error::NotAtLocalMasters { .. } => Self::BadInput,
             Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } | Error::AtMachines { .. } => Self::BadInput,
             Error::Script(_)

@@ -88,9 +88,14 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     Ok(last)
 }
 
-/// Prints how a job ended, and the last output of the replica whose failure ended the job.
+/// Prints how a job ended, and the cause of a failure.
 pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
     notes.say(&narrate::closing(view));
+    tell_cause(view, notes);
+}
+
+/// Prints the last output of the replica whose failure ended the job, and a hint.
+pub(crate) fn tell_cause(view: &JobView, notes: &Notes) {
     if let Some((replica, lines)) = narrate::last_words(view) {
         let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
         notes.say(&format!("last output of {replica} on stderr:\n{}", lines.join("\n")));

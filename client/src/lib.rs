@@ -6,6 +6,7 @@ mod announcement;
 mod args;
 mod changes;
 mod cluster;
+mod command_line;
 mod commands;
 mod config;
 mod env_file;
@@ -77,6 +78,7 @@ fn obey(arguments: Vec<OsString>, notes: &Notes) -> Result<Exit, Error> {
         }
         args::Parsed::Command(cli) => *cli,
     };
+    command_line::remember(&cli.connection);
     if cli.verbose {
         output::trace_requests(notes);
     }

@@ -11,6 +11,7 @@ use protocol::job::JobSpec;
 use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
+use crate::command_line::command;
 use crate::output::spelled;
 
 /// Maximum sentences of one kind for one change. If there are more, a last sentence counts the omitted ones.
@@ -152,12 +153,12 @@ fn halted(before: Option<&JobView>, now: &JobView) -> Option<String> {
 /// The sentence about a halted job, which waits for new code.
 fn waits_for_code(view: &JobView) -> String {
     let minutes = HALT_SECONDS / 60;
-    format!("the job waits {minutes} min for new code; to send the code: client push {}", view.name)
+    format!("the job waits {minutes} min for new code; to send the code: {}", command(&format!("push {}", view.name)))
 }
 
 fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = now.state == JobState::Suspended && before.is_none_or(|view| view.state != JobState::Suspended);
-    is_new.then(|| format!("suspended; to start the job again: client resume {}", now.name))
+    is_new.then(|| format!("suspended; to start the job again: {}", command(&format!("resume {}", now.name))))
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {

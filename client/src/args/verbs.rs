@@ -17,6 +17,14 @@ pub(crate) struct NameArg {
     pub(crate) name: JobName,
 }
 
+/// The names of one or more jobs.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NamesArg {
+    /// Names of the jobs. An error about one job does not stop the others
+    #[arg(value_name = "NAME", required = true)]
+    pub(crate) names: Vec<JobName>,
+}
+
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
@@ -57,7 +65,7 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
-    pub(crate) job: NameArg,
+    pub(crate) jobs: NamesArg,
     /// Give up after this time, for example 90s, 10m or 2h [default: never]
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_negative_numbers = true)]
     pub(crate) timeout: Option<Duration>,

@@ -3,16 +3,16 @@
 use protocol::ids::JobName;
 use protocol::view::JobView;
 
+use crate::command_line::command;
 use crate::error::Error;
-use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn cancel(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     match client.view(name).await {
         Ok(JobView { result: Some(result), .. }) => {
             notes.say(&format!("job {name} has already ended ({}); nothing was done", result.state()));
-            return Ok(Exit::Done);
+            return Ok(());
         }
         Ok(_) => {}
         // The job may have a record that the master cannot read. The cancel then fails with the reason.
@@ -20,6 +20,7 @@ pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) ->
         Err(error) => return Err(error.into()),
     }
     client.cancel(name).await?;
-    notes.say(&format!("job {name} is being cancelled; client wait {name} returns when the job has stopped"));
-    Ok(Exit::Done)
+    let wait = command(&format!("wait {name}"));
+    notes.say(&format!("job {name} is being cancelled; to wait until the job has stopped: {wait}"));
+    Ok(())
 }

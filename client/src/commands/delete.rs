@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use protocol::ids::JobName;
 
 use crate::error::Error;
-use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
@@ -14,11 +13,6 @@ use crate::output::Notes;
 /// another master ends the job 30 s after the grace. The pods then need time to end.
 const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_secs(2);
-
-pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
-    delete(client, name, notes).await?;
-    Ok(Exit::Done)
-}
 
 /// Deletes the job with this name, if it exists.
 pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
@@ -28,7 +22,8 @@ pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes
     }
 }
 
-async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
+/// Deletes the job, and returns when its pods are gone.
+pub(super) async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     let before = match client.view(name).await {
         Ok(view) => Some(view),
         // A record that the master cannot read is not shown as a job, but it can be deleted.

@@ -1,21 +1,21 @@
 //! `get`: shows jobs as the TFJobs that they came from.
 
 use super::now;
+use super::which_master::Masters;
 use crate::args::{GetArgs, ObjectFormat};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::master_client::MasterClient;
 use crate::output::{Data, tfjobs_table};
 use serde_json::{Value, json};
 
-pub(super) async fn run(client: &MasterClient, args: &GetArgs, data: &mut Data) -> Result<Exit, Error> {
+pub(super) async fn run(masters: &Masters, args: &GetArgs, data: &mut Data) -> Result<Exit, Error> {
     let (shown, items) = match &args.name {
         Some(name) => {
-            let object = client.tfjob(name).await?;
+            let object = masters.of(name)?.tfjob(name).await?;
             (object.clone(), vec![object])
         }
         None => {
-            let items = client.tfjobs().await?.items;
+            let items = masters.of_all(async |client| Ok(client.tfjobs().await?.items)).await?;
             (json!({ "apiVersion": "v1", "kind": "List", "items": items }), items)
         }
     };

@@ -2,10 +2,10 @@
 
 use protocol::ids::JobName;
 
+use crate::command_line::command;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::interrupt::Interrupts;
-use crate::master_client::MasterClient;
 use crate::output::Notes;
 
 /// What a command does at present.
@@ -25,11 +25,11 @@ pub(super) enum Stage {
     Watching,
 }
 
-/// Does `work`. If an interrupt comes first, says what happens to the job and which commands follow it again. The work
+/// Does `work`. If an interrupt comes first, says what happens to the jobs and which commands follow them again. The work
 /// has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
 pub(super) async fn unless_interrupted(
     work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
-    (client, name): (&MasterClient, &JobName),
+    names: &[JobName],
     stage: impl Fn() -> Stage,
     notes: &Notes,
 ) -> Result<Exit, Error> {
@@ -40,37 +40,42 @@ pub(super) async fn unless_interrupted(
         () = interrupts.next() => {
             work.abort();
             notes.end_progress();
-            notes.say(&farewell(stage(), name, client));
+            notes.say(&farewell(stage(), names));
             Ok(Exit::NotSucceeded)
         }
     }
 }
 
 /// The command that follows a job.
-pub(super) fn to_follow(name: &JobName, client: &MasterClient) -> String {
-    format!("client logs {name} -f --master {}", client.url())
+pub(super) fn to_follow(name: &JobName) -> String {
+    command(&format!("logs {name} -f"))
 }
 
-fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
-    let master = client.url();
+fn farewell(stage: Stage, names: &[JobName]) -> String {
+    let listed = |between| names.iter().map(JobName::as_str).collect::<Vec<_>>().join(between);
+    let name = &listed(" ");
+    let status = || command(&format!("status {name}"));
     let (standing, come_back) = match stage {
         Stage::Submitting => {
-            return format!(
-                "job {name} may or may not have been accepted; to check: client status {name} --master {master}"
-            );
+            return format!("job {name} may or may not have been accepted; to check: {}", status());
         }
         Stage::Replacing => return format!("job {name} is being deleted; no new job was submitted"),
         Stage::Pushing => {
-            return format!(
-                "job {name} keeps running, with the old code or the new code; to check: client status {name} --master {master}"
-            );
+            return format!("job {name} keeps running, with the old code or the new code; to check: {}", status());
         }
         Stage::Watching => return format!("no longer watching files for job {name}; the job keeps running"),
-        Stage::Following => (format!("no longer following job {name}; the job keeps running"), to_follow(name, client)),
-        Stage::Waiting => (
-            format!("no longer waiting for job {name}; the job keeps running"),
-            format!("client wait {name} --master {master}"),
-        ),
+        Stage::Following => {
+            (format!("no longer following job {name}; the job keeps running"), format!("logs {name} -f"))
+        }
+        Stage::Waiting => {
+            let standing = match names {
+                [name] => format!("no longer waiting for job {name}; the job keeps running"),
+                _ => format!("no longer waiting for jobs {}; the jobs keep running", listed(", ")),
+            };
+            (standing, format!("wait {name}"))
+        }
     };
-    format!("{standing}\nto continue: {come_back}\nto cancel the job: client cancel {name} --master {master}")
+    let jobs = if names.len() == 1 { "job" } else { "jobs" };
+    let cancel = command(&format!("cancel {name}"));
+    format!("{standing}\nto continue: {}\nto cancel the {jobs}: {cancel}", command(&come_back))
 }

@@ -1,14 +1,16 @@
-//! `list`: shows all jobs of a master.
+//! `list`: shows all jobs of a master, or of all local masters.
+
+use protocol::view::JobList;
 
 use super::now;
+use super::which_master::Masters;
 use crate::args::Format;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::master_client::MasterClient;
 use crate::output::{Data, jobs_table};
 
-pub(super) async fn run(client: &MasterClient, format: Format, data: &mut Data) -> Result<Exit, Error> {
-    let list = client.list().await?;
+pub(super) async fn run(masters: &Masters, format: Format, data: &mut Data) -> Result<Exit, Error> {
+    let list = JobList { jobs: masters.of_all(async |client| Ok(client.list().await?.jobs)).await? };
     if format == Format::Json {
         data.json(&list)?;
     } else {

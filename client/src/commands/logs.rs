@@ -1,5 +1,7 @@
 //! `logs`: prints a job's output, of all replicas or of one.
 
+use std::slice;
+
 use futures_util::TryStreamExt;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
@@ -34,7 +36,7 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
             return print_merged(&client, &view, &from, &mut data).await;
         }
         let work = follow_merged(client.clone(), view, from, (data, notes.clone()));
-        return unless_interrupted(work, (&client, &name), || Stage::Following, notes).await;
+        return unless_interrupted(work, slice::from_ref(&name), || Stage::Following, notes).await;
     };
     let (begin, until) =
         (RawBegin::Asked { tail }, if follow { Until::Finished(Unfinished::Hidden) } else { Until::Now });
@@ -43,7 +45,7 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
     if !follow {
         return print_raw(reading).await;
     }
-    unless_interrupted(follow_raw(reading), (&client, &name), || Stage::Following, notes).await
+    unless_interrupted(follow_raw(reading), slice::from_ref(&name), || Stage::Following, notes).await
 }
 
 /// The error for `-o json` with `--replica`: the bytes of one replica are printed unchanged, and JSON can only contain

@@ -18,6 +18,7 @@ mod machines;
 mod push;
 mod pushing;
 mod scale;
+mod several;
 mod spawn;
 mod status;
 mod submit;
@@ -30,12 +31,14 @@ mod why;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use protocol::ids::UnixMillis;
+use protocol::ids::{JobName, UnixMillis};
 
-use crate::args::{ConnectionArgs, SubmitArgs, Verb};
+use self::which_master::Masters;
+use crate::args::{ConnectionArgs, NameArg, SubmitArgs, Verb};
 use crate::config::Config;
 use crate::error::Error;
 use crate::exit::Exit;
+use crate::master_client::MasterClient;
 use crate::output::{Data, Notes};
 
 /// Runs the command.
@@ -48,23 +51,46 @@ pub(crate) async fn run(
 ) -> Result<Exit, Error> {
     // Read the configuration only when it is needed: a wrong address must not fail a command that uses no master.
     let config = || Config::read(connection.clone());
-    let client = async |verb| which_master::client_for(verb, &config()?, notes).await;
+    let masters = async |verb| Masters::find(verb, &config()?, notes).await;
+    let client = async |verb, job: &NameArg| masters(verb).await?.of(&job.name);
     match verb {
         None => submit::run(submit, &config()?, data, notes).await,
-        Some(Verb::List(format)) => list::run(&client("list").await?, format.output, &mut data).await,
-        Some(Verb::Status(args)) => status::run(&client("status").await?, &args, &mut data).await,
-        Some(Verb::Why(args)) => why::run(&client("why").await?, &args, &mut data).await,
-        Some(Verb::Logs(args)) => logs::run(client("logs").await?, args, data, notes).await,
+        Some(Verb::List(format)) => list::run(&masters("list").await?, format.output, &mut data).await,
+        Some(Verb::Status(args)) => status::run(&client("status", &args.job).await?, &args, &mut data).await,
+        Some(Verb::Why(args)) => why::run(&client("why", &args.job).await?, &args, &mut data).await,
+        Some(Verb::Logs(args)) => logs::run(client("logs", &args.job).await?, args, data, notes).await,
         Some(Verb::Apply(args)) => apply::run(args, &config()?, data, notes).await,
         Some(Verb::Spawn(args)) => spawn::run(args, &config()?, data, notes).await,
-        Some(Verb::Get(args)) => get::run(&client("get").await?, &args, &mut data).await,
-        Some(Verb::Wait(args)) => wait::run(client("wait").await?, args, data, notes).await,
-        Some(Verb::Scale(args)) => scale::run(&client("scale").await?, &args.job.name, args.worker_num, notes).await,
-        Some(Verb::Push(args)) => push::run(client("push").await?, args, notes).await,
-        Some(Verb::Suspend(args)) => scale::suspend(&client("suspend").await?, &args.name, notes).await,
-        Some(Verb::Resume(args)) => scale::resume(&client("resume").await?, &args.name, notes).await,
-        Some(Verb::Cancel(args)) => cancel::run(&client("cancel").await?, &args.name, notes).await,
-        Some(Verb::Delete(args)) => delete::run(&client("delete").await?, &args.name, notes).await,
+        Some(Verb::Get(args)) => get::run(&masters("get").await?, &args, &mut data).await,
+        Some(Verb::Wait(args)) => wait::run(masters("wait").await?, args, data, notes).await,
+        Some(Verb::Scale(args)) => {
+            scale::run(&client("scale", &args.job).await?, &args.job.name, args.worker_num, notes).await
+        }
+        Some(Verb::Push(args)) => push::run(client("push", &args.job).await?, args, notes).await,
+        Some(Verb::Suspend(args)) => {
+            for_each(&masters("suspend").await?, &args.names, notes, async |client, name| {
+                scale::suspend(&client, &name, notes).await
+            })
+            .await
+        }
+        Some(Verb::Resume(args)) => {
+            for_each(&masters("resume").await?, &args.names, notes, async |client, name| {
+                scale::resume(&client, &name, notes).await
+            })
+            .await
+        }
+        Some(Verb::Cancel(args)) => {
+            for_each(&masters("cancel").await?, &args.names, notes, async |client, name| {
+                cancel::cancel(&client, &name, notes).await
+            })
+            .await
+        }
+        Some(Verb::Delete(args)) => {
+            for_each(&masters("delete").await?, &args.names, notes, async |client, name| {
+                delete::delete(&client, &name, notes).await
+            })
+            .await
+        }
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
         Some(Verb::Install(args)) => install::run(args, &config()?, (&mut data, notes)).await,
@@ -72,6 +98,18 @@ pub(crate) async fn run(
         Some(Verb::Doctor(args)) => doctor::run(args, &config()?, &mut data).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
     }
+}
+
+/// Does `work` for each job, with a client of its master.
+async fn for_each(
+    masters: &Masters,
+    names: &[JobName],
+    notes: &Notes,
+    work: impl AsyncFn(MasterClient, JobName) -> Result<(), Error>,
+) -> Result<Exit, Error> {
+    let work = &work;
+    let outcomes = several::each(names, notes, |name| async move { work(masters.of(&name)?, name).await });
+    Ok(outcomes.await?.exit())
 }
 
 /// The time now, by this machine's clock.

@@ -2,6 +2,7 @@
 //! `watch.rs` pushes again after each change.
 
 use std::path::Path;
+use std::slice;
 use std::time::Instant;
 
 use protocol::elastic::JobPatch;
@@ -28,8 +29,8 @@ pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> 
         return watch::run(client, before, args, notes).await;
     }
     let name = before.name.clone();
-    let work = push(client.clone(), (before, begun), args, notes.clone());
-    unless_interrupted(work, (&client, &name), || Stage::Pushing, notes).await
+    let work = push(client, (before, begun), args, notes.clone());
+    unless_interrupted(work, slice::from_ref(&name), || Stage::Pushing, notes).await
 }
 
 /// Pushes once, and prints what followed.

@@ -3,6 +3,8 @@
 use protocol::elastic::{JobPatch, WorkerNum};
 use protocol::ids::JobName;
 
+use super::leaving::to_follow;
+use crate::command_line::command;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::master_client::MasterClient;
@@ -19,22 +21,24 @@ pub(super) async fn run(
     if let Some(workers) = view.workers {
         let noun = if workers.max == 1 { "worker" } else { "workers" };
         notes.say(&format!(
-            "job {name} may have {workers} {noun} from now on; client status {name} shows the present number"
+            "job {name} may have {workers} {noun} from now on; to see the present number: {}",
+            command(&format!("status {name}"))
         ));
     }
     Ok(Exit::Done)
 }
 
 /// Stops the job's runs and deletes its pods, until `resume`.
-pub(super) async fn suspend(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn suspend(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     client.patch(name, JobPatch { suspended: Some(true), ..JobPatch::default() }).await?;
-    notes.say(&format!("job {name} is being suspended; to start the job again: client resume {name}"));
-    Ok(Exit::Done)
+    let resume = command(&format!("resume {name}"));
+    notes.say(&format!("job {name} is being suspended; to start the job again: {resume}"));
+    Ok(())
 }
 
 /// Starts a suspended job again.
-pub(super) async fn resume(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn resume(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     client.patch(name, JobPatch { suspended: Some(false), ..JobPatch::default() }).await?;
-    notes.say(&format!("job {name} is not suspended any more; to follow the job: client logs {name} -f"));
-    Ok(Exit::Done)
+    notes.say(&format!("job {name} is not suspended any more; to follow the job: {}", to_follow(name)));
+    Ok(())
 }

@@ -14,7 +14,7 @@ use super::bring::Order;
 use super::delete;
 use super::leaving::Stage;
 use super::submit::{Submission, at_own_master, at_running_master};
-use super::which_master::{running_master, with_namespace};
+use super::which_master::{Masters, running_master, with_namespace};
 use crate::args::{Format, SpawnArgs};
 use crate::config::{Config, LocalBecause, MasterChoice};
 use crate::error::Error;
@@ -125,12 +125,13 @@ async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &N
         notes.say("nothing was deleted");
         return Ok(Exit::Done);
     }
-    let client = super::which_master::client_for("spawn -d", config, notes).await?;
+    let client = Masters::find("spawn -d", config, notes).await?.of(&tag.job)?;
     let job = client.view(&tag.job).await?;
     if job.spec.origin != Some(Origin::Spawner { attempt: tag.text.clone() }) {
         return Err(SpawnError::Another { tag: tag.text.clone(), name: tag.job.clone() }.into());
     }
-    delete::run(&client, &tag.job, notes).await
+    delete::delete(&client, &tag.job, notes).await?;
+    Ok(Exit::Done)
 }
 
 /// Asks the user at the terminal. Only `y` means yes.

@@ -2,6 +2,7 @@
 //! an image.
 
 use std::path::PathBuf;
+use std::slice;
 use std::time::Duration;
 
 use protocol::ids::JobName;
@@ -150,10 +151,10 @@ pub(super) async fn at_running_master(
     (format, detach): (Format, bool),
     (data, notes): (Data, &Notes),
 ) -> Result<Exit, Error> {
-    let (client, name) = (submission.client.clone(), submission.order.name().clone());
+    let name = submission.order.name().clone();
     let standing = submission.stage.subscribe();
     let to = (data, notes.clone());
-    let job = (&client, &name);
+    let job = slice::from_ref(&name);
     let stage = || *standing.borrow();
     let outcome = if detach {
         unless_interrupted(hand_over(submission, format, to), job, stage, notes).await
@@ -161,18 +162,18 @@ pub(super) async fn at_running_master(
         unless_interrupted(submit_and_follow(submission, format, to), job, stage, notes).await
     };
     match outcome {
-        Err(Error::Master(error)) if stage() == Stage::Following => Err(lost_sight(error, job, notes)),
+        Err(Error::Master(error)) if stage() == Stage::Following => Err(lost_sight(error, &name, notes)),
         outcome => outcome,
     }
 }
 
 /// The error for an accepted job that can no longer be followed.
-fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), notes: &Notes) -> Error {
+fn lost_sight(error: MasterError, name: &JobName, notes: &Notes) -> Error {
     if error.is_not_found() {
         return Error::Deleted(name.clone());
     }
     if error.is_transient() {
-        notes.say(&format!("job {name} may still be running; to follow it: {}", to_follow(name, client)));
+        notes.say(&format!("job {name} may still be running; to follow it: {}", to_follow(name)));
     }
     error.into()
 }
@@ -218,8 +219,8 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
 
 /// `--detach`: prints the job's name on stdout, for scripts.
 async fn hand_over(submission: Submission, format: Format, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
-    let (client, view) = submit(submission, &notes).await?;
-    notes.say(&format!("to follow the job: {}", to_follow(&view.name, &client)));
+    let (_, view) = submit(submission, &notes).await?;
+    notes.say(&format!("to follow the job: {}", to_follow(&view.name)));
     if format == Format::Json {
         data.json(&view)?;
     } else {

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::mem;
 use std::path::PathBuf;
+use std::slice;
 use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -38,8 +39,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let name = job.name.clone();
-    let work = until_the_end(client.clone(), job, args, notes.clone());
-    unless_interrupted(work, (&client, &name), || Stage::Watching, notes).await
+    let work = until_the_end(client, job, args, notes.clone());
+    unless_interrupted(work, slice::from_ref(&name), || Stage::Watching, notes).await
 }
 
 /// Pushes until the job has ended, with any result.

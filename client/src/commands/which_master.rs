@@ -1,21 +1,76 @@
-//! Which master a verb asks: the master that the user names, else the only local master that runs.
+//! Which master a verb asks: the master that the user names, else the local master that has the job.
 
 use std::path::PathBuf;
+
+use protocol::ids::JobName;
 
 use crate::announcement::{self, Announced, Found};
 use crate::cluster::{Cluster, Forward};
 use crate::config::{Config, LocalBecause, MasterChoice, Token};
 use crate::error::Error;
 use crate::kube_place::KubePlace;
-use crate::master_client::MasterClient;
+use crate::master_client::{MasterClient, MasterError};
 use crate::master_url::MasterUrl;
 use crate::output::Notes;
 
-/// A client of the master that this verb asks.
-pub(super) async fn client_for(verb: &'static str, config: &Config, notes: &Notes) -> Result<MasterClient, Error> {
-    match choose(verb, config, || running(&config.run_folders, notes))? {
-        Way::Url(url, token) => Ok(MasterClient::new(url, token.as_ref())?),
-        Way::Cluster(place) => through_cluster(place, config.token.clone()).await,
+/// The masters that a verb asks.
+pub(super) enum Masters {
+    /// The master that the user names, or the only local master that runs.
+    One(MasterClient),
+    /// Several local masters run. Each of them has one job.
+    Local(Vec<Announced>),
+}
+
+impl Masters {
+    /// The masters for this verb.
+    pub(super) async fn find(verb: &'static str, config: &Config, notes: &Notes) -> Result<Self, Error> {
+        match choose(verb, config, || running(&config.run_folders, notes))? {
+            Way::Url(url, token) => Ok(Self::One(MasterClient::new(url, token.as_ref())?)),
+            Way::Cluster(place) => through_cluster(place, config.token.clone()).await.map(Self::One),
+            Way::Several(masters) => Ok(Self::Local(masters)),
+        }
+    }
+
+    /// A client of the master that has this job.
+    pub(super) fn of(&self, name: &JobName) -> Result<MasterClient, Error> {
+        match self {
+            Self::One(client) => Ok(client.clone()),
+            Self::Local(masters) => client_of(&of_job(masters, name)?),
+        }
+    }
+
+    /// Collects the answers of all masters. Leaves out local masters that have ended meanwhile, with their jobs.
+    pub(super) async fn of_all<T>(
+        &self,
+        ask: impl AsyncFn(&MasterClient) -> Result<Vec<T>, MasterError>,
+    ) -> Result<Vec<T>, Error> {
+        let masters = match self {
+            Self::One(client) => return Ok(ask(client).await?),
+            Self::Local(masters) => masters,
+        };
+        let mut answers = Vec::new();
+        for master in masters {
+            match ask(&client_of(master)?).await {
+                Ok(answer) => answers.extend(answer),
+                Err(error) if error.is_transient() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(answers)
+    }
+}
+
+fn client_of(master: &Announced) -> Result<MasterClient, Error> {
+    Ok(MasterClient::new(master.url.clone(), Some(&master.token))?)
+}
+
+/// The local master that has this job.
+fn of_job(masters: &[Announced], name: &JobName) -> Result<Announced, Error> {
+    let mut with_job: Vec<Announced> = masters.iter().filter(|master| master.job == *name).cloned().collect();
+    match (with_job.len(), with_job.pop()) {
+        (1, Some(master)) => Ok(master),
+        (_, Some(last)) => Err(Error::SeveralLocalMasters(with_job.into_iter().chain([last]).collect())),
+        (_, None) => Err(Error::NotAtLocalMasters { name: name.clone(), masters: masters.to_vec() }),
     }
 }
 
@@ -68,6 +123,8 @@ enum Way {
     Url(MasterUrl, Option<Token>),
     /// Through the Kubernetes API.
     Cluster(KubePlace),
+    /// To each of these local masters.
+    Several(Vec<Announced>),
 }
 
 /// The way to the master. Calls `running` only if the master may be local.
@@ -80,20 +137,17 @@ fn choose(verb: &'static str, config: &Config, running: impl FnOnce() -> Vec<Ann
             let named = running().into_iter().find(|master| master.url == *url);
             Ok(Way::Url(url.clone(), named.map(|master| master.token)))
         }
-        MasterChoice::Local(because) => {
-            let Announced { url, token, .. } = only(running(), *because, verb)?;
-            Ok(Way::Url(url, Some(token)))
-        }
+        MasterChoice::Local(because) => local(running(), *because, verb),
         MasterChoice::Kube(place) => Ok(Way::Cluster(place.clone())),
     }
 }
 
-fn only(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str) -> Result<Announced, Error> {
+fn local(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str) -> Result<Way, Error> {
     if masters.len() > 1 {
-        return Err(Error::SeveralLocalMasters(masters));
+        return Ok(Way::Several(masters));
     }
     match (masters.pop(), because) {
-        (Some(master), _) => Ok(master),
+        (Some(Announced { url, token, .. }), _) => Ok(Way::Url(url, Some(token))),
         (None, LocalBecause::Default) => Err(Error::NeedsMaster { verb }),
         (None, LocalBecause::Asked) => Err(Error::NoLocalMaster),
     }
@@ -149,11 +203,19 @@ mod tests {
     }
 
     #[test]
-    fn the_error_names_all_local_masters_if_several_run() {
-        let error = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[1, 2]).unwrap_err();
-        let sentence = "2 local masters run: http://127.0.0.1:1 (job job-1), http://127.0.0.1:2 (job job-2)";
-        assert_eq!(error.to_string(), sentence);
-        assert_eq!(error.hint().unwrap(), "choose one, for example with --master http://127.0.0.1:1");
+    fn a_name_chooses_one_of_several_local_masters() {
+        let config = config(MasterChoice::Local(LocalBecause::Default), None);
+        let running = || [1, 2, 3].map(|port| Announced { job: "twin".parse().unwrap(), ..master(port) });
+        let running = || running().into_iter().skip(1).chain([master(1)]).collect();
+        let Way::Several(masters) = choose("list", &config, running).unwrap() else { panic!("one master was chosen") };
+        let url = |job: &str| of_job(&masters, &job.parse().unwrap()).map(|master| master.url.to_string());
+        assert_eq!(url("job-1").unwrap(), "http://127.0.0.1:1");
+        let twins = url("twin").unwrap_err();
+        let sentence = "2 local masters run: http://127.0.0.1:2 (job twin), http://127.0.0.1:3 (job twin)";
+        assert_eq!(twins.to_string(), sentence);
+        assert_eq!(twins.hint().unwrap(), "choose one, for example with --master http://127.0.0.1:2");
+        let none = url("job-9").unwrap_err().to_string();
+        assert!(none.starts_with("no local master runs job job-9: 3 local masters run: "), "{none}");
     }
 
     #[test]

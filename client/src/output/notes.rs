@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use anstyle::AnsiColor;
-use protocol::ids::ReplicaId;
+use protocol::ids::{JobName, ReplicaId};
 use protocol::view::{JobView, LogLine};
 
 use super::progress::Progress;
@@ -39,6 +39,11 @@ impl Notes {
     /// Prints the error that ended a command.
     pub(crate) fn error(&self, error: &dyn std::error::Error) {
         self.labelled((AnsiColor::Red, "error:"), &Chain(error).to_string());
+    }
+
+    /// Prints the error of one of several jobs.
+    pub(crate) fn error_of(&self, job: &JobName, error: &dyn std::error::Error) {
+        self.labelled((AnsiColor::Red, "error:"), &format!("{job}: {}", Chain(error)));
     }
 
     /// Prints a hint: what to do next.

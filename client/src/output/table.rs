@@ -10,6 +10,7 @@ use protocol::view::{JobResult, JobState, JobSummary, JobTimes, JobView, Replica
 use serde_json::Value;
 
 use crate::cluster::moment;
+use crate::command_line::command;
 use crate::narrate::{between, composition, workers_now};
 use crate::output::spelled;
 
@@ -60,7 +61,12 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
     head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
-    head.extend(view.restarts.failed_starts.last().map(|_| ("", format!("for details: client why {}", view.name))));
+    head.extend(
+        view.restarts
+            .failed_starts
+            .last()
+            .map(|_| ("", format!("for details: {}", command(&format!("why {}", view.name))))),
+    );
     let head: Vec<String> = head.iter().map(|(label, value)| format!("{label:<10}  {value}")).collect();
 
     let mut table = plain_table(&["REPLICA", "STATE", "POD", "ADDRESS", "EXIT OR REASON"]);
@@ -80,7 +86,7 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
 fn waits_for_code(view: &JobView, since: UnixMillis, now: UnixMillis) -> String {
     let waited = between(Some(since), Some(now)).map(spelled).unwrap_or_default();
     let (minutes, name) = (HALT_SECONDS / 60, &view.name);
-    format!("{waited} of at most {minutes} min for new code; to send the code: client push {name}")
+    format!("{waited} of at most {minutes} min for new code; to send the code: {}", command(&format!("push {name}")))
 }
 
 fn exit_or_reason(replica: &ReplicaView) -> String {

@@ -67,7 +67,9 @@ fn an_error_about_an_unknown_job_names_the_job() {
     let master = serving(vec![running("digits")]);
     for arguments in [&["status", "letters"][..], &["logs", "letters"], &["wait", "letters"], &["delete", "letters"]] {
         let ended = at(&master, arguments).expect_code(2);
-        ended.expect_stderr("error: there is no job \"letters\"").expect_stderr("hint: client list");
+        ended
+            .expect_stderr("error: there is no job \"letters\"")
+            .expect_stderr(&format!("client list --master {}\n", master.url));
     }
 }
 
@@ -191,6 +193,26 @@ fn cancel_and_delete_ask_the_master() {
     assert_eq!(master.asked(), ["GET /v1/jobs/digits", "POST /v1/jobs/digits/cancel"]);
     at(&master, &["delete", "digits"]).expect_code(0).expect_stderr("job digits is deleted");
     assert!(master.asked().contains(&"DELETE /v1/jobs/digits".to_owned()), "{:?}", master.asked());
+}
+
+#[test]
+fn an_unknown_name_stops_no_other_job_and_decides_the_exit_code() {
+    for (verb, done) in [("cancel", "job digits is being cancelled"), ("delete", "job digits is deleted")] {
+        let master = serving(vec![running("digits")]);
+        let ended = at(&master, &[verb, "none", "digits", "digits", "never"]).expect_code(2);
+        let ended = ended.expect_stderr("error: none: there is no").expect_stderr("error: never: there is no");
+        assert_eq!(ended.stderr.matches(done).count(), 1, "{}", ended.stderr);
+        ended.expect_stderr(&format!("client list --master {}\n", master.url));
+    }
+}
+
+#[test]
+fn a_wait_for_several_jobs_prints_those_that_have_ended() {
+    let master = serving(vec![succeeded("digits")]);
+    let ended = at(&master, &["wait", "none", "digits", "-o", "json"]).expect_code(2);
+    let shown: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&shown["jobs"][0]["name"], shown["jobs"].as_array().unwrap().len()), (&"digits".into(), 1));
+    ended.expect_stderr("error: none: there is no job").expect_stderr("job digits succeeded in 4.8 s");
 }
 
 #[test]
