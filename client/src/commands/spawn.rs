@@ -59,8 +59,9 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
 
 /// Returns the configuration. If the user names no master, chooses the master in the cluster.
 fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
-    if let (MasterChoice::At(_), Some(namespace)) = (&config.master, &args.namespace) {
-        return Err(SpawnError::NamespaceAndAddress(namespace.clone()));
+    let is_elsewhere = matches!(config.master, MasterChoice::At(_) | MasterChoice::Local(LocalBecause::Asked));
+    if let (true, Some(namespace)) = (is_elsewhere, &args.namespace) {
+        return Err(SpawnError::NamespaceElsewhere(namespace.clone()));
     }
     let config = match config.master {
         MasterChoice::Local(LocalBecause::Default) => {
@@ -106,11 +107,12 @@ async fn start(
     tag: &Tag,
     (mut data, notes): (Data, &Notes),
 ) -> Result<Exit, Error> {
-    let taken = || SpawnError::Taken { tag: tag.text.clone(), name: tag.job.clone() };
     let view = match order.submit(client, notes).await {
         Ok(Submitted::New(view)) => view,
-        Ok(Submitted::Before(_) | Submitted::Changed { .. }) => return Err(taken().into()),
-        Err(MasterError::Refused(problem)) if problem.code == ErrorCode::JobExists => return Err(taken().into()),
+        Ok(Submitted::Before(_) | Submitted::Changed { .. }) => return Err(taken(client, tag).await?.into()),
+        Err(MasterError::Refused(problem)) if problem.code == ErrorCode::JobExists => {
+            return Err(taken(client, tag).await?.into());
+        }
         Err(error) => return Err(error.into()),
     };
     data.text(&format!("generated with label training_attempt={}", tag.text))?;
@@ -120,6 +122,18 @@ async fn start(
     Ok(Exit::Done)
 }
 
+/// The error for a tag whose job name is taken. The job may be the training with another tag, such as `my-tag` instead
+/// of `My_Tag`.
+async fn taken(client: &MasterClient, tag: &Tag) -> Result<SpawnError, MasterError> {
+    let is_training = is_training(&client.view(&tag.job).await?.spec, tag);
+    let (tag, name) = (tag.text.clone(), tag.job.clone());
+    Ok(if is_training { SpawnError::Taken { tag, name } } else { SpawnError::NameTaken { tag, name } })
+}
+
+fn is_training(job: &JobSpec, tag: &Tag) -> bool {
+    job.origin == Some(Origin::Spawner { attempt: tag.text.clone() })
+}
+
 async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &Notes) -> Result<Exit, Error> {
     if !args.yes && !is_wanted(tag, notes).await? {
         notes.say("nothing was deleted");
@@ -127,7 +141,7 @@ async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &N
     }
     let client = Masters::find("spawn -d", config, notes).await?.of(&tag.job)?;
     let job = client.view(&tag.job).await?;
-    if job.spec.origin != Some(Origin::Spawner { attempt: tag.text.clone() }) {
+    if !is_training(&job.spec, tag) {
         return Err(SpawnError::Another { tag: tag.text.clone(), name: tag.job.clone() }.into());
     }
     delete::delete(&client, &tag.job, notes).await?;

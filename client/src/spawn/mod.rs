@@ -17,6 +17,7 @@ use protocol::run_policy::RunPolicy;
 
 pub(crate) use self::files::{PodFile, environment, pod_file};
 use crate::args::SpawnArgs;
+use crate::command_line::command;
 
 /// The tag if the command line names none.
 const DEFAULT_TAG: &str = "tf-spawner";
@@ -55,12 +56,15 @@ pub(crate) enum SpawnError {
     /// The script's name is no valid path of code.
     #[error("the script's name is not allowed: {0}")]
     Name(#[from] protocol::code::BadCodePath),
-    /// Both a namespace and the address of a master are given.
-    #[error("-n {0} cannot be used with the address of a master: the job runs in that master's namespace")]
-    NamespaceAndAddress(String),
+    /// Both a namespace and another master are given.
+    #[error("-n {0} cannot be used with the address of a master, or with a local master: they run the job elsewhere")]
+    NamespaceElsewhere(String),
     /// A training with this tag exists.
     #[error("a training with tag {tag} exists, as job {name}")]
     Taken { tag: String, name: JobName },
+    /// Another job has the name that belongs to the tag.
+    #[error("tag {tag} makes the job's name {name}, and another job has this name")]
+    NameTaken { tag: String, name: JobName },
     /// A job has the name that belongs to the tag, but that job is not the training with this tag.
     #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
     Another { tag: String, name: JobName },
@@ -74,14 +78,19 @@ impl SpawnError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Taken { tag, .. } => {
-                Some(format!("delete the training with client spawn -d {tag}, or use another tag: -t TAG or -r"))
+                let delete = command(&format!("spawn -d {tag}"));
+                Some(format!("use another tag: -t TAG or -r; or delete the training: {delete}"))
             }
-            Self::Another { name, .. } => Some(format!("to delete this job: client delete {name}")),
+            Self::NameTaken { name, .. } => {
+                let show = command(&format!("status {name}"));
+                Some(format!("use another tag: -t TAG or -r; to see the other job: {show}"))
+            }
+            Self::Another { name, .. } => Some(format!("to delete this job: {}", command(&format!("delete {name}")))),
             Self::NoScript => Some(
                 "put the script last, for example client spawn -w 3 train.py; client spawn --help lists the options"
                     .to_owned(),
             ),
-            Self::NamespaceAndAddress(_) => Some("leave out -n, or give --master kube".to_owned()),
+            Self::NamespaceElsewhere(_) => Some("leave out -n, or give --master kube".to_owned()),
             Self::Read { .. }
             | Self::Line { .. }
             | Self::PodFile { .. }

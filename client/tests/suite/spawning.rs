@@ -86,7 +86,9 @@ fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_the_training() {
     let master = FakeMaster::start(script);
     let ended = run(folder.path(), &["spawn", "-t", "Run_1", "train.py", "--master", &master.url]).expect_code(2);
     let ended = ended.expect_stderr("error: a training with tag Run_1 exists, as job run-1");
-    ended.expect_stderr("hint: delete the training with client spawn -d Run_1, or use another tag");
+    ended.expect_stderr("hint: use another tag: -t TAG or -r; or delete the training: client spawn -d Run_1 ");
+    let other = run(folder.path(), &["spawn", "-t", "run-1", "train.py", "--master", &master.url]).expect_code(2);
+    other.expect_stderr("error: tag run-1 makes the job's name run-1, and another job has this name");
 }
 
 #[test]
