@@ -91,6 +91,18 @@ impl Drop for Announcement {
     }
 }
 
+/// The first usable folder for the file of a master.
+pub(crate) fn usable(folders: &[PathBuf]) -> io::Result<&Path> {
+    let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
+    for folder in folders {
+        outcome = prepare(folder).map(|()| folder.as_path());
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
 /// Creates the folder if it is missing. Checks that only this user can use the folder.
 fn prepare(folder: &Path) -> io::Result<()> {
     let refused = || io::Error::new(ErrorKind::PermissionDenied, format!("{} {NOT_PRIVATE}", folder.display()));

@@ -18,6 +18,7 @@ mod ignored;
 mod image;
 mod interrupt;
 mod kube_place;
+mod local_checks;
 mod local_master;
 mod log_stream;
 mod master_client;

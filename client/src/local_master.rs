@@ -163,7 +163,7 @@ impl LocalMaster {
 }
 
 /// The path of the master beside this program. The agent must be in the same folder.
-fn find_programs() -> Result<PathBuf, LocalMasterError> {
+pub(crate) fn find_programs() -> Result<PathBuf, LocalMasterError> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(LocalMasterError::OwnFolder)?;
     let folder = own.parent().map(Path::to_owned).unwrap_or_default();
     for program in ["master", "agent"] {

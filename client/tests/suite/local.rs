@@ -79,6 +79,30 @@ fn a_missing_or_full_folder_for_temporary_files_is_an_error_with_a_hint() {
 }
 
 #[test]
+fn doctor_checks_this_machine_if_no_cluster_is_chosen() {
+    let _alone = alone();
+    let (folder, client) = client_beside(&[("master", ""), ("agent", "")]);
+    let checks = |more: &[&str]| {
+        let mut doctor = command(&client, folder.path());
+        doctor.args(["doctor", "-o", "json"]).args(more).env("HOME", folder.path());
+        let ended = finish(doctor.env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST").spawn().unwrap());
+        let shown: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let checks = shown["checks"].as_array().unwrap().iter();
+        let pairs =
+            checks.map(|check| format!("{} {}", check["name"].as_str().unwrap(), check["verdict"].as_str().unwrap()));
+        (ended.code, pairs.collect::<Vec<String>>())
+    };
+    let (code, local) = checks(&[]);
+    assert_eq!(code, Some(0), "{local:?}");
+    for part in ["programs ok", "other terminals ok", "kubeconfig warn"] {
+        assert!(local.iter().any(|check| check == part), "no {part:?} in {local:?}");
+    }
+    let (code, of_cluster) = checks(&["--master", "kube"]);
+    assert_eq!((code, of_cluster[0].as_str()), (Some(1), "kubeconfig fail"));
+    assert!(!of_cluster.iter().any(|check| check.starts_with("programs")), "{of_cluster:?}");
+}
+
+#[test]
 fn a_local_master_does_not_get_the_variables_of_another_master() {
     let _alone = alone();
     let script = folder_with_script();
