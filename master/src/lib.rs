@@ -168,9 +168,8 @@ impl World {
 }
 
 async fn boot_id(store: &dyn JobStore) -> anyhow::Result<String> {
-    let records = store.list().await.context("list the records")?;
-    let holders = records.iter().map(|stored| stored.record.holder.as_str());
-    Ok(boot_id::after(holders, store.now(), &uuid::Uuid::now_v7().to_string()))
+    let holders = store.holders().await.context("list the records")?;
+    Ok(boot_id::after(holders.iter().map(String::as_str), store.now(), &uuid::Uuid::now_v7().to_string()))
 }
 
 async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {

@@ -45,6 +45,18 @@ impl KubeStore {
         Self { cluster: cluster.clone(), maps: cluster.config_maps() }
     }
 
+    /// Passes the readable records on, one page after another.
+    async fn each(&self, mut take: impl FnMut(Stored) + Send) -> Result<(), StoreError> {
+        let mut page = ListParams::default().labels(&ours_selector()).limit(PAGE);
+        loop {
+            let maps = call(self.maps.list(&page)).await.map_err(unavailable)?;
+            maps.iter().filter_map(|map| readable(map).ok()).for_each(&mut take);
+            // The API sends an empty text with the last page.
+            let Some(next) = maps.metadata.continue_.filter(|next| !next.is_empty()) else { return Ok(()) };
+            page = page.continue_token(&next);
+        }
+    }
+
     async fn read(&self, name: &JobName) -> Result<Option<ConfigMap>, StoreError> {
         call(self.maps.get_opt(&record_name(name.as_str()))).await.map_err(unavailable)
     }
@@ -75,17 +87,16 @@ impl JobStore for KubeStore {
     }
 
     async fn list(&self) -> Result<Vec<Stored>, StoreError> {
-        let mut page = ListParams::default().labels(&ours_selector()).limit(PAGE);
         let mut records: Vec<Stored> = vec![];
-        loop {
-            let maps = call(self.maps.list(&page)).await.map_err(unavailable)?;
-            records.extend(maps.iter().filter_map(|map| readable(map).ok()));
-            // The API sends an empty text with the last page.
-            let Some(next) = maps.metadata.continue_.filter(|next| !next.is_empty()) else { break };
-            page = page.continue_token(&next);
-        }
+        self.each(|stored| records.push(stored)).await?;
         records.sort_by(|one, other| one.name().cmp(other.name()));
         Ok(records)
+    }
+
+    async fn holders(&self) -> Result<Vec<String>, StoreError> {
+        let mut holders = vec![];
+        self.each(|stored| holders.push(stored.record.holder)).await?;
+        Ok(holders)
     }
 
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {

@@ -148,6 +148,15 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Unavailable`].
     async fn list(&self) -> Result<Vec<Stored>, StoreError>;
 
+    /// The field `holder` of all readable records. A store that can read one record after another does not keep all
+    /// records in memory.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    async fn holders(&self) -> Result<Vec<String>, StoreError> {
+        Ok(self.list().await?.into_iter().map(|stored| stored.record.holder).collect())
+    }
+
     /// Replaces a record if it still has this `version` (compare-and-swap).
     ///
     /// # Errors

@@ -70,19 +70,26 @@ impl Inner {
 
     /// The readable records, and whether all records are readable.
     fn list(&self) -> Result<(Vec<Stored>, bool), StoreError> {
+        let mut records = vec![];
+        let all_readable = self.each(|stored| records.push(stored))?;
+        Ok((records, all_readable))
+    }
+
+    /// Passes the readable records on, one after another. Returns whether all records are readable.
+    fn each(&self, mut take: impl FnMut(Stored)) -> Result<bool, StoreError> {
         let mut query =
             self.connection.prepare("SELECT name, version, record FROM jobs ORDER BY name").map_err(unavailable)?;
         let rows = query.query_map([], columns).map_err(unavailable)?;
-        let (mut records, mut skipped) = (vec![], 0);
+        let mut skipped = 0;
         for row in rows {
             let row = row.map_err(unavailable)?;
             match row.name.parse().map(|name| parse(&name, &row)) {
-                Ok(Ok(stored)) => records.push(stored),
+                Ok(Ok(stored)) => take(stored),
                 Ok(Err(error)) => skip(&error, &mut skipped),
                 Err(error) => skip(&error, &mut skipped),
             }
         }
-        Ok((records, skipped == 0))
+        Ok(skipped == 0)
     }
 
     fn write(&mut self, record: JobRecord, version: i64) -> Stored {
@@ -117,6 +124,15 @@ impl JobStore for SqliteStore {
 
     async fn list(&self) -> Result<Vec<Stored>, StoreError> {
         self.with(|inner| Ok(inner.list()?.0)).await
+    }
+
+    async fn holders(&self) -> Result<Vec<String>, StoreError> {
+        self.with(|inner| {
+            let mut holders = vec![];
+            inner.each(|stored| holders.push(stored.record.holder))?;
+            Ok(holders)
+        })
+        .await
     }
 
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {

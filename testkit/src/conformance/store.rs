@@ -48,6 +48,7 @@ async fn a_created_record_is_read_back(store: &dyn JobStore) {
     let names: Vec<String> =
         store.list().await.expect("could not list the records").iter().map(|s| s.name().to_string()).collect();
     assert_eq!(names, ["another", "first"], "the list is incomplete or not sorted by name");
+    assert_eq!(store.holders().await.expect("could not list the holders"), ["a-master", "a-master"]);
 }
 
 async fn a_taken_name_is_refused(store: &dyn JobStore) {
