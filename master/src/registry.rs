@@ -3,6 +3,7 @@
 
 mod apply;
 mod code;
+mod dry_run;
 mod error;
 mod finished;
 mod join;
@@ -21,6 +22,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, error};
 
 pub use self::apply::Applied;
+pub use self::dry_run::OldJob;
 pub use self::error::JobsError;
 pub use self::finished::KEPT_FINISHED;
 use self::requests::remove_output;

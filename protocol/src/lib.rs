@@ -6,6 +6,7 @@ pub mod aged_output;
 pub mod agent;
 pub mod callers;
 pub mod code;
+pub mod dry_run;
 pub mod duration;
 pub mod elastic;
 pub mod env;

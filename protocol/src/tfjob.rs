@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::code::{CodeId, ScriptPath};
+use crate::dry_run::DryRun;
 use crate::elastic::JobPatch;
 use crate::env::EnvName;
 use crate::origin::Warning;
@@ -84,17 +85,20 @@ pub struct TfJobOptions {
 }
 
 /// The answer of `POST /v1/tfjobs`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TfJobAnswer {
     /// The job. Absent if the TFJob was only checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobView>,
-    /// How the TFJob changes its job, if this job was on record before.
+    /// How the TFJob changes its job, if this job was on record before. In a dry run, how it would change the job.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub change: JobPatch,
     /// The fields that have another meaning in Muster, or no effect.
     pub warnings: Vec<Warning>,
+    /// What the TFJob would create. Present only if the TFJob was only checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry_run: Option<DryRun>,
 }
 
 /// The answer of `GET /v1/tfjobs`.

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use protocol::dry_run::PodsOfKind;
 use protocol::error::ErrorCode;
 use protocol::group::Template;
 use protocol::ids::{JobName, PodName, ReplicaId};
@@ -154,6 +155,15 @@ pub trait PodBackend: Send + Sync {
     /// # Errors
     /// A [`Refusal`] that names the field and the fix.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal>;
+
+    /// Like [`PodBackend::admit`]. Also returns the pods that this back end would create, if they are Kubernetes pods.
+    ///
+    /// # Errors
+    /// As [`PodBackend::admit`].
+    async fn preview(&self, spec: &JobSpec) -> Result<Vec<PodsOfKind>, Refusal> {
+        self.admit(spec).await?;
+        Ok(vec![])
+    }
 
     /// Creates the objects that a job needs before its first pod. A repeated call does not change existing objects.
     ///

@@ -4,7 +4,6 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
-use protocol::elastic::JobPatch;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::routes;
@@ -49,8 +48,8 @@ pub(super) async fn apply(
     let read = tfjob::read(&request, &state.about.place).map_err(refused)?;
     let warnings = read.warnings().to_vec();
     if request.options.dry_run {
-        state.jobs.check(&read).await?;
-        return Ok((StatusCode::OK, Json(TfJobAnswer { job: None, change: JobPatch::default(), warnings })));
+        let (dry_run, change) = state.jobs.dry_run_of_tfjob(&read).await?;
+        return Ok((StatusCode::OK, Json(TfJobAnswer { job: None, change, warnings, dry_run: Some(dry_run) })));
     }
     let Applied { submitted, change } = state.jobs.apply(read).await?;
     let (status, handle) = match submitted {
@@ -58,7 +57,7 @@ pub(super) async fn apply(
         Submitted::Existing(handle) => (StatusCode::OK, handle),
     };
     let job = handle.view.borrow().clone();
-    Ok((status, Json(TfJobAnswer { job: Some(job), change, warnings })))
+    Ok((status, Json(TfJobAnswer { job: Some(job), change, warnings, dry_run: None })))
 }
 
 /// Lists all jobs that came from a TFJob, in the order of their names.

@@ -32,27 +32,12 @@ impl Jobs {
         let name = spec.name.clone();
         let found = in_time(&name, async { self.context.store.get(&name).await.map_err(of_store) }).await?;
         match found {
-            Some(stored) => self.apply_again(stored, &spec, is_suspended).await,
+            Some(stored) => self.apply_again(stored, &Read { spec, is_suspended }).await,
             None => {
                 let submitted = in_time(&name, self.put_on_record(spec, is_suspended)).await?;
                 Ok(Applied { submitted, change: JobPatch::default() })
             }
         }
-    }
-
-    /// Checks a TFJob like [`Jobs::apply`], but changes nothing.
-    ///
-    /// # Errors
-    /// As [`Jobs::apply`].
-    pub async fn check(&self, tfjob: &Read) -> Result<(), JobsError> {
-        let spec = &tfjob.spec;
-        in_time(&spec.name, async {
-            match self.context.store.get(&spec.name).await.map_err(of_store)? {
-                Some(stored) => change_of(&stored, spec).map(drop),
-                None => Ok(self.context.backend.admit(spec).await?),
-            }
-        })
-        .await
     }
 
     /// Whether a record has this name.
@@ -65,28 +50,37 @@ impl Jobs {
         Ok(stored.is_some())
     }
 
-    async fn apply_again(&self, stored: Stored, spec: &JobSpec, is_suspended: bool) -> Result<Applied, JobsError> {
-        let record = &stored.record;
-        let mut patch = change_of(&stored, spec)?;
-        if record.suspension.since.is_some() != is_suspended {
-            patch.suspended = Some(is_suspended);
-        }
-        let change = if record.is_over() { JobPatch::default() } else { patch };
+    async fn apply_again(&self, stored: Stored, tfjob: &Read) -> Result<Applied, JobsError> {
+        let name = &tfjob.spec.name;
+        let change = change_of(&stored, tfjob)?;
         if change != JobPatch::default() {
-            info!(job = %spec.name, "a TFJob that was applied again changes its job");
-            self.patch(&spec.name, change).await?;
+            info!(job = %name, "a TFJob that was applied again changes its job");
+            self.patch(name, change).await?;
         }
-        let handle = in_time(&spec.name, self.arrived(&stored)).await?;
+        let handle = in_time(name, self.arrived(&stored)).await?;
         Ok(Applied { submitted: Submitted::Existing(handle), change })
     }
 }
 
-/// The change that a TFJob makes to the job on record.
+/// The change that a TFJob makes to the job on record. A job that has ended does not change.
+///
+/// # Errors
+/// As [`other_size`].
+pub(super) fn change_of(stored: &Stored, tfjob: &Read) -> Result<JobPatch, JobsError> {
+    let record = &stored.record;
+    let mut patch = other_size(stored, &tfjob.spec)?;
+    if record.suspension.since.is_some() != tfjob.is_suspended {
+        patch.suspended = Some(tfjob.is_suspended);
+    }
+    Ok(if record.is_over() { JobPatch::default() } else { patch })
+}
+
+/// The change of the job's number of workers.
 ///
 /// # Errors
 /// [`JobsError::Exists`], [`JobsError::OtherTfJob`], [`JobsError::OtherCode`] or [`JobsError::EndedTfJob`] if the TFJob
 /// describes another job.
-fn change_of(stored: &Stored, spec: &JobSpec) -> Result<JobPatch, JobsError> {
+fn other_size(stored: &Stored, spec: &JobSpec) -> Result<JobPatch, JobsError> {
     let record = &stored.record;
     let name = || record.spec.name.clone();
     if record.wish == Wish::Delete || !matches!(record.spec.origin, Some(Origin::TfJob(_))) {

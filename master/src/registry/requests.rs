@@ -34,10 +34,7 @@ impl Jobs {
 
     pub(super) async fn put_on_record(&self, spec: JobSpec, is_suspended: bool) -> Result<Submitted, JobsError> {
         let name = spec.name.clone();
-        let bytes = json_bytes_of(&spec);
-        if bytes > SPEC_BYTES_MAX {
-            return Err(JobsError::NotKept(format!("the spec is {bytes} bytes long as JSON, above {SPEC_BYTES_MAX}")));
-        }
+        check_size(&spec)?;
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
         }
@@ -63,9 +60,7 @@ impl Jobs {
     }
 
     async fn existing(&self, stored: Stored, spec: &JobSpec) -> Result<Submitted, JobsError> {
-        if stored.record.spec != *spec || stored.record.wish == Wish::Delete {
-            return Err(JobsError::Exists(spec.name.clone()));
-        }
+        is_same(&stored, spec)?;
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
@@ -189,6 +184,24 @@ impl Jobs {
         info!(job = %job.name, "deleted an unreadable record");
         Ok(())
     }
+}
+
+/// Refuses a spec that is too large for a record.
+pub(super) fn check_size(spec: &JobSpec) -> Result<(), JobsError> {
+    match json_bytes_of(spec) {
+        bytes if bytes > SPEC_BYTES_MAX => {
+            Err(JobsError::NotKept(format!("the spec is {bytes} bytes long as JSON, above {SPEC_BYTES_MAX}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a spec whose name belongs to another job on record.
+pub(super) fn is_same(stored: &Stored, spec: &JobSpec) -> Result<(), JobsError> {
+    if stored.record.spec != *spec || stored.record.wish == Wish::Delete {
+        return Err(JobsError::Exists(spec.name.clone()));
+    }
+    Ok(())
 }
 
 /// Applies a user's change to a record. If this function returns an error, the record must not be written.

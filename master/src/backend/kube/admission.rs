@@ -1,12 +1,14 @@
 //! Checks whether the cluster accepts a job's pods, before anything is created.
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, PostParams};
 use protocol::error::ErrorCode;
 use protocol::group::Group;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use protocol::pod::{Volume, VolumeSource};
+use serde_json::Value;
 use tracing::warn;
 
 use super::error::{NO_AGENT_IMAGE, NO_IMAGE};
@@ -21,8 +23,8 @@ use crate::template::{Note, is_masters, is_masters_claim, listed};
 impl KubeBackend {
     /// Checks a job before anything exists. First come the checks that need no call, then a dry run of each kind of
     /// pod, then the quotas. The dry run finds violated admission rules, unknown priority classes and unknown service
-    /// accounts.
-    pub(super) async fn admission(&self, spec: &JobSpec) -> Result<(), Refusal> {
+    /// accounts. Returns one pod of each kind, as the cluster would accept it, and the number of pods of this kind.
+    pub(super) async fn admission(&self, spec: &JobSpec) -> Result<Vec<(Pod, usize)>, Refusal> {
         let kinds = plan::kinds(spec);
         if let Some(refusal) = self.refusal(spec, &kinds) {
             return Err(refusal);
@@ -36,7 +38,8 @@ impl KubeBackend {
         for (trial, pods) in trials {
             gang.push((self.tried(trial).await?, pods));
         }
-        self.admit_gang(&gang, spec).await
+        self.admit_gang(&gang, spec).await?;
+        Ok(gang)
     }
 
     /// Makes the checks that need no call to the cluster. Returns the refusal, if any.
@@ -129,6 +132,14 @@ impl KubeBackend {
             None => Ok(()),
         }
     }
+}
+
+/// The pod as JSON, without the fields that only an existing pod has.
+pub(super) fn shown(pod: Pod) -> Value {
+    let ObjectMeta { name, namespace, labels, annotations, .. } = pod.metadata;
+    let metadata = ObjectMeta { name, namespace, labels, annotations, ..ObjectMeta::default() };
+    let pod = Pod { metadata, status: None, ..pod };
+    serde_json::to_value(pod).expect("objects with names as keys always serialize")
 }
 
 fn refused_template(replica: ReplicaId, refused: &[Note]) -> Refusal {

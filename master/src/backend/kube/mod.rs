@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use protocol::dry_run::PodsOfKind;
 use protocol::ids::ReplicaId;
 use protocol::image::ImageRef;
 use protocol::job::JobSpec;
@@ -225,7 +226,12 @@ impl KubeBackend {
 #[async_trait]
 impl PodBackend for KubeBackend {
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        self.admission(spec).await
+        self.admission(spec).await.map(drop)
+    }
+
+    async fn preview(&self, spec: &JobSpec) -> Result<Vec<PodsOfKind>, Refusal> {
+        let kinds = self.admission(spec).await?;
+        Ok(kinds.into_iter().map(|(pod, count)| PodsOfKind { count, first: admission::shown(pod) }).collect())
     }
 
     /// Creates the job's NetworkPolicy.

@@ -4,6 +4,7 @@
 use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
 use master::kube::OwnClaims;
+use protocol::dry_run::PodsOfKind;
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
@@ -40,6 +41,18 @@ async fn a_refusal_is_reported_in_the_words_of_the_cluster() {
         assert_eq!(pods.admit(&spec("digits")).await, Err(Refusal { code: ErrorCode::BadPod, sentence }));
         assert_eq!(server.count(Kind::Create), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_shows_one_pod_of_each_kind_with_the_number_of_its_pods() {
+    let server = ApiServer::new();
+    let kinds = begin(&server).await.preview(&JobSpec { worker_num: 3, ..spec("digits") }).await.expect("refused");
+    let [PodsOfKind { count: 3, first }] = &kinds[..] else { panic!("{kinds:?}") };
+    assert_eq!((&first["kind"], &first["metadata"]["name"]), (&json!("Pod"), &json!("digits-worker-0")));
+    assert_eq!(first["spec"]["containers"][0]["image"], "digits:1");
+    let of_an_existing_pod = ["uid", "ownerReferences", "creationTimestamp"];
+    assert!(of_an_existing_pod.iter().all(|name| first["metadata"].get(name).is_none()), "{first}");
+    assert_eq!(server.object("pods", "digits-worker-0"), None);
 }
 
 /// A quota of the namespace, with its hard limits.

@@ -78,9 +78,9 @@ async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_pus
         let request = serde_json::from_value(request).expect("not a request");
         let read = tfjob::read(&request, &Place::Pods { namespace: "training".to_owned(), honours_root: false })
             .expect("an invalid TFJob");
-        let is_fine = master.jobs.check(&read).await.is_ok();
+        let is_fine = master.jobs.dry_run_of_tfjob(&read).await.is_ok();
         let applied = master.jobs.apply(read).await.map(drop).map_err(|error| error.to_string());
-        assert_eq!(applied.is_ok(), is_fine, "`check` and `apply` disagree: {applied:?}");
+        assert_eq!(applied.is_ok(), is_fine, "the dry run and `apply` disagree: {applied:?}");
         applied
     };
     apply(code).await.expect("the first apply failed");
@@ -106,6 +106,7 @@ async fn a_dry_run_creates_nothing_and_a_refusal_names_each_wrong_field() {
     let master = Master::serving(None).await;
     let checked = master.post(TFJOBS, &request("mnist", &json!({}), &json!({ "dry_run": true }))).await;
     assert_eq!((checked.status, checked.json().get("job")), (200, None), "{checked:?}");
+    assert_eq!(checked.json()["dry_run"], json!({ "pods": [] }));
     let refused = master.post(TFJOBS, &request("mnist", &json!({ "wrong": 1, "backoffLimit": "x" }), &json!({}))).await;
     assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("bad_tfjob")), "{refused:?}");
     let detail = "the TFJob is refused: spec.runPolicy.backoffLimit: \"x\" is not a whole number from 0 to 4294967295; \

@@ -56,6 +56,42 @@ async fn submitting_the_same_job_again_returns_the_existing_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_creates_nothing_and_tells_whether_the_master_lacks_the_code() {
+    let master = Master::serving(None).await;
+    let code = "0".repeat(64);
+    for (body, answer) in [
+        (job("new"), json!({"pods": []})),
+        (json!({"name": "brought", "strategy": "AllReduce", "code": code}), json!({"pods": [], "lacks_code": true})),
+    ] {
+        let checked = master.post("/v1/jobs?dry_run=true", &body).await;
+        assert_eq!((checked.status, checked.json()), (200, answer), "{checked:?}");
+    }
+    refused(
+        &master,
+        master.post("/v1/jobs?dry_run=true", &json!({"name": "a"})).await,
+        (422, "bad_request"),
+        "strategy",
+    )
+    .await;
+    refused(&master, master.post("/v1/jobs?replace=true", &job("new")).await, (400, "bad_request"), "dry_run").await;
+    refused(&master, master.post("/v1/jobs?dryrun=true", &job("new")).await, (400, "bad_request"), "dryrun").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_refuses_a_taken_name_unless_the_old_job_is_to_be_replaced() {
+    let master = Master::serving(None).await;
+    let first = master.post("/v1/jobs", &job("taken")).await;
+    let other = json!({"name": "taken", "strategy": "AllReduce", "worker_num": 3});
+    let checked = master.post("/v1/jobs?dry_run=true", &other).await;
+    assert_eq!((checked.status, checked.code().as_str()), (409, "job_exists"));
+    let same = master.post("/v1/jobs?dry_run=true", &job("taken")).await;
+    assert_eq!((same.status, same.json()), (200, json!({"on_record": true, "pods": []})));
+    let replacing = master.post("/v1/jobs?dry_run=true&replace=true", &other).await;
+    assert_eq!((replacing.status, replacing.json()), (200, json!({"pods": []})));
+    assert_eq!(master.get("/v1/jobs/taken").await.json()["uid"], first.json()["uid"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn another_job_under_a_taken_name_conflicts() {
     let master = Master::serving(None).await;
     let first = master.post("/v1/jobs", &job("taken")).await;

@@ -1,0 +1,68 @@
+//! Checks a job as a submit does, and creates nothing.
+
+use protocol::dry_run::DryRun;
+use protocol::elastic::JobPatch;
+use protocol::job::JobSpec;
+
+use super::error::{JobsError, of_store};
+use super::requests::{check_size, in_time, is_same};
+use super::{Jobs, apply};
+use crate::code::CodeError;
+use crate::tfjob::Read;
+
+/// What a dry run assumes about a job on record with the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldJob {
+    /// The old job stays, so another job cannot have its name.
+    Stays,
+    /// The caller deletes the old job before the submit.
+    IsDeletedFirst,
+}
+
+impl Jobs {
+    /// Makes the checks of [`Jobs::submit`]. Missing code is no error, because the caller can send the code later.
+    ///
+    /// # Errors
+    /// As [`Jobs::submit`].
+    pub async fn dry_run(&self, spec: &JobSpec, old: OldJob) -> Result<DryRun, JobsError> {
+        in_time(&spec.name, async {
+            if old == OldJob::Stays
+                && let Some(stored) = self.context.store.get(&spec.name).await.map_err(of_store)?
+            {
+                is_same(&stored, spec)?;
+                return Ok(DryRun { on_record: true, ..DryRun::default() });
+            }
+            self.check_new(spec).await
+        })
+        .await
+    }
+
+    /// Makes the checks of [`Jobs::apply`]. Also returns how the TFJob would change a job that is on record.
+    ///
+    /// # Errors
+    /// As [`Jobs::apply`].
+    pub async fn dry_run_of_tfjob(&self, tfjob: &Read) -> Result<(DryRun, JobPatch), JobsError> {
+        let spec = &tfjob.spec;
+        in_time(&spec.name, async {
+            match self.context.store.get(&spec.name).await.map_err(of_store)? {
+                Some(stored) => {
+                    let change = apply::change_of(&stored, tfjob)?;
+                    Ok((DryRun { on_record: true, ..DryRun::default() }, change))
+                }
+                None => Ok((self.check_new(spec).await?, JobPatch::default())),
+            }
+        })
+        .await
+    }
+
+    async fn check_new(&self, spec: &JobSpec) -> Result<DryRun, JobsError> {
+        check_size(spec)?;
+        let lacks_code = match self.check_code(spec).await {
+            Ok(()) => false,
+            Err(JobsError::Code(CodeError::Missing(_))) => true,
+            Err(error) => return Err(error),
+        };
+        let pods = self.context.backend.preview(spec).await?;
+        Ok(DryRun { lacks_code, pods, ..DryRun::default() })
+    }
+}
