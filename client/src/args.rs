@@ -3,6 +3,7 @@
 
 mod cluster;
 mod code;
+mod dry_run;
 mod kubernetes;
 mod mistakes;
 mod policy;
@@ -24,6 +25,7 @@ use protocol::job::Strategy;
 
 pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Service, TfJobs, UninstallArgs};
 pub(crate) use self::code::CodeArgs;
+pub(crate) use self::dry_run::{Checker, DryRunArgs};
 pub(crate) use self::kubernetes::{BuildArgs, ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
@@ -44,6 +46,7 @@ Examples:
   client --image digits --memory 2Gi --master http://192.168.49.2:31898
   client train.py --image tensorflow/tensorflow:2.21.0 --master http://192.168.49.2:31898
   client --task digits --replace          delete the old job digits, then submit it again
+  client --image digits --dry-run=server  check the job and print its pods; create nothing
   client logs digits -f                   follow the submitted job digits
 
 Exit codes:
@@ -128,11 +131,14 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_env: Vec<EnvName>,
     /// Print the job's name and return when the master has accepted the job, instead of following its logs
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "dry_run")]
     pub(crate) detach: bool,
-    /// First delete an existing job with the name of --task, and wait until it is gone
+    /// First delete an existing job with the name of --task, and wait until it is gone. Before that, the master checks
+    /// the new job and gets its code. If the new job is refused, the existing job stays
     #[arg(long, requires = "task")]
     pub(crate) replace: bool,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRunArgs,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
     #[command(flatten)]

@@ -57,6 +57,12 @@ pub(crate) enum Error {
     /// `--detach` is given for a local master.
     #[error("--detach cannot be used with a local master: the master and its job end with this command")]
     LocalDetached,
+    /// `--dry-run=server` is given for a local master, which does not run yet.
+    #[error("--dry-run=server needs a running master, and none is given")]
+    NoServer,
+    /// The master does not keep the code that the job needs.
+    #[error("the master does not keep the code of job {0}, so no job was deleted or submitted")]
+    CodeNotKept(JobName),
     /// A flag for Kubernetes is given for a local master.
     #[error("{flag} cannot be used with a local master: a local master runs replicas as processes on this machine")]
     NotLocal { flag: String },
@@ -174,6 +180,9 @@ impl Error {
             Self::NoLocalMaster | Self::LocalDetached => Some(
                 "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897".to_owned(),
             ),
+            Self::NoServer => {
+                Some("give --master URL, or let this machine check the job with --dry-run=client".to_owned())
+            }
             Self::NotLocal { flag } | Self::NotAtProcesses { flag, .. } => {
                 Some(format!("leave out {flag}, or choose a master in Kubernetes with --master kube or --master URL"))
             }
@@ -205,6 +214,7 @@ impl Error {
             Self::Master(error) => master_hint(error),
             Self::Local(error) => error.hint(),
             Self::Runtime(_)
+            | Self::CodeNotKept(_)
             | Self::Output(_)
             | Self::WaitTimeout { .. }
             | Self::DeleteTimeout { .. }

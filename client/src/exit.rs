@@ -61,7 +61,7 @@ impl From<&Error> for Exit {
         match error {
             Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
             Error::NoLocalMaster | Error::SeveralLocalMasters(_) | Error::NotAtLocalMasters { .. } => Self::BadInput,
-            Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
+            Error::LocalDetached | Error::NoServer | Error::AlreadyEnded { .. } => Self::BadInput,
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } | Error::AtMachines { .. } => Self::BadInput,
             Error::Script(_)
             | Error::Pack(_)
@@ -74,7 +74,7 @@ impl From<&Error> for Exit {
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
             Error::Cluster(error) => Self::from(error),
-            Error::Local(_) | Error::Runtime(_) | Error::Env(_) => Self::MasterFailed,
+            Error::Local(_) | Error::Runtime(_) | Error::Env(_) | Error::CodeNotKept(_) => Self::MasterFailed,
             Error::Output(_)
             | Error::WaitTimeout { .. }
             | Error::DeleteTimeout { .. }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use log::debug;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
+use protocol::dry_run::DryRun;
 use protocol::elastic::JobPatch;
 use protocol::error::Problem;
 use protocol::ids::JobName;
@@ -160,11 +161,17 @@ impl MasterClient {
         Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
     }
 
+    /// Asks the master whether it would accept a job.
+    pub(crate) async fn dry_run(&self, spec: &JobSpec, old: OldJob) -> Result<DryRun, MasterError> {
+        let query = [("dry_run", true), ("replace", old == OldJob::IsDeletedFirst)];
+        self.json(self.request(Method::POST, self.url.join(JOBS)).query(&query).json(spec)).await
+    }
+
     /// Submits a TFJob. Returns the job, and warnings about fields that have another meaning in Muster.
     pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(Submitted, Vec<Warning>), MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(tfjob)).await?;
         let status = answer.status();
-        let TfJobAnswer { job, change, warnings } = self.parsed(answer).await?;
+        let TfJobAnswer { job, change, warnings, dry_run: _ } = self.parsed(answer).await?;
         let job = job.ok_or_else(|| self.not_a_master(status))?;
         let submitted = match status {
             StatusCode::CREATED => Submitted::New(job),
@@ -175,10 +182,10 @@ impl MasterClient {
     }
 
     /// Asks the master whether it would accept a TFJob.
-    pub(crate) async fn check_tfjob(&self, tfjob: &TfJobRequest) -> Result<(), MasterError> {
+    pub(crate) async fn check_tfjob(&self, tfjob: &TfJobRequest) -> Result<TfJobAnswer, MasterError> {
         let options = TfJobOptions { dry_run: true, ..tfjob.options.clone() };
         let tfjob = TfJobRequest { options, ..tfjob.clone() };
-        self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(&tfjob)).await.map(drop)
+        self.json(self.request(Method::POST, self.url.join(TFJOBS)).json(&tfjob)).await
     }
 
     /// All TFJobs.
@@ -321,6 +328,15 @@ impl MasterClient {
             Ok(_) | Err(_) => Err(self.not_a_master(status)),
         }
     }
+}
+
+/// What becomes of a job on record that has the name of the new job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OldJob {
+    /// The old job stays, so another job cannot have its name.
+    Stays,
+    /// The client deletes the old job before the submit.
+    IsDeletedFirst,
 }
 
 /// The outcome of a submit.

@@ -6,6 +6,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 use crate::master_client::MasterError;
+use crate::output::Notes;
 
 /// How long a command waits for an unreachable master, for example while the master restarts.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -14,6 +15,26 @@ const LIMIT: Duration = Duration::from_secs(30);
 const OBSERVER_LIMIT: Duration = Duration::from_secs(5 * 60);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(3);
+
+/// Sends a request until the master answers, or until the limit. Says once that the master does not answer. The request
+/// must be safe to repeat.
+pub(crate) async fn persist<T, F>(notes: &Notes, request: impl Fn() -> F) -> Result<T, MasterError>
+where
+    F: Future<Output = Result<T, MasterError>>,
+{
+    let mut patience = Patience::new();
+    loop {
+        match request().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => {
+                if error.is_transient() && !patience.has_failed() {
+                    notes.say(&format!("{error}; retrying"));
+                }
+                patience.wait_after(error).await?;
+            }
+        }
+    }
+}
 
 /// The retries since the last success.
 pub(crate) struct Patience {

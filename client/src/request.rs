@@ -146,6 +146,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         image: _,   // added to the job when the image with the agent exists
         detach: _,  // for the client only
         replace: _, // for the client only
+        dry_run: _, // for the client only
         format: _,  // for the client only
     } = args;
     let name = task.unwrap_or_else(|| {

@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 use protocol::env::EnvName;
 use protocol::ids::JobName;
 
-use super::EnvArg;
 use super::values::count;
+use super::{DryRunArgs, EnvArg};
 use crate::kube_place::namespace_name;
 
 pub(super) const APPLY_EXAMPLES: &str = "\
@@ -46,8 +46,10 @@ pub(crate) struct ApplyArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
     /// Follow the job to its end. With a local master, this is the default
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRunArgs,
 }
 
 /// Arguments of `get`.

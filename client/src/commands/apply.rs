@@ -9,7 +9,8 @@ use protocol::tfjob::{Entrypoint, TfJobOptions, TfJobRequest};
 use protocol::view::BackendKind;
 use tokio::sync::watch;
 
-use super::bring::Order;
+use super::bring::{Checked, Order};
+use super::dry_run;
 use super::leaving::Stage;
 use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
 use super::which_master::{running_master, with_namespace};
@@ -18,10 +19,11 @@ use crate::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::image;
-use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
 use crate::pack::Packed;
+use crate::patience::persist;
 use crate::request::{self, RequestError};
 use crate::tfjob::{self, Document, TfJobError};
 
@@ -36,6 +38,11 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     let files = Files { entrypoints, code: args.code.as_deref().map(tfjob::code_folder).transpose()? };
     let options = options(&args)?;
     let Some(client) = running_master(config).await? else {
+        if let Some(checker) = args.dry_run.dry_run {
+            let orders = files.orders(documents, BackendKind::Process, &options)?;
+            let checks = orders.iter().map(|_| dry_run::without_master(checker)).collect::<Result<Vec<_>, _>>()?;
+            return show_all(&orders, checks, (data, notes));
+        }
         let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options)?;
         if config.master == MasterChoice::Local(LocalBecause::Default) {
             notes.say(LOCAL_BY_DEFAULT);
@@ -43,16 +50,23 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
         let outcome = at_own_master(order, config, (Format::Text, data, notes)).await;
         return followed(outcome, &origin);
     };
-    let backend = client.about().await?.backend;
+    let backend = persist(notes, || client.about()).await?.backend;
+    if let Some(checker) = args.dry_run.dry_run {
+        let orders = files.orders(documents, backend, &options)?;
+        let mut checks = vec![];
+        for Named { origin, order } in &orders {
+            let answer = dry_run::check(order, checker, (&client, OldJob::Stays)).await;
+            checks.push(answer.map_err(|error| of_document(error, origin))?);
+        }
+        return show_all(&orders, checks, (data, notes));
+    }
     if args.follow {
         let Named { origin, order } = files.order(only(documents)?, backend, options)?;
         let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
         let outcome = at_running_master(submission, (Format::Text, false), (data, notes)).await;
         return followed(outcome, &origin);
     }
-    let orders: Result<Vec<Named>, _> =
-        documents.into_iter().map(|document| files.order(document, backend, options.clone())).collect();
-    send_all(&client, orders?, (data, notes)).await
+    send_all(&client, files.orders(documents, backend, &options)?, (data, notes)).await
 }
 
 /// The programs that images run, for containers without a command. Asks this machine's Docker. If the program of an
@@ -102,6 +116,15 @@ struct Files {
 }
 
 impl Files {
+    fn orders(
+        &self,
+        documents: Vec<Document>,
+        backend: BackendKind,
+        options: &TfJobOptions,
+    ) -> Result<Vec<Named>, Error> {
+        documents.into_iter().map(|document| self.order(document, backend, options.clone())).collect()
+    }
+
     /// The request for a document. Reads the code that the job brings.
     fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, Error> {
         let mut document = document;
@@ -131,12 +154,21 @@ impl Files {
     }
 }
 
+/// Prints what each TFJob would create, and what the master has said about it.
+fn show_all(orders: &[Named], checks: Vec<Option<Checked>>, to: (Data, &Notes)) -> Result<Exit, Error> {
+    let (mut data, notes) = to;
+    for (Named { order, .. }, checked) in orders.iter().zip(checks) {
+        dry_run::show(order, checked.as_ref(), (Format::Text, &mut data, notes))?;
+    }
+    Ok(Exit::Done)
+}
+
 /// Sends the TFJobs. If there are several, first asks the master to check all of them.
 async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes)) -> Result<Exit, Error> {
     let (mut data, notes) = to;
     if orders.len() > 1 {
         for Named { origin, order } in &orders {
-            order.check(client).await.map_err(|error| of_document(error, origin))?;
+            persist(notes, || order.check(client, OldJob::Stays)).await.map_err(|error| of_document(error, origin))?;
         }
     }
     for Named { origin, order } in &orders {

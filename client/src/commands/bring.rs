@@ -2,22 +2,27 @@
 
 use std::time::Instant;
 
+use protocol::dry_run::DryRun;
+use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::{Origin, Warning};
-use protocol::tfjob::TfJobRequest;
+use protocol::tfjob::{TfJobAnswer, TfJobRequest};
 use protocol::view::BackendKind;
+use serde_json::Value;
 use tokio::task::spawn_blocking;
 
+use super::leaving::in_doubt;
 use super::machines;
 use super::syntax::{self, Syntax};
 use crate::args::ImageArgs;
 use crate::error::Error;
-use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
 use crate::master_url::MasterUrl;
 use crate::output::{Notes, size, spelled};
 use crate::pack::Packed;
+use crate::patience::persist;
 use crate::request;
 use crate::script::Named;
 
@@ -74,6 +79,14 @@ pub(super) enum Order {
     },
 }
 
+/// What a master has said about an order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Checked {
+    pub(super) dry_run: DryRun,
+    /// How a TFJob would change its job, if this job is on record.
+    pub(super) change: JobPatch,
+}
+
 impl Order {
     /// The job's name.
     pub(super) fn name(&self) -> &JobName {
@@ -99,9 +112,43 @@ impl Order {
         }
     }
 
+    /// What a submit sends, without code.
+    pub(super) fn content(&self) -> Value {
+        let content = match self {
+            Self::Job { spec, .. } | Self::OnMachines { spec } => serde_json::to_value(spec),
+            Self::TfJob { request, .. } => serde_json::from_str(&request.document),
+        };
+        content.expect("specs always serialize, and documents are made from JSON")
+    }
+
+    /// The job as users call it.
+    pub(super) fn title(&self) -> String {
+        match self {
+            Self::Job { spec, .. } | Self::OnMachines { spec } => format!("job {}", spec.name),
+            Self::TfJob { name, .. } => format!("tfjob/{name}"),
+        }
+    }
+
+    /// The text of a warning about a field.
+    pub(super) fn told(&self, warning: &Warning) -> String {
+        match self {
+            Self::Job { spec, .. } | Self::OnMachines { spec } => told(warning, spec.origin.as_ref()),
+            Self::TfJob { name, .. } => format!("tfjob {name}: {warning}"),
+        }
+    }
+
     /// Submits the job. If the master does not have the job's code, sends the code and submits again. Prints the
     /// master's warnings about fields.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
+        let submitted = self.submit_with_code(client, notes).await;
+        if submitted.as_ref().is_err_and(MasterError::is_transient) {
+            // The answer may have been lost after the master has accepted the job.
+            notes.say(&in_doubt(self.name().as_str()));
+        }
+        submitted
+    }
+
+    async fn submit_with_code(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         match (self.submit_once(client, notes).await, self.code()) {
             (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
                 notes.say(&send(client, code).await?);
@@ -114,28 +161,41 @@ impl Order {
     async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         match self {
             Self::Job { spec, .. } | Self::OnMachines { spec } => {
-                let submitted = client.submit(spec).await?;
-                for warning in &submitted.view().warnings {
-                    notes.say(&told(warning, spec.origin.as_ref()));
-                }
+                let submitted = persist(notes, || client.submit(spec)).await?;
+                submitted.view().warnings.iter().for_each(|warning| notes.say(&self.told(warning)));
                 Ok(submitted)
             }
-            Self::TfJob { name, request, .. } => {
-                let (submitted, warnings) = client.apply(request).await?;
-                for warning in warnings {
-                    notes.say(&format!("tfjob {name}: {warning}"));
-                }
+            Self::TfJob { request, .. } => {
+                let (submitted, warnings) = persist(notes, || client.apply(request)).await?;
+                warnings.iter().for_each(|warning| notes.say(&self.told(warning)));
                 Ok(submitted)
             }
         }
     }
 
-    /// Asks the master whether it would accept a TFJob. Other jobs are checked when they are submitted.
-    pub(super) async fn check(&self, client: &MasterClient) -> Result<(), MasterError> {
+    /// Asks the master whether it would accept the job.
+    pub(super) async fn check(&self, client: &MasterClient, old: OldJob) -> Result<Checked, MasterError> {
         match self {
-            Self::Job { .. } | Self::OnMachines { .. } => Ok(()),
-            Self::TfJob { request, .. } => client.check_tfjob(request).await,
+            Self::Job { spec, .. } | Self::OnMachines { spec } => {
+                Ok(Checked { dry_run: client.dry_run(spec, old).await?, change: JobPatch::default() })
+            }
+            Self::TfJob { request, .. } => {
+                let TfJobAnswer { change, dry_run, warnings, job: _ } = client.check_tfjob(request).await?;
+                Ok(Checked { dry_run: DryRun { warnings, ..dry_run.unwrap_or_default() }, change })
+            }
         }
+    }
+
+    /// Makes sure that the master will accept this job after the old job with its name is deleted. Sends the job's code,
+    /// so that nothing is left that the master could refuse.
+    pub(super) async fn make_ready(&self, client: &MasterClient, notes: &Notes) -> Result<(), Error> {
+        let check = || persist(notes, || self.check(client, OldJob::IsDeletedFirst));
+        let mut lacks_code = check().await?.dry_run.lacks_code;
+        if let Some(code) = self.code().filter(|_| lacks_code) {
+            notes.say(&send(client, code).await?);
+            lacks_code = check().await?.dry_run.lacks_code;
+        }
+        if lacks_code { Err(Error::CodeNotKept(self.name().clone())) } else { Ok(()) }
     }
 }
 

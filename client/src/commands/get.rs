@@ -5,8 +5,8 @@ use super::which_master::Masters;
 use crate::args::{GetArgs, ObjectFormat};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::output::{Data, tfjobs_table};
-use serde_json::{Value, json};
+use crate::output::{Data, tfjobs_table, yaml};
+use serde_json::json;
 
 pub(super) async fn run(masters: &Masters, args: &GetArgs, data: &mut Data) -> Result<Exit, Error> {
     let (shown, items) = match &args.name {
@@ -25,8 +25,4 @@ pub(super) async fn run(masters: &Masters, args: &GetArgs, data: &mut Data) -> R
         ObjectFormat::Yaml => data.text(&yaml(&shown))?,
     }
     Ok(Exit::Done)
-}
-
-fn yaml(value: &Value) -> String {
-    serde_saphyr::to_string(value).expect("objects with names as keys always serialize")
 }

@@ -11,6 +11,8 @@ use crate::output::Notes;
 /// What a command does at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// The master checks the job that will replace the old job with the same name, and gets its code.
+    Checking,
     /// The old job with the same name is being deleted.
     Replacing,
     /// The request was sent, and the master has not answered.
@@ -51,14 +53,19 @@ pub(super) fn to_follow(name: &JobName) -> String {
     command(&format!("logs {name} -f"))
 }
 
+/// The sentence about jobs whose submit has no known outcome.
+pub(super) fn in_doubt(name: &str) -> String {
+    let status = command(&format!("status {name}"));
+    format!("job {name} may or may not have been accepted; to check: {status}")
+}
+
 fn farewell(stage: Stage, names: &[JobName]) -> String {
     let listed = |between| names.iter().map(JobName::as_str).collect::<Vec<_>>().join(between);
     let name = &listed(" ");
     let status = || command(&format!("status {name}"));
     let (standing, come_back) = match stage {
-        Stage::Submitting => {
-            return format!("job {name} may or may not have been accepted; to check: {}", status());
-        }
+        Stage::Checking => return "no job was deleted or submitted".to_owned(),
+        Stage::Submitting => return in_doubt(name),
         Stage::Replacing => return format!("job {name} is being deleted; no new job was submitted"),
         Stage::Pushing => {
             return format!("job {name} keeps running, with the old code or the new code; to check: {}", status());

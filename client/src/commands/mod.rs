@@ -8,6 +8,7 @@ mod cancel;
 mod completions;
 mod delete;
 mod doctor;
+mod dry_run;
 mod env;
 mod get;
 mod install;

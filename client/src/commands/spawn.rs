@@ -23,6 +23,7 @@ use crate::kube_place::KubePlace;
 use crate::master_client::{MasterClient, MasterError, Submitted};
 use crate::output::{Data, Notes};
 use crate::pack::Packed;
+use crate::patience::persist;
 use crate::request::RequestError;
 use crate::spawn::{self, Inputs, SpawnError, Tag};
 
@@ -48,7 +49,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
         let order = order(&args, tag, inputs, BackendKind::Process)?;
         return at_own_master(order, config, (Format::Text, data, notes)).await;
     };
-    let backend = client.about().await?.backend;
+    let backend = persist(notes, || client.about()).await?.backend;
     let order = order(&args, tag.clone(), inputs, backend)?;
     if args.follow {
         let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };

@@ -12,14 +12,15 @@ use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::bring::{self, Order};
+use super::bring::{self, Checked, Order};
 use super::delete::delete_if_there;
+use super::dry_run;
 use super::leaving::{Stage, to_follow, unless_interrupted};
 use super::machines;
 use super::syntax::Syntax;
 use super::which_master::running_master;
 use crate::announcement::{Announced, Announcement, own_uid};
-use crate::args::{Format, ImageArgs, SubmitArgs};
+use crate::args::{Checker, Format, ImageArgs, SubmitArgs};
 use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -28,9 +29,10 @@ use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::local_master::LocalMaster;
 use crate::log_stream::From;
-use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
+use crate::patience::persist;
 use crate::request::{self, RequestError, Surroundings};
 use crate::script::{self, Named};
 
@@ -42,7 +44,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let (format, image) = (args.format.output, args.image.clone());
-    let (detach, replace) = (args.detach, args.replace);
+    let (detach, replace, dry_run) = (args.detach, args.replace, args.dry_run.dry_run);
     let syntax = Syntax::ignored_if(args.code.no_syntax_check);
     let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let named = script::find(&args.code, &here)?;
@@ -63,22 +65,39 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             if let Some(flag) = flag_for_kubernetes(&image, &spec) {
                 return Err(Error::NotLocal { flag });
             }
-            let spec = request::in_folder(spec, &folder)?;
+            let order = Order::Job { spec: Box::new(request::in_folder(spec, &folder)?), code: None };
+            if let Some(checker) = dry_run {
+                return checked(&order, dry_run::without_master(checker)?.as_ref(), (format, data, notes));
+            }
             if detach {
                 return Err(Error::LocalDetached);
             }
             if config.master == MasterChoice::Local(LocalBecause::Default) {
                 notes.say(LOCAL_BY_DEFAULT);
             }
-            at_own_master(Order::Job { spec: Box::new(spec), code: None }, config, (format, data, notes)).await
+            at_own_master(order, config, (format, data, notes)).await
         }
         Some(client) => {
-            let place = Place { folder, named, syntax, image, on_unreachable };
+            let place = Place { folder, named, syntax, image, on_unreachable, dry_run };
             let order = placed(spec, place, &client, (&config.image, notes)).await?;
-            let stage = watch::Sender::new(if replace { Stage::Replacing } else { Stage::Submitting });
+            if let Some(checker) = dry_run {
+                let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
+                let answer = dry_run::check(&order, checker, (&client, old)).await?;
+                return checked(&order, answer.as_ref(), (format, data, notes));
+            }
+            let stage = watch::Sender::new(if replace { Stage::Checking } else { Stage::Submitting });
             at_running_master(Submission { client, order, stage }, (format, detach), (data, notes)).await
         }
     }
+}
+
+fn checked(
+    order: &Order,
+    answer: Option<&Checked>,
+    (format, mut data, notes): (Format, Data, &Notes),
+) -> Result<Exit, Error> {
+    dry_run::show(order, answer, (format, &mut data, notes))?;
+    Ok(Exit::Done)
 }
 
 /// Where the script of a job is, and the flags that depend on the master's back end.
@@ -90,6 +109,8 @@ struct Place {
     image: ImageArgs,
     /// The value of `--on-unreachable`, if it is given.
     on_unreachable: Option<OnUnreachable>,
+    /// The value of `--dry-run`. No image is made then.
+    dry_run: Option<Checker>,
 }
 
 /// Adds to the job what its replicas run. If the command line names a script or a folder, the job brings its code.
@@ -100,7 +121,7 @@ async fn placed(
     client: &MasterClient,
     (config, notes): (&ImageConfig, &Notes),
 ) -> Result<Order, Error> {
-    let master = client.about().await?;
+    let master = persist(notes, || client.about()).await?;
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
         let script = &spec.script;
@@ -109,7 +130,7 @@ async fn placed(
     if master.backend == BackendKind::Joined {
         return at_machines(spec, &place, client);
     }
-    let Place { folder, named, syntax, image, on_unreachable: _ } = place;
+    let Place { folder, named, syntax, image, on_unreachable: _, dry_run } = place;
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
         return Err(Error::NotAtProcesses { flag, url: client.url().clone() });
     }
@@ -122,7 +143,10 @@ async fn placed(
         (None, BackendKind::Kubernetes) => {
             request::check_without_code(&spec)?;
             let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&spec.pod)?;
-            let image = image::prepare(&order, notes).await?;
+            let image = match dry_run {
+                None => image::prepare(&order, notes).await?,
+                Some(_) => order.planned_name(),
+            };
             (request::in_image(spec, image), None)
         }
     };
@@ -172,10 +196,14 @@ fn lost_sight(error: MasterError, name: &JobName, notes: &Notes) -> Error {
     if error.is_not_found() {
         return Error::Deleted(name.clone());
     }
-    if error.is_transient() {
-        notes.say(&format!("job {name} may still be running; to follow it: {}", to_follow(name)));
-    }
+    way_back(&error, name).iter().for_each(|sentence| notes.say(sentence));
     error.into()
+}
+
+/// What a user can do after this error ended the following of a job.
+fn way_back(error: &MasterError, name: &JobName) -> Option<String> {
+    let way = || format!("job {name} may still be running; to follow it: {}", to_follow(name));
+    error.is_transient().then(way)
 }
 
 /// A job to submit.
@@ -188,7 +216,9 @@ pub(super) struct Submission {
 
 async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView), Error> {
     let Submission { client, order, stage } = submission;
-    if *stage.borrow() == Stage::Replacing {
+    if *stage.borrow() == Stage::Checking {
+        order.make_ready(&client, notes).await?;
+        stage.send_replace(Stage::Replacing);
         delete_if_there(&client, order.name(), notes).await?;
         stage.send_replace(Stage::Submitting);
     }
@@ -342,4 +372,20 @@ async fn stop(
 
 fn before_submitted(name: &JobName) -> String {
     format!("job {name} was stopped before it was submitted")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::master_url::MasterUrl;
+
+    #[test]
+    fn a_client_whose_master_does_not_return_tells_how_to_follow_the_job_later() {
+        let url: MasterUrl = "http://h:1".parse().unwrap();
+        let name = "alone".parse().unwrap();
+        let sentence = "job alone may still be running; to follow it: client logs alone -f";
+        let away = MasterError::Silent { url: url.clone() };
+        assert_eq!(way_back(&away, &name).as_deref(), Some(sentence));
+        assert_eq!(way_back(&MasterError::NotAMaster { url, status: 200 }, &name), None);
+    }
 }

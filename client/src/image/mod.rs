@@ -119,6 +119,14 @@ impl ImageOrder {
         let users = if pod.allow_root { Users::All } else { Users::KnownNotRoot };
         Ok(Self { users, ..self })
     }
+
+    /// The name of the image that [`prepare`] would make. Its tag is not that of the content, which is unknown before.
+    pub(crate) fn planned_name(&self) -> ImageRef {
+        match &self.destination {
+            Destination::Registry(there) => there.clone(),
+            Destination::Engine | Destination::Cluster(..) => self.source.image().of_pods(),
+        }
+    }
 }
 
 impl Source {

@@ -18,6 +18,7 @@ use protocol::ids::{ReplicaId, Role};
 use protocol::job::JobSpec;
 use protocol::view::LogLine;
 use serde::Serialize;
+use serde_json::Value;
 
 pub(crate) use checks::checks_text;
 pub(crate) use duration::spelled;
@@ -46,6 +47,11 @@ const PREFIX_COLOURS: [AnsiColor; 10] = [
 
 /// Maximum bytes of an unfinished line that [`Data::bytes`] holds back from a terminal.
 const PARTIAL_LINE_MAX: usize = 16 * 1024;
+
+/// An object as YAML.
+pub(crate) fn yaml(object: &Value) -> String {
+    serde_saphyr::to_string(object).expect("objects with names as keys always serialize")
+}
 
 /// Why data could not be written.
 #[derive(Debug, thiserror::Error)]

@@ -174,7 +174,9 @@ fn replace_deletes_the_old_job_and_then_submits() {
     let asked = master.asked();
     let asked: Vec<&str> = asked.iter().map(|request| request.split('?').next().unwrap()).collect();
     let job = "GET /v1/jobs/digits";
-    assert_eq!(asked, ["GET /v1/master", job, "DELETE /v1/jobs/digits", job, "POST /v1/jobs"]);
+    let submit = "POST /v1/jobs";
+    assert_eq!(asked, ["GET /v1/master", submit, job, "DELETE /v1/jobs/digits", job, submit]);
+    assert!(master.asked()[1].ends_with("?dry_run=true&replace=true"), "{:?}", master.asked());
 }
 
 #[test]
@@ -294,7 +296,6 @@ fn a_refused_submit_exits_with_2_for_bad_input_and_otherwise_with_3() {
         (422, ErrorCode::BadWorkDir, 2),
         (400, ErrorCode::BadRequest, 2),
         (403, ErrorCode::Forbidden, 3),
-        (503, ErrorCode::Unavailable, 3),
         (500, ErrorCode::Internal, 3),
     ] {
         let detail = "a sentence of the master".to_owned();

@@ -5,6 +5,7 @@
 mod bad_input;
 mod bringing;
 mod docker;
+mod dry_run;
 mod env;
 mod follow;
 mod local;

@@ -10,13 +10,25 @@ const NOBODYS_URL: &str = "http://127.0.0.1:1";
 #[test]
 fn an_unreachable_master_is_reported_at_once() {
     let folder = folder_with_script();
-    for arguments in [&["list"][..], &["status", "x"], &["logs", "x", "-f"], &["wait", "x"], &["--task", "x"]] {
+    for arguments in [&["list"][..], &["status", "x"], &["logs", "x", "-f"], &["wait", "x"]] {
         let ended = run(folder.path(), &[arguments, &["--master", NOBODYS_URL]].concat()).expect_code(3);
         assert_eq!(ended.stdout, "");
         let ended =
             ended.expect_stderr(&format!("error: the master at {NOBODYS_URL} cannot be reached: Connection refused"));
         ended.expect_stderr("hint: is the master running");
     }
+}
+
+#[test]
+fn a_submit_is_repeated_while_the_master_is_away_and_says_so_once() {
+    let folder = folder_with_script();
+    let away = vec!["GET /v1/master", "GET /v1/master", "POST /v1/jobs", "POST /v1/jobs"];
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], away, ..Script::default() });
+    let ended = run(folder.path(), &["--task", "digits", "-d", "--master", &master.url]).expect_code(0);
+    let twice = "away for a moment; retrying\naway for a moment; retrying\njob digits accepted: ";
+    assert!(ended.stderr.starts_with(twice), "{}", ended.stderr);
+    let asked = [&["GET /v1/master"; 3][..], &["POST /v1/jobs"; 3]].concat();
+    assert_eq!(master.asked(), asked);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Tests of jobs of a permanent master: concurrent jobs, requests by curl, and a master that is killed.
 
+use std::fs;
+
 use e2e::scripts::STUBBORN;
-use e2e::{Finished, Place, Running, Scene, Stage, within};
+use e2e::{Finished, Place, Scene, Stage, within};
 use protocol::view::JobState;
 
 e2e::journeys_at_a_master!(Place::Processes, #[cfg(unix)]);
@@ -46,12 +48,15 @@ fn after_kill_9_of_the_master_no_agent_runs_and_the_next_master_restarts_the_job
 }
 
 #[test]
-fn a_client_whose_master_does_not_return_prints_how_to_follow_the_job_later() {
-    let mut stage = Stage::new(Place::Processes, STUBBORN);
-    let client = Running::of(&mut stage.submitting(&["--task", "alone"]));
-    client.until_printed(2, "ready");
-    stage.kill_master();
-    client.ended().code(3).says(&["job alone may still be running", "client logs alone -f --master http://"]);
+fn a_replacement_whose_script_does_not_parse_leaves_the_old_job_running() {
+    let stage = Stage::new(Place::Processes, STUBBORN);
+    stage.submit(&["-d", "--task", "digits"]).code(0);
+    stage.follow("digits").until_printed(2, "ready");
+    let old = stage.status("digits").uid;
+    fs::write(stage.scene().path().join("exec.py"), "def broken(:").expect("cannot write the file");
+    stage.submit(&["-d", "--task", "digits", "--replace"]).code(2).says(&["the script does not parse: "]);
+    let now = stage.status("digits");
+    assert_eq!((now.state, now.uid), (JobState::Running, old));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use protocol::code::{BlobPart, BlobReader, Manifest, MissingBlobs, Sha256};
+use protocol::dry_run::{DryRun, PodsOfKind};
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::ids::ReplicaId;
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
@@ -32,6 +33,12 @@ pub(crate) struct Script {
     pub(crate) refusal: Option<Problem>,
     /// Whether an earlier command submitted the job.
     pub(crate) before: bool,
+    /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. The dry run of a submit counts too.
+    pub(crate) away: Vec<&'static str>,
+    /// The error with which the master refuses code.
+    pub(crate) code_refusal: Option<Problem>,
+    /// The pods that a dry run shows.
+    pub(crate) pods: Vec<PodsOfKind>,
     /// Whether submits are recorded but never answered.
     pub(crate) mute: bool,
     /// Whether the job is unknown, because it was deleted.
@@ -152,11 +159,18 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
     if !shared.knows(request.headers()) {
         return problem(401, ErrorCode::Unauthorized, "the token is missing or wrong");
     }
+    if shared.is_away(&format!("{method} {}", uri.path())) {
+        return problem(503, ErrorCode::Unavailable, "away for a moment");
+    }
     let query = uri.query().unwrap_or_default();
     match (method.as_str(), uri.path()) {
         ("POST", "/v1/jobs") => {
             let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
-            *shared.submitted.lock().unwrap() = Some(serde_json::from_slice(&body).unwrap());
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            if query.contains("dry_run=true") {
+                return shared.dry_run(&body);
+            }
+            *shared.submitted.lock().unwrap() = Some(body);
             if shared.script.lock().unwrap().mute {
                 std::future::pending::<()>().await;
             }
@@ -185,6 +199,9 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             tokio::time::sleep(CHANGE_INTERVAL).await;
         },
         ("PUT", path) => {
+            if let Some(refusal) = &shared.script.lock().unwrap().code_refusal {
+                return problem(refusal.status, refusal.code, &refusal.detail);
+            }
             let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
             json(StatusCode::OK, &shared.code.lock().unwrap().take(&body, path.ends_with("/blobs")))
         }
@@ -227,6 +244,23 @@ impl Shared {
         let Some(token) = &script.token else { return true };
         let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         sent == Some(&format!("Bearer {token}"))
+    }
+
+    /// Whether the script says that this request gets no answer. Each entry of the script is used once.
+    fn is_away(&self, request: &str) -> bool {
+        let mut script = self.script.lock().unwrap();
+        let found = script.away.iter().position(|away| *away == request);
+        found.map(|place| script.away.remove(place)).is_some()
+    }
+
+    fn dry_run(&self, body: &serde_json::Value) -> Response {
+        let script = self.script.lock().unwrap();
+        if let Some(refusal) = &script.refusal {
+            return problem(refusal.status, refusal.code, &refusal.detail);
+        }
+        let lacks_code = self.code.lock().unwrap().lacks(body);
+        let pods = script.pods.clone();
+        json(StatusCode::OK, &DryRun { lacks_code, pods, ..DryRun::default() })
     }
 
     fn submit(&self) -> Response {

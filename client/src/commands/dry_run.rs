@@ -1,0 +1,91 @@
+//! `--dry-run`: checks a submit and prints what it would create, but creates nothing.
+
+use protocol::dry_run::{DryRun, PodsOfKind};
+use protocol::elastic::JobPatch;
+use serde_json::Value;
+
+use super::bring::{Checked, Order};
+use crate::args::{Checker, Format};
+use crate::error::Error;
+use crate::master_client::{MasterClient, MasterError, OldJob};
+use crate::narrate;
+use crate::output::{Data, Notes, yaml};
+
+/// Lets the master check an order if `checker` is the server.
+pub(super) async fn check(
+    order: &Order,
+    checker: Checker,
+    (client, old): (&MasterClient, OldJob),
+) -> Result<Option<Checked>, MasterError> {
+    match checker {
+        Checker::Client => Ok(None),
+        Checker::Server => order.check(client, old).await.map(Some),
+    }
+}
+
+/// The answer without a master. Only a running master can be asked.
+pub(super) fn without_master(checker: Checker) -> Result<Option<Checked>, Error> {
+    match checker {
+        Checker::Client => Ok(None),
+        Checker::Server => Err(Error::NoServer),
+    }
+}
+
+/// Prints what the order would create, and what the master has said.
+pub(super) fn show(
+    order: &Order,
+    checked: Option<&Checked>,
+    (format, data, notes): (Format, &mut Data, &Notes),
+) -> Result<(), Error> {
+    notes.say(&sentence(order, checked));
+    let dry_run = checked.map(|checked| &checked.dry_run);
+    for warning in dry_run.iter().flat_map(|dry_run| &dry_run.warnings) {
+        notes.say(&order.told(warning));
+    }
+    match (dry_run, format) {
+        (Some(dry_run), Format::Json) => data.json(dry_run)?,
+        (None, Format::Json) => data.json(&order.content())?,
+        (Some(DryRun { pods, .. }), Format::Text) if !pods.is_empty() => {
+            pods.iter().try_for_each(|kind| data.text(&document_of_pods(kind)))?;
+        }
+        (Some(_) | None, Format::Text) => data.text(&document(&order.content()))?,
+    }
+    Ok(())
+}
+
+fn sentence(order: &Order, checked: Option<&Checked>) -> String {
+    let job = order.title();
+    let Some(Checked { dry_run, change }) = checked else {
+        return format!("{job}: checked on this machine, nothing was submitted (dry run)");
+    };
+    match (dry_run.on_record, change == &JobPatch::default(), dry_run.lacks_code) {
+        (true, true, _) => format!("{job} is on record: a submit would change nothing (dry run)"),
+        (true, false, _) => format!("{job} would be {} (dry run)", narrate::changed(*change)),
+        (false, _, true) => format!("{job} would be created, after the upload of its code (dry run)"),
+        (false, _, false) => format!("{job} would be created (dry run)"),
+    }
+}
+
+/// One document of a stream of YAML documents.
+fn document(object: &Value) -> String {
+    format!("---\n{}", yaml(object))
+}
+
+fn document_of_pods(PodsOfKind { count, first }: &PodsOfKind) -> String {
+    let pods = if *count == 1 { "1 pod".to_owned() } else { format!("{count} pods such as this one") };
+    format!("---\n# {pods}\n{}", yaml(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_pods_of_a_dry_run_are_yaml_documents_with_their_number() {
+        let kind = |count| PodsOfKind { count, first: json!({ "kind": "Pod" }) };
+        assert_eq!(document_of_pods(&kind(3)), "---\n# 3 pods such as this one\nkind: Pod\n");
+        assert_eq!(document_of_pods(&kind(1)), "---\n# 1 pod\nkind: Pod\n");
+    }
+}

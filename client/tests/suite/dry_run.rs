@@ -1,0 +1,113 @@
+//! `--dry-run`, and the check of a job that replaces another job.
+
+use protocol::dry_run::PodsOfKind;
+use protocol::error::{ErrorCode, Problem};
+use protocol::view::BackendKind;
+use serde_json::json;
+
+use crate::support::fake_master::{FakeMaster, Script};
+use crate::support::views::{running, succeeded};
+use crate::support::{Ended, folder_with_script, run};
+
+const IMAGE: [&str; 2] = ["--image", "python:3.11-slim"];
+
+fn refusal(status: u16, code: ErrorCode, detail: &str) -> Option<Problem> {
+    Some(Problem { status, code, detail: detail.to_owned() })
+}
+
+fn in_kubernetes(script: Script) -> FakeMaster {
+    FakeMaster::start(Script { backend: Some(BackendKind::Kubernetes), views: vec![running("digits")], ..script })
+}
+
+#[track_caller]
+fn submit(master: &FakeMaster, more: &[&str]) -> Ended {
+    let folder = folder_with_script();
+    std::fs::write(folder.path().join("train.py"), "print('hello')\n").unwrap();
+    run(folder.path(), &[&["--task", "digits", "--master", &master.url], more].concat())
+}
+
+/// Asserts that the master was asked neither to submit nor to delete a job.
+#[track_caller]
+fn assert_nothing_changed(master: &FakeMaster) {
+    let changes = |request: &&String| request.starts_with("DELETE") || *request == "POST /v1/jobs";
+    assert_eq!(master.asked().iter().find(changes), None, "{:?}", master.asked());
+}
+
+#[test]
+fn the_old_job_stays_if_the_master_refuses_the_job_that_would_replace_it() {
+    let of_pods = |detail| Script { refusal: refusal(422, ErrorCode::BadPod, detail), ..Script::default() };
+    let of_code = |status, code, detail| Script { code_refusal: refusal(status, code, detail), ..Script::default() };
+    let old_agent = "the master names no image of the agent";
+    for (script, code, sentence) in [
+        (of_pods("3 pods do not fit into quota \"team\", which allows 2"), 2, "do not fit into quota"),
+        (of_pods("no PriorityClass with name urgent was found"), 2, "no PriorityClass"),
+        (of_pods("violates PodSecurity \"restricted:latest\""), 2, "violates PodSecurity"),
+        (Script { refusal: refusal(422, ErrorCode::BadCode, old_agent), ..Script::default() }, 2, old_agent),
+        (of_code(507, ErrorCode::CodeStoreFull, "no space for code"), 3, "no space for code"),
+        (of_code(400, ErrorCode::BadRequest, "the upload ended early"), 2, "the upload ended early"),
+    ] {
+        let master = in_kubernetes(script);
+        let ended = submit(&master, &[&["train.py", "--replace", "-d"], &IMAGE[..]].concat()).expect_code(code);
+        ended.expect_stderr(sentence);
+        assert_nothing_changed(&master);
+    }
+}
+
+#[test]
+fn the_code_of_a_job_that_replaces_another_is_sent_before_the_old_job_is_deleted() {
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
+    submit(&master, &["train.py", "--replace", "-d"]).expect_code(0);
+    let asked = master.asked();
+    let place =
+        |part: &str| asked.iter().position(|request| request.contains(part)).unwrap_or_else(|| panic!("{asked:?}"));
+    assert!(place("/blobs") < place("DELETE"), "{asked:?}");
+    assert_eq!(asked.iter().filter(|request| request.contains("dry_run=true")).count(), 2, "{asked:?}");
+}
+
+#[test]
+fn a_dry_run_of_the_server_prints_one_pod_of_each_kind_and_neither_builds_nor_submits() {
+    let pods = vec![PodsOfKind { count: 2, first: json!({"kind": "Pod", "metadata": {"name": "digits-worker-0"}}) }];
+    let master = in_kubernetes(Script { pods, ..Script::default() });
+    let ended = submit(&master, &["--image", "r.example.com/digits:1", "--dry-run=server"]).expect_code(0);
+    assert_eq!(ended.stdout, "---\n# 2 pods such as this one\nkind: Pod\nmetadata:\n  name: digits-worker-0\n");
+    assert_eq!(ended.stderr, "job digits would be created (dry run)\n");
+    assert_eq!(master.asked(), ["GET /v1/master", "POST /v1/jobs?dry_run=true&replace=false"]);
+    let ended = submit(&master, &["train.py", "--image", "x:1", "--dry-run=server", "-o", "json"]).expect_code(0);
+    let answer: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&answer["lacks_code"], &answer["pods"][0]["count"]), (&json!(true), &json!(2)));
+    ended.expect_stderr("job digits would be created, after the upload of its code (dry run)");
+    assert!(master.asked().iter().all(|request| !request.starts_with("PUT")), "{:?}", master.asked());
+}
+
+#[test]
+fn a_dry_run_of_the_client_prints_the_request_and_asks_the_master_only_for_its_back_end() {
+    let master = in_kubernetes(Script::default());
+    let ended = submit(&master, &["--image", "digits:1", "--dry-run=client", "-o", "json"]).expect_code(0);
+    let request: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&request["name"], &request["image"]), (&json!("digits"), &json!("digits_pod:1")));
+    assert_eq!(ended.stderr, "job digits: checked on this machine, nothing was submitted (dry run)\n");
+    assert_eq!(master.asked(), ["GET /v1/master"]);
+    let ended = submit(&master, &["--image", "digits:1", "--dry-run=client"]).expect_code(0);
+    assert!(ended.stdout.starts_with("---\nchief_num: 0\n"), "{}", ended.stdout);
+}
+
+#[test]
+fn without_a_running_master_only_the_client_can_check_a_job() {
+    let folder = folder_with_script();
+    let ended = run(folder.path(), &["--task", "digits", "--dry-run=client"]).expect_code(0);
+    assert!(ended.stdout.contains(&format!("work_dir: {}\n", folder.path().display())), "{}", ended.stdout);
+    let refused = run(folder.path(), &["--dry-run=server"]).expect_code(2);
+    refused.expect_stderr("error: --dry-run=server needs a running master").expect_stderr("--dry-run=client");
+    std::fs::remove_file(folder.path().join("exec.py")).unwrap();
+    run(folder.path(), &["--dry-run=client"]).expect_code(2).expect_stderr("error: no exec.py in ");
+}
+
+#[test]
+fn dry_run_needs_one_of_its_two_values_after_an_equals_sign() {
+    let folder = folder_with_script();
+    for arguments in [&["--dry-run"][..], &["--dry-run", "server"], &["--dry-run=none"], &["--dry-run=client", "-d"]] {
+        let refused = run(folder.path(), arguments).expect_code(2);
+        assert!(refused.stderr.starts_with("error: ") && refused.stderr.contains("--dry-run"), "{}", refused.stderr);
+    }
+    run(folder.path(), &["--dry-run"]).expect_code(2).expect_stderr("client").expect_stderr("server");
+}
