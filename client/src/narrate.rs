@@ -131,7 +131,8 @@ fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     } else {
         "restart (not counted)".to_owned()
     };
-    Some(format!("{number}: {}", failed.failure))
+    let lost = failed.lost_steps.map(|lost| format!("; {lost}")).unwrap_or_default();
+    Some(format!("{number}: {}{lost}", failed.failure))
 }
 
 fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::code::CodeId;
 use crate::failure::Failure;
 use crate::ids::{Generation, ReplicaId, UnixMillis};
+use crate::progress::LostSteps;
 
 /// How many workers an elastic job may have. The job runs with any number from `min` to `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +115,9 @@ pub struct GangChange {
     pub workers: u32,
     /// Why the gang started.
     pub cause: ChangeCause,
+    /// The steps of the previous start that are lost, if it is known that there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_steps: Option<LostSteps>,
 }
 
 /// Why the gang started.
@@ -149,7 +153,7 @@ pub const CHANGES_MAX: usize = 16;
 impl fmt::Display for GangChange {
     /// A sentence without a full stop, such as `worker-3 was lost: node drained: going on with 3 workers (start 1.4)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { generation, at: _, workers, cause } = self;
+        let Self { generation, at: _, workers, cause, lost_steps } = self;
         match cause {
             ChangeCause::First => {
                 return write!(f, "started with {} (start {generation})", counted(*workers));
@@ -163,6 +167,9 @@ impl fmt::Display for GangChange {
             ChangeCause::Pushed => f.write_str("new code")?,
             ChangeCause::Resumed => f.write_str("resumed")?,
             ChangeCause::TakenOver => f.write_str("another master took over")?,
+        }
+        if let Some(lost) = lost_steps {
+            write!(f, "; {lost}")?;
         }
         write!(f, ": going on with {} (start {generation})", counted(*workers))
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
 use crate::ids::{Generation, ReplicaId, UnixMillis};
+use crate::progress::LostSteps;
 
 /// Why a start of a gang failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +136,9 @@ pub struct FailedStart {
     /// the replicas that had to be stopped come first, and then all other replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
+    /// The steps of this start that are lost, if it is known that there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_steps: Option<LostSteps>,
 }
 
 /// Maximum lines of a replica's last output in a [`FailedStart`].

@@ -1,6 +1,7 @@
 //! What a script reports with the helper `muster.py`, and the series of these reports that a master keeps.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,9 +40,43 @@ pub struct Progress {
     /// The newest values that the script has logged, such as its loss.
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub values: Values,
+    /// The last step whose state the script has saved, or which it has restored. Absent if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<u64>,
+}
+
+/// Steps whose result was not saved, so that the next start repeats them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LostSteps {
+    /// The replica that saves the state of the job.
+    pub replica: ReplicaId,
+    /// The first lost step.
+    pub first: u64,
+    /// The last lost step.
+    pub last: u64,
+}
+
+impl fmt::Display for LostSteps {
+    /// A sentence without a full stop, such as `steps 51 to 61 are lost, because worker-0 ended before it had saved`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { replica, first, last } = self;
+        if first == last {
+            write!(f, "step {last} is lost")?;
+        } else {
+            write!(f, "steps {first} to {last} are lost")?;
+        }
+        write!(f, ", because {replica} ended before it had saved")
+    }
 }
 
 impl Progress {
+    /// The first and the last step that are not saved, if it is known that there are any.
+    pub fn unsaved(&self) -> Option<(u64, u64)> {
+        let (saved, last) = (self.saved?, self.step?);
+        (saved < last).then_some((saved + 1, last))
+    }
+
     /// Whether the script has completed a step in this run.
     pub fn has_stepped(&self) -> bool {
         self.step.is_some()

@@ -159,7 +159,15 @@ mod tests {
         let mut after = JobView { generation: Some("1.2".parse().unwrap()), started_pushes: 1, ..before.clone() };
         let (failure, consequences) = (Failure::DeadlineExceeded { after_seconds: 9 }, vec![]);
         let (at, last_lines) = (UnixMillis(0), vec![]);
-        after.restarts.note(FailedStart { generation: None, at, failure, counted: true, last_lines, consequences });
+        after.restarts.note(FailedStart {
+            generation: None,
+            at,
+            failure,
+            counted: true,
+            last_lines,
+            consequences,
+            lost_steps: None,
+        });
         assert!(is_settled(&after, 1));
         let sentence =
             "job digits has run the new code and is halted (start 1.2): the job exceeded its deadline of 9 s";

@@ -59,7 +59,7 @@ fn times(restarts: u32) -> String {
 }
 
 fn in_full(view: &JobView, start: &FailedStart) -> String {
-    let FailedStart { generation, at, failure, counted: _, last_lines, consequences } = start;
+    let FailedStart { generation, at, failure, counted: _, last_lines, consequences, lost_steps } = start;
     let is_late = matches!(failure, Failure::DeadlineExceeded { .. });
     let mut lines = match failure.replica() {
         Some(replica) if !matches!(failure, Failure::StartTimeout { .. }) => vec![format!("first to fail  {replica}")],
@@ -71,6 +71,7 @@ fn in_full(view: &JobView, start: &FailedStart) -> String {
     let start = generation.map(|generation| format!("start {generation}"));
     let when: Vec<String> = after.into_iter().chain(start).collect();
     lines.push(format!("when           {}", when.join(", ")));
+    lines.extend(lost_steps.map(|lost| format!("lost           {lost}")));
     let longest_silent = consequences.iter().find(|one| is_late && one.stopped).map(|one| one.replica);
     if let Some(replica) = failure.replica().or(longest_silent).filter(|_| !last_lines.is_empty()) {
         lines.push(format!("last lines of {replica}:"));

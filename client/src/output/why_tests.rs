@@ -3,6 +3,7 @@
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::UnixMillis;
 use protocol::job::JobRequest;
+use protocol::progress::LostSteps;
 use protocol::view::{JobState, JobTimes};
 
 use super::*;
@@ -39,7 +40,7 @@ fn exited(code: i32) -> Failure {
 fn failed(failure: Failure) -> FailedStart {
     let generation = Some("1.2".parse().unwrap());
     let (at, consequences) = (UnixMillis(4_000), vec![]);
-    FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences }
+    FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences, lost_steps: None }
 }
 
 #[test]
@@ -56,6 +57,7 @@ fn the_first_failed_replica_is_shown_with_its_last_lines_and_the_consequences_of
             consequence("worker-2", true),
             consequence("worker-3", true),
         ],
+        lost_steps: Some(LostSteps { replica: "worker-0".parse().unwrap(), first: 51, last: 61 }),
         ..failed(exited(3))
     };
     let mut view = view(Some(JobResult::Failed { failure: exited(3) }), vec![failed(exited(7)), last]);
@@ -66,6 +68,7 @@ job digits failed, after 1 restart: worker-1 exited with code 3
 first to fail  worker-1
 how            worker-1 exited with code 3
 when           3.0 s after the submit, start 1.2
+lost           steps 51 to 61 are lost, because worker-0 ended before it had saved
 last lines of worker-1:
   │ Traceback
   │ ValueError: no

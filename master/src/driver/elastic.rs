@@ -12,6 +12,7 @@ use protocol::agent::Membership;
 use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
 use protocol::failure::{Failure, Restarts};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::progress::LostSteps;
 use tokio::time::{Instant, timeout};
 
 use super::follower::Follower;
@@ -63,6 +64,8 @@ pub(super) struct Starts {
     started_pushes: u32,
     /// The cause of the next start, if it is known already.
     cause: Option<ChangeCause>,
+    /// The steps that are lost with the previous start.
+    lost_steps: Option<LostSteps>,
     /// The newest starts with their causes, oldest first.
     changes: Vec<GangChange>,
 }
@@ -128,11 +131,11 @@ impl Starts {
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
         };
-        self.change(GangChange { generation, at: now, workers: roster.workers(), cause });
+        self.change(GangChange { generation, at: now, workers: roster.workers(), cause, lost_steps: None });
     }
 
     fn change(&mut self, change: GangChange) {
-        self.changes.push(change);
+        self.changes.push(GangChange { lost_steps: self.lost_steps.take(), ..change });
         if self.changes.len() > CHANGES_MAX {
             self.changes.remove(0);
         }
@@ -179,13 +182,22 @@ impl Driver {
         }
         if let Some(cause) = self.starts.cause.take().filter(is_of_user) {
             let workers = self.stored.record.spec.worker_num;
-            self.starts.change(GangChange { generation, at: self.context.store.now(), workers, cause });
+            self.starts.change(GangChange {
+                generation,
+                at: self.context.store.now(),
+                workers,
+                cause,
+                lost_steps: None,
+            });
         }
     }
 
     /// When a phase begins, notes why the previous start has ended. In an elastic job, also notes the members of a
     /// start that an earlier master began.
     pub(super) fn note_starts(&mut self, phase: &JobPhase, gang: &Gang) {
+        if matches!(self.phase, JobPhase::Stopping { .. }) && !matches!(phase, JobPhase::Stopping { .. }) {
+            self.starts.lost_steps = gang.lost_steps();
+        }
         let is_unknown = self.policy.elastic.is_some() && self.starts.roster.is_empty();
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),

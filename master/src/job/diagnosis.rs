@@ -44,7 +44,7 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
         }
     };
     let counted = budget == Some(Budget::Counted);
-    FailedStart { generation, at, failure, counted, last_lines, consequences }
+    FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps: gang.lost_steps() }
 }
 
 fn last_of(text: &str) -> Vec<String> {

@@ -6,7 +6,7 @@ use protocol::agent::ExitOutcome;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::lease::Standing;
-use protocol::progress::Progress;
+use protocol::progress::{LostSteps, Progress};
 
 use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
@@ -41,6 +41,8 @@ pub struct Place {
     pub standing: Standing,
     /// How the script of the replica's newest run uses the helper.
     pub helper: HelperUse,
+    /// The first and the last step that the script of the replica's newest run has reported but not saved.
+    pub unsaved: Option<(u64, u64)>,
     /// When the replica's next pod may be created, as the time since the driver began.
     pub create_at: Duration,
 }
@@ -72,12 +74,14 @@ impl Member {
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
         let waits_for = seen.waits_for().map(str::to_owned);
+        let progress = seen.agent.status().and_then(|status| status.helper.as_ref());
         let place = Place {
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_leaving: seen.is_leaving(),
             standing: seen.agent.standing(),
-            helper: HelperUse::of(seen.agent.status().and_then(|status| status.helper.as_ref())),
+            helper: HelperUse::of(progress),
+            unsaved: progress.and_then(Progress::unsaved),
             create_at: Duration::ZERO,
         };
         Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by, place }
@@ -259,6 +263,15 @@ impl Gang {
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
         self.members().filter_map(Member::failure)
+    }
+
+    /// The steps that are lost with this start. Call this function when every run of the start is dead. The replica of
+    /// rank 0 saves the state of the job. Nothing is lost if this replica has succeeded.
+    pub fn lost_steps(&self) -> Option<LostSteps> {
+        let training = self.members().filter(|member| member.id.role.trains());
+        let saver = training.min_by_key(|member| self.seat(member))?;
+        let (first, last) = saver.place.unsaved.filter(|_| !saver.phase.has_succeeded())?;
+        Some(LostSteps { replica: saver.id, first, last })
     }
 
     /// How the script of the replica that failed uses the helper.

@@ -7,6 +7,7 @@ use master::backend::process::ProcessBackend;
 use master::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, wall_clock};
+use protocol::progress::LostSteps;
 
 use crate::process::harness::built;
 
@@ -145,8 +146,8 @@ async fn the_largest_record_fits_into_a_config_map() {
     for sequence in 0..20 {
         let generation = Some(Generation { epoch: u32::MAX, sequence: u32::MAX - sequence });
         let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
-        let failed = FailedStart { generation, at, failure, counted: false, last_lines, consequences };
-        record.restarts.note(failed);
+        let (counted, lost_steps) = (false, Some(LostSteps { replica, first: u64::MAX, last: u64::MAX }));
+        record.restarts.note(FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps });
         record.restarts.count_restart(at);
     }
     let replica = ReplicaView {
@@ -189,7 +190,8 @@ fn a_record_that_is_too_long_drops_its_oldest_failures_except_the_newest_failure
         let generation = (sequence == 5).then_some(Generation { epoch: 1, sequence });
         let consequences = vec![consequence; 16];
         let at = UnixMillis(sequence.into());
-        let failed = FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences };
+        let failed =
+            FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences, lost_steps: None };
         record.restarts.note(failed);
         record.restarts.count_restart(at);
         record = record.bounded();

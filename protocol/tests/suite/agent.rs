@@ -70,10 +70,11 @@ fn a_status_shows_the_progress_of_a_script_that_uses_the_helper() {
         compute_us: 90_000,
         wall_us: 180_000,
         values: values.into(),
+        saved: Some(50),
     };
     let golden = json!({
         "step": 61, "split": 1, "steps": 59, "samples": 1888, "compute_us": 90000, "wall_us": 180_000,
-        "values": {"loss": 0.5},
+        "values": {"loss": 0.5}, "saved": 50,
     });
     for (helper, golden) in [(Progress::default(), json!({})), (measured, golden)] {
         let status = RunStatus { helper: Some(helper), ..status(RunState::Configured) };

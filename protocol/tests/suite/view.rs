@@ -6,6 +6,7 @@ use protocol::elastic::Workers;
 use protocol::error::{ErrorCode, Problem};
 use protocol::failure::{Consequence, FailedStart, Failure, Loss, Restarts};
 use protocol::ids::{Generation, Rank, ReplicaId, UnixMillis};
+use protocol::progress::LostSteps;
 use protocol::view::{JobList, JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
 use serde_json::{Value, json};
 
@@ -263,6 +264,7 @@ fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_has_output() {
         counted,
         last_lines: vec!["Traceback".into()],
         consequences: vec![],
+        lost_steps: None,
     };
     let mut restarts = Restarts::default();
     for sequence in 1..=10 {
@@ -286,6 +288,7 @@ fn the_time_of_the_newest_counted_restart_is_kept_and_absent_in_an_earlier_recor
         counted,
         last_lines: vec![],
         consequences: vec![],
+        lost_steps: None,
     };
     let mut restarts = Restarts::default();
     for (counted, now) in [(true, 7), (false, 8)] {
@@ -307,11 +310,13 @@ fn a_failed_start_lists_its_consequences() {
         counted: false,
         last_lines: vec!["a line".into()],
         consequences: vec![Consequence { replica: replica("ps-0"), how: "exited with code 1".into(), stopped: true }],
+        lost_steps: Some(LostSteps { replica: replica("worker-0"), first: 51, last: 61 }),
     };
     let golden = json!({
         "generation": "1.2", "at": 7, "failure": {"cause": "deadline_exceeded", "after_seconds": 60}, "counted": false,
         "last_lines": ["a line"],
         "consequences": [{"replica": "ps-0", "how": "exited with code 1", "stopped": true}],
+        "lost_steps": {"replica": "worker-0", "first": 51, "last": 61},
     });
     assert_golden(&failed, &golden);
 }

@@ -57,6 +57,24 @@ fn a_stopped_run_with_exit_code_0_is_a_consequence() {
 }
 
 #[test]
+fn the_steps_that_rank_0_has_not_saved_are_lost_unless_it_has_succeeded() {
+    let lost_steps = |phase: ReplicaPhase, unsaved| {
+        let mut members = workers(&[phase, Exited(FIRST, stopped(9))]).places().to_vec();
+        members[0].place.unsaved = unsaved;
+        members[1].place.unsaved = Some((1, 61));
+        let gang = Gang::new(members);
+        diagnosed(was_lost("worker-1"), &gang).lost_steps.map(|lost| lost.to_string())
+    };
+    let killed = || Exited(FIRST, stopped(9));
+    let sentence = |steps: &str| Some(format!("{steps} lost, because worker-0 ended before it had saved"));
+    assert_eq!(lost_steps(killed(), Some((51, 61))), sentence("steps 51 to 61 are"));
+    assert_eq!(lost_steps(killed(), Some((61, 61))), sentence("step 61 is"));
+    assert_eq!(lost_steps(lost(), Some((51, 61))), sentence("steps 51 to 61 are"));
+    assert_eq!(lost_steps(killed(), None), None);
+    assert_eq!(lost_steps(Exited(FIRST, exit(0, 9)), Some((51, 61))), None);
+}
+
+#[test]
 fn stopped_runs_are_dropped_first_if_there_are_too_many_consequences() {
     let mut phases = vec![Exited(FIRST, exit(3, 1))];
     phases.extend(vec![Exited(FIRST, stopped(9)); 50]);

@@ -10,6 +10,7 @@ use protocol::agent::ExitOutcome;
 use protocol::elastic::{ChangeCause, JobPatch, Workers};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::progress::Progress;
 use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
 use serde_json::json;
@@ -101,6 +102,29 @@ async fn pods_for_a_larger_number_of_workers_are_created_without_a_pause() {
         scale(&master, &spec, None, 2).await;
     }
     running_with(&job, &[0, 1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cause_of_a_start_names_the_steps_that_worker_0_had_not_saved() {
+    let master = Master::new();
+    let spec = elastic("unsaved", 1, 2);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1]).await;
+    let report = |step: u64, saved: u64| Progress { step: Some(step), saved: Some(saved), ..Progress::default() };
+    let agents = agents(&master, &spec, &[0, 1]).await;
+    agents[&0].report(report(61, 50));
+    agents[&1].report(report(61, 10));
+    scale(&master, &spec, None, 1).await;
+    let newest = running_with(&job, &[0]).await.changes.pop().expect("no change");
+    assert_eq!(
+        newest.to_string(),
+        "fewer workers are wanted; steps 51 to 61 are lost, because worker-0 ended before it had saved: \
+         going on with 1 worker (start 1.2)"
+    );
+    agents[&0].report(report(70, 70));
+    scale(&master, &spec, None, 2).await;
+    let newest = running_with(&job, &[0, 1]).await.changes.pop().expect("no change");
+    assert_eq!(newest.lost_steps, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
