@@ -9,13 +9,16 @@ starts, another file may have this number, but not this inode. Each message is a
 
     {"hello": 1}    the first message, with the version of this protocol
     {"progress": {"generation": "1.2", "step": 61, "split": 0, "steps": 59, "samples": 1888, "compute_us": 90000,
-                  "wall_us": 180000, "values": {"loss": 0.31}}}
+                  "wall_us": 180000, "values": {"loss": 0.31}, "saved": 50}}
                     the newest progress, at most about four times a second. `step` is null before the first step. The
                     numbers from `steps` to `wall_us` are totals of this split, without its first step and short last
                     batches. `compute_us` is the time inside `measure`. `values` are the newest values that `log` got.
+                    `saved` is the last step that the function of `saves` has saved, or that this start has restored.
+                    It is null if it is unknown.
     {"leaving": {"step": 61, "agreed": true}}
-                    the script exits with code 75. If `agreed` is true, it saves first. If `agreed` is false, the
-                    script has lost a peer, and does not save.
+                    the script exits with code 75. If `agreed` is true, all ranks leave at this step, and the script
+                    saves first. If `agreed` is false, this rank leaves alone: the chief after it has saved, or any rank
+                    because it has lost a peer.
 
 To the helper, after `hello`:
 
@@ -26,6 +29,7 @@ To the helper, after `hello`:
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -72,6 +76,10 @@ class Job:
         self._proposed = 0  # the version on which the ranks vote in the next step, or 0
         self._is_leaving = False
         self._step = None
+        self._save = None  # the function of `saves`
+        self._saved = None  # the last saved step, if it is known
+        self._is_updating = False  # True from `take` or `signal` to the end of `step`
+        self._boundary = threading.RLock()  # held by a save, by a change of `_is_updating`, and by the end of the script
         self._is_counted = False  # False in the first step of a split, which is slow, and in a short last batch
         self._compute_ns, self._began_ns = 0, 0  # time in `measure` during this step; clock when this step began
         self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
@@ -101,16 +109,31 @@ class Job:
         signal.signal(signal.SIGTERM, on_sigterm)
         self._channel.write({"hello": 1})
         self._channel.progress = self._progress()
-        threading.Thread(target=self._channel.talk, args=(self._on_notice,), daemon=True).start()
+        threading.Thread(target=self._channel.talk, args=(self._on_notice, self._leave_alone), daemon=True).start()
+
+    def saves(self, save):
+        """Decorates the function that saves the state. If the chief must leave while no step is in progress, for example
+        during an evaluation, a thread calls the function without arguments and exits. The next step does not begin
+        during a save."""
+
+        @functools.wraps(save)
+        def saved(*arguments, **named):
+            with self._boundary:
+                result = save(*arguments, **named)
+                self._note_saved()
+            return result
+
+        self._save = saved
+        return saved
 
     def signal(self):
         """Two numbers for this step's all-reduce, as an array if numpy is loaded: 1 if this rank must leave, otherwise
         0; and the version of its new split, or 0. While the ranks vote on a version, a rank that has another version returns 0."""
+        self._begin_update()
         noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
         is_offered = noticed and noticed[0] > self._split and self._proposed in (0, noticed[0])
         self._offered = noticed if is_offered else None
-        must_leave = self._got_sigterm or self._leave_reason is not None
-        numbers = (float(must_leave), float(self._offered[0] if self._offered else 0))
+        numbers = (float(self._must_leave()), float(self._offered[0] if self._offered else 0))
         # TensorFlow traces a function again for other Python numbers, but not for another array.
         numpy = sys.modules.get("numpy")
         return numpy.array(numbers, "float32") if numpy else numbers
@@ -120,6 +143,8 @@ class Job:
         if self._step is not None and step < self._step:
             raise ValueError(f"step {step} came after step {self._step}: steps must not go backwards in one start")
         leave, versions = float(summed[0]), float(summed[1])
+        if self._step is None and self._save:
+            self._saved = step - 1
         now = time.perf_counter_ns()
         if self._is_counted:
             steps, samples, compute_ns, wall_ns = self._totals
@@ -140,6 +165,7 @@ class Job:
             self._channel.progress = self._progress()
         if leave > 0:
             self._announce_leaving(agreed=True)
+        self._is_updating = False
         return leave > 0
 
     @contextlib.contextmanager
@@ -164,16 +190,53 @@ class Job:
 
     def leave(self):
         """Exits with code 75. Muster then starts the script again."""
-        self._announce_leaving(agreed=False)
+        with self._boundary:
+            self._announce_leaving(agreed=False)
         self._linger(self._began_ns)
         self._exit(RESTART_CODE)
 
     def done(self):
         """Exits with code 0. Outside Muster it returns."""
+        with self._boundary:
+            self._is_leaving = True
         self._linger(time.perf_counter_ns())
         if self._channel is not None:
             self._channel.send_progress()
             self._exit(0)
+
+    def _must_leave(self):
+        return self._got_sigterm or self._leave_reason is not None
+
+    def _begin_update(self):
+        with self._boundary:
+            self._is_updating = True
+
+    def _leave_alone(self):
+        """Saves and exits if the chief must leave and no step is in progress. Between two steps, the chief's variables
+        are those of the last step, and no rank can complete another step without the chief.
+
+        Runs in the channel's thread. The main thread may be in a long call, or may be tracing a function with
+        TensorFlow, whose graph and strategy must not apply to the save. TensorFlow stores them for each thread.
+        """
+        if not (self._must_leave() and self.is_chief and self._save) or self._is_updating:
+            return
+        with self._boundary:
+            if self._is_updating or self._is_leaving or self._step is None:
+                return
+            try:
+                if self._saved != self._step:
+                    self._save()
+            except Exception as error:
+                self._save = None
+                return warn(f"cannot save at step {self._step}, leaving after the next step: {error!r}")
+            self._announce_leaving(agreed=False)
+            self._exit(RESTART_CODE)
+
+    def _note_saved(self):
+        self._saved = self._step
+        if self._channel is not None and self._step is not None:
+            self._channel.progress = self._progress()
+            self._channel.send_progress()
 
     def _linger(self, since_ns):
         if self.world > 1:
@@ -192,8 +255,10 @@ class Job:
         if self._is_leaving or self._channel is None:
             return
         self._is_leaving = True
-        if agreed and self.is_chief:
-            warn(f"leaving at step {self._step}: {self._leave_reason or 'another rank must leave'}")
+        if self.is_chief and self._must_leave():
+            warn(f"leaving at step {self._step}: {self._leave_reason or 'this process got SIGTERM'}")
+        elif self.is_chief and agreed:
+            warn(f"leaving at step {self._step}: another rank must leave")
         self._channel.send_progress()
         self._channel.write({"leaving": {"step": self._step, "agreed": agreed}})
 
@@ -202,7 +267,8 @@ class Job:
         times = {"compute_us": compute_ns // 1000, "wall_us": wall_ns // 1000}
         counts = {"split": self._split, "steps": steps, "samples": samples, **times}
         values = {name: value for name, value in self._values.items() if math.isfinite(value)}
-        return {"progress": {"generation": self.generation, "step": self._step, **counts, "values": values}}
+        newest = {"step": self._step, **counts, "values": values, "saved": self._saved}
+        return {"progress": {"generation": self.generation, **newest}}
 
     def _on_notice(self, notice):
         """Runs in the channel's thread."""
@@ -251,6 +317,7 @@ class Sampler:
             # RandomState gives the same permutation in all versions of numpy.
             random = self._numpy.random.RandomState(int.from_bytes(digest[:4], "big"))
             self._order = random.permutation(self._count)
+        self._job._begin_update()
         batch, sizes, rank = self._job.global_batch, self._job.sizes, self._job.rank
         if batch > self._count - self._position:
             batch = self._count - self._position
@@ -312,10 +379,12 @@ class Channel:
         except OSError:  # a timeout, or the agent has closed its end
             pass
 
-    def talk(self, on_notice):
-        """Sends progress and receives notices until the agent closes its end."""
+    def talk(self, on_notice, on_turn):
+        """Sends progress and receives notices until the agent closes its end. Calls `on_turn` after each notice, and a
+        few times a second."""
         received = b""
         while True:
+            on_turn()
             self.send_progress()
             try:
                 part = self._connection.recv(LINE_BYTES)

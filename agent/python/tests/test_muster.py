@@ -410,6 +410,129 @@ class Wire(unittest.TestCase):
             self.assertEqual(Script(self, code, RANK=rank, WORLD_SIZE=world).end(), (75, printed, ""))
 
 
+TRAINED_FIVE_STEPS = """
+    import signal, time
+    muster.PROGRESS_SECONDS = 0.02
+    job = muster.Job(global_batch=96)
+    job.started()
+    step = 0
+
+    @job.saves
+    def save():
+        print("saves", step, flush=True)
+
+    def train():
+        global step
+        job.signal()
+        step += 1
+        return job.step(step, (0, 0))
+
+    for _ in range(3):
+        train()
+    save()
+    train()
+    train()
+"""
+
+
+class Draining(unittest.TestCase):
+    """The chief saves and leaves as soon as no step is in progress."""
+
+    def script(self, code, **variables):
+        return Script(self, textwrap.dedent(TRAINED_FIVE_STEPS) + textwrap.dedent(code), **variables)
+
+    def test_the_chief_saves_and_leaves_during_an_evaluation(self):
+        evaluates = """
+            print("evaluates", flush=True)
+            time.sleep(1000)
+        """
+        for ask in (lambda script: script.process.send_signal(signal.SIGTERM),
+                    lambda script: script.send('{"notice": {"leave": true, "reason": "worker-2 joins"}}')):
+            script = self.script(evaluates)
+            for line in script.process.stdout:
+                if line == "evaluates\n":
+                    break
+            ask(script)
+            *_, progress, leaving = script.rest()
+            code, out, err = script.end()
+            self.assertEqual((code, out), (75, "saves 5\n"), err)
+            self.assertRegex(err, "^muster: leaving at step 5: .*\n$")
+            self.assertEqual((progress["progress"]["step"], progress["progress"]["saved"]), (5, 5))
+            self.assertEqual(leaving, {"leaving": {"step": 5, "agreed": False}})
+
+    def test_a_step_that_is_already_saved_is_not_saved_again(self):
+        script = self.script("save(); os.kill(os.getpid(), signal.SIGTERM); time.sleep(1000)")
+        self.assertEqual(script.end()[:2], (75, "saves 3\nsaves 5\n"))
+
+    def test_a_step_in_progress_is_completed_first(self):
+        for begin in ("job.signal()", "job.sampler(1000, seed=1).take()"):
+            script = self.script(f"""
+                {begin}
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(2 * muster.PROGRESS_SECONDS)
+                print("updated", flush=True)
+                step += 1
+                print("leaves", job.step(step, (0, 0)), flush=True)
+                time.sleep(1000)
+            """)
+            self.assertEqual(script.end()[:2], (75, "saves 3\nupdated\nleaves False\nsaves 6\n"))
+
+    def test_a_save_of_the_script_is_completed_first(self):
+        script = self.script("""
+            @job.saves
+            def save():
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(2 * muster.PROGRESS_SECONDS)
+                print("saved", flush=True)
+            save()
+            time.sleep(1000)
+        """)
+        self.assertEqual(script.end()[:2], (75, "saves 3\nsaved\n"))
+
+    def test_if_a_save_fails_the_ranks_leave_after_the_next_step(self):
+        script = self.script("""
+            @job.saves
+            def save():
+                raise OSError("no space")
+            os.kill(os.getpid(), signal.SIGTERM)
+            while job._save: time.sleep(0.01)
+            print("signals", float(job.signal()[0]), flush=True)
+            job.leave()
+        """)
+        code, out, err = script.end()
+        self.assertEqual((code, out), (75, "saves 3\nsignals 1.0\n"), err)
+        self.assertIn("muster: cannot save at step 5, leaving after the next step: OSError('no space')\n", err)
+
+    def test_other_ranks_and_a_chief_without_a_step_do_not_leave_alone(self):
+        signals = """
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(2 * muster.PROGRESS_SECONDS)
+            print("stays", flush=True)
+            job.done()
+        """
+        self.assertEqual(self.script(signals, RANK="1", WORLD_SIZE="2").end()[:2], (0, "saves 3\nstays\n"))
+        first = f"import signal, time\njob = muster.Job(96)\njob.started()\njob.saves(print)\n{textwrap.dedent(signals)}"
+        self.assertEqual(Script(self, first).end(), (0, "stays\n", ""))
+
+    def test_a_script_that_is_done_exits_with_0(self):
+        script = self.script("""
+            import atexit
+            @atexit.register
+            def drain():
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(2 * muster.PROGRESS_SECONDS)
+            job.done()
+        """)
+        self.assertEqual(script.end()[:2], (0, "saves 3\n"))
+
+    def test_progress_tells_the_last_saved_step_or_the_step_before_the_first(self):
+        saved = [message["progress"]["saved"] for message in self.script("job.done()").rest()[1:]]
+        self.assertEqual((saved[0], saved[-1]), (None, 3))
+        script = Script(self, "job = muster.Job(96); job.started(); job.saves(print); job.step(51, (0, 0)); job.done()")
+        self.assertEqual(script.rest()[-1]["progress"]["saved"], 50)
+
+
 class Chief(unittest.TestCase):
     """Ranks other than 0 wait until the chief listens, for at most a second."""
 

@@ -127,6 +127,23 @@ fn a_script_that_missed_sigterm_leaves_after_its_first_step() {
 }
 
 #[test]
+fn a_chief_that_is_stopped_during_an_evaluation_saves_its_last_step_and_leaves() {
+    let script = "import muster, standin, time\njob = muster.Job(4)\njob.started()\njob.saves(lambda: None)\n\
+                  for step in range(1, 12):\n  job.signal()\n  job.step(step, (0, 0))\n\
+                  print('evaluates', flush=True)\nwhile True: time.sleep(1000)";
+    let (folders, agents) = cold_and_warm(script);
+    for agent in &agents {
+        agent.start_with(&folders.env(&json!({})));
+        agent.wait_for_output("evaluates");
+        assert_eq!(agent.post("/stop?grace=60", "").status, 202);
+        let RunStatus { exit, helper, .. } = agent.wait_for(RunState::Exited);
+        assert_eq!(exit.unwrap().outcome, ExitOutcome::Code(75));
+        let Progress { step, saved, .. } = helper.unwrap();
+        assert_eq!((step, saved), (Some(11), Some(11)));
+    }
+}
+
+#[test]
 fn a_module_named_muster_of_the_user_takes_precedence_over_the_helper() {
     let own = "SIDE = 'own'\n";
     let (folders, agents) = cold_and_warm("import muster, standin\nprint(muster.SIDE)");
