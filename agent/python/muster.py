@@ -51,6 +51,7 @@ LINE_BYTES = 64 * 1024
 VALUES_MAX = 8  # names in one report
 CHIEF_SECONDS = 1.0  # a longer wait for the chief saves no time: gRPC itself tries again after a second
 CHIEF_PAUSE_SECONDS = 0.005
+CHECK_SECONDS = 1.0  # maximum time between two checks of `KerasCallback`
 EXACT = 2**24  # a float32 represents every integer up to this number, so smaller sums of versions are exact
 
 
@@ -79,7 +80,7 @@ class Job:
         self._save = None  # the function of `saves`
         self._saved = None  # the last saved step, if it is known
         self._is_updating = False  # True from `take` or `signal` to the end of `step`
-        self._boundary = threading.RLock()  # held by a save, by a change of `_is_updating`, and by the end of the script
+        self._boundary = threading.RLock()  # held by a save, at the beginning of an update, and at the script's end
         self._is_counted = False  # False in the first step of a split, which is slow, and in a short last batch
         self._compute_ns, self._began_ns = 0, 0  # time in `measure` during this step; clock when this step began
         self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
@@ -112,9 +113,9 @@ class Job:
         threading.Thread(target=self._channel.talk, args=(self._on_notice, self._leave_alone), daemon=True).start()
 
     def saves(self, save):
-        """Decorates the function that saves the state. If the chief must leave while no step is in progress, for example
-        during an evaluation, a thread calls the function without arguments and exits. The next step does not begin
-        during a save."""
+        """Decorates the function that saves the state. If the chief must leave while no step is in progress, for
+        example during an evaluation, a thread calls the function without arguments and exits. The next step does not
+        begin during a save."""
 
         @functools.wraps(save)
         def saved(*arguments, **named):
@@ -128,7 +129,8 @@ class Job:
 
     def signal(self):
         """Two numbers for this step's all-reduce, as an array if numpy is loaded: 1 if this rank must leave, otherwise
-        0; and the version of its new split, or 0. While the ranks vote on a version, a rank that has another version returns 0."""
+        0; and the version of its new split, or 0. While the ranks vote on a version, a rank that has another version
+        returns 0."""
         self._begin_update()
         noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
         is_offered = noticed and noticed[0] > self._split and self._proposed in (0, noticed[0])
@@ -409,7 +411,7 @@ def KerasCallback(job, folder):
     leave, it saves and exits.
 
     Pass `initial_epoch=callback.epoch` to `fit`. After a restart, `fit` repeats the interrupted epoch from its
-    beginning, with the weights that were saved last.
+    beginning, with the weights that were saved last. An epoch whose validation was interrupted is not repeated.
     """
     import tensorflow as tf
     import tf_keras
@@ -421,6 +423,7 @@ def KerasCallback(job, folder):
 
     class Callback(tf_keras.callbacks.Callback):
         step, epoch = int(saved_step), int(saved_epoch)
+        _is_in_epoch = False
 
         def on_train_begin(self, logs=None):
             nonlocal latest
@@ -431,39 +434,65 @@ def KerasCallback(job, folder):
             self._manager = tf.train.CheckpointManager(checkpoint, self._scratch or folder, max_to_keep=3)
             if latest:
                 checkpoint.restore(latest)
+                job._saved = self.step
                 latest = None  # A second `fit` continues with the present weights.
             add = lambda numbers: strategy.reduce("sum", strategy.run(tf.identity, args=(numbers,)), axis=None)
             self._add = tf.function(add, input_signature=[tf.TensorSpec([3])])
             self._add(tf.zeros(3))  # traces the function
             began = time.perf_counter()
             self._add(tf.zeros(3))
-            self._checked = time.perf_counter()
-            self._cost, self._every, self._next = self._checked - began, 1, self.step + 1
+            self._cost = time.perf_counter() - began
+            self._check_next()
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self._is_in_epoch = True
+            self.epoch = epoch
+            self._check_next()
 
         def on_train_batch_end(self, batch, logs=None):
             self.step += 1
-            if job.step(self.step, (self._check() if self.step == self._next else 0.0, 0.0)):
-                self._save()
-                job.leave()
+            self._end_batch()
+
+        def on_test_begin(self, logs=None):
+            if self._is_in_epoch:  # false in a call of `evaluate`
+                self.epoch += 1
+                self._check_next()
+
+        def on_test_batch_end(self, batch, logs=None):
+            if self._is_in_epoch:
+                job._is_counted = False
+                self._end_batch()
 
         def on_epoch_end(self, epoch, logs=None):
+            self._is_in_epoch = False
             self.epoch = epoch + 1
             self._save()
 
+        def _check_next(self):
+            """Checks after the next batch, because batches now take another time."""
+            self._checked, self._every, self._left = time.perf_counter(), 1, 1
+
+        def _end_batch(self):
+            self._left -= 1
+            if job.step(self.step, (0.0 if self._left else self._check(), 0.0)):
+                self._save()
+                job.leave()
+
         def _check(self):
-            """Sums the ranks' wishes to leave, the costs of a check and the times of a step. From these sums, all ranks
-            compute the same next step to check. The checks take at most 1 % of the time."""
-            step_seconds = (time.perf_counter() - self._checked) / self._every
-            leave, cost, step_seconds = self._add(tf.constant([job.signal()[0], self._cost, step_seconds])).numpy()
+            """Sums the ranks' wishes to leave, the costs of a check and the times of a batch. From these sums, all
+            ranks compute the same next batch to check. The checks take at most 1 % of the time, but there is at least
+            one in CHECK_SECONDS."""
+            seconds = (time.perf_counter() - self._checked) / self._every
+            leave, cost, seconds = self._add(tf.constant([float(job.signal()[0]), self._cost, seconds])).numpy()
             self._checked = time.perf_counter()
-            self._every = math.ceil(100 * cost / step_seconds)
-            self._next = self.step + self._every
+            self._every = self._left = max(1, math.ceil(min(100 * cost, job.world * CHECK_SECONDS) / seconds))
             return leave
 
         def _save(self):
             saved_step.assign(self.step)
             saved_epoch.assign(self.epoch)
             self._manager.save(checkpoint_number=self.step)
+            job._note_saved()
             if self._scratch:
                 shutil.rmtree(self._scratch)
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -570,17 +571,19 @@ class Chief(unittest.TestCase):
 
 
 class FakeKeras:
-    """The parts of TensorFlow and tf_keras that the callback uses. `calls` lists the restored and saved paths."""
+    """The parts of TensorFlow and tf_keras that the callback uses. `calls` lists the restored and saved paths, and
+    `assigned` the saved steps and epochs."""
 
     def __init__(self, latest):
         self.calls = calls = []
+        self.assigned = assigned = []
 
         class Variable(int):
             def __new__(cls, value, dtype):
                 return super().__new__(cls, value)
 
             def assign(self, value):
-                pass
+                assigned.append(value)
 
         class Checkpoint:
             def __init__(self, **parts):
@@ -656,6 +659,46 @@ class Keras(unittest.TestCase):
         callback = keras.callback(self, *ranks(1), "unused")
         callback.on_train_begin()
         self.assertEqual(keras.calls, [("restored", "ckpt-60")])
+
+    def callback(self, keras):
+        """A callback in epoch 3 after its first step. A rank must leave."""
+        (job,) = ranks(1)
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        callback = keras.callback(self, job, folder)
+        job.leave = unittest.mock.Mock()
+        callback.on_epoch_begin(3)
+        callback.on_train_batch_end(0)
+        self.assertFalse(job.leave.called)
+        job._on_notice({"leave": True})
+        return callback, job
+
+    def test_the_ranks_leave_during_a_validation_and_do_not_repeat_its_epoch(self):
+        keras = FakeKeras(latest=None)
+        callback, job = self.callback(keras)
+        callback.on_test_begin()
+        callback.on_test_batch_end(0)
+        self.assertTrue(job.leave.called)
+        self.assertEqual(keras.assigned, [1, 4])
+        self.assertEqual((job._step, job._saved, job._totals[0]), (1, 1, 0))
+
+    def test_the_ranks_do_not_leave_during_an_evaluation_outside_fit(self):
+        keras = FakeKeras(latest=None)
+        callback, job = self.callback(keras)
+        callback.on_epoch_end(3)
+        callback.on_test_begin()
+        callback.on_test_batch_end(0)
+        self.assertFalse(job.leave.called)
+
+    def test_a_check_follows_within_a_second_however_long_it_takes(self):
+        clock = unittest.mock.patch("muster.time.perf_counter", side_effect=(number / 10 for number in range(1000)))
+        clock.start()
+        self.addCleanup(clock.stop)
+        callback = FakeKeras(latest=None).callback(self, *ranks(1), "unused")
+        callback._cost = 5
+        callback.on_epoch_begin(0)
+        callback.on_train_batch_end(0)
+        self.assertEqual(callback._left, 10)
 
 
 class Outside(unittest.TestCase):
