@@ -1,9 +1,13 @@
 //! Tests of elastic jobs whose pods are evicted, deleted, or refused by a quota.
 
+use std::collections::BTreeSet;
+
 use e2e::journeys::{end_all, runs_with};
 use e2e::scripts::{AWAITS_ITS_END, with_peers};
 use e2e::{Place, Stage, within};
 use protocol::view::{JobState, ReplicaView};
+
+use super::options::{ALLOWING, folder_of_node};
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
@@ -20,6 +24,51 @@ fn evicted_and_deleted_pods_of_an_elastic_job_do_not_count_as_restarts() {
     assert_eq!(view.restarts.total(), 0);
     end_all(&view);
     assert_eq!(stage.finished("evicted").state, JobState::Succeeded);
+}
+
+/// Worker 0 trains 12 steps without a save, and then evaluates without end. After the first start, all workers only
+/// print the saved step.
+const EVALUATES: &str = r#"
+import os, pathlib, time
+import muster
+job = muster.Job(global_batch=4)
+job.started()
+kept = pathlib.Path("/data/kept")
+step = int(kept.read_text()) if kept.exists() else 0
+print("begins at step", step)
+if step > 0:
+    job.done()
+
+@job.saves
+def save():
+    whole = kept.with_suffix(".new")
+    whole.write_text(str(step))
+    whole.replace(kept)
+
+for step in range(1, 13):
+    job.step(step, job.signal())
+print("evaluates")
+while job.is_chief: time.sleep(60)
+while not job.step(step, job.signal()): time.sleep(0.05)
+job.leave()
+"#;
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_pod_that_is_deleted_during_an_evaluation_loses_no_step() {
+    let stage = Stage::with_master(Place::Cluster, EVALUATES, &ALLOWING);
+    let volume = format!("host:{}:/data", folder_of_node(&stage));
+    let flags = ["-d", "--task", "drained", "--worker-num", "1:2", "--max-restarts", "0", "--volume", &volume];
+    stage.submit(&flags).code(0);
+    runs_with(&stage, "drained", &[0, 1]);
+    stage.follow("drained").until_printed(1, "worker-0 │ evaluates");
+    stage.cluster().namespace.kubectl(&["delete", "pod", "drained-worker-0", "--wait=false"]);
+    let view = stage.finished("drained");
+    assert_eq!((view.state, view.restarts.total()), (JobState::Succeeded, 0));
+    assert!(view.changes.iter().all(|change| change.lost_steps.is_none()), "{:#?}", view.changes);
+    let logs = stage.verb(&["logs", "drained"]).code(0);
+    let begun: BTreeSet<String> = logs.lines("begins at step ").into_iter().collect();
+    assert_eq!(begun, BTreeSet::from(["0".to_owned(), "12".to_owned()]), "{}", logs.stdout);
 }
 
 #[test]

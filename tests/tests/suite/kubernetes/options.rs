@@ -185,11 +185,11 @@ fn the_pods_have_the_resources_and_scheduling_options_of_the_flags() {
 }
 
 /// Arguments of a master that allows volumes from the node's folders.
-const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
+pub(super) const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
 
 /// Creates a folder on the cluster's only node, this machine. All users can write to the folder, because the pod has
 /// another user than this test.
-fn folder_of_node(stage: &Stage) -> String {
+pub(super) fn folder_of_node(stage: &Stage) -> String {
     let dir = stage.scene().path().join("data");
     fs::create_dir(&dir).expect("cannot create the folder");
     fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("cannot change the mode of the folder");
