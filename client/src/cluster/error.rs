@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::config::KubeconfigError;
 
 use super::rights::Right;
+use crate::command_line::command;
 use crate::kube_place::{BadPlace, KubePlace};
 use crate::output::spelled;
 
@@ -206,7 +207,8 @@ impl ClusterError {
             Self::Stuck(_) => "kubectl describe pods -l app.kubernetes.io/component=master shows why".to_owned(),
             Self::JobsRun { names, .. } => {
                 let first = names.first().map(String::as_str).unwrap_or_default();
-                format!("cancel these jobs, for example with client cancel {first}, or add --force to stop all jobs")
+                let cancel = command(&format!("cancel {first}"));
+                format!("add --force to stop all jobs, or cancel these jobs, for example: {cancel}")
             }
             Self::NoConsent => "add -y to uninstall without a question".to_owned(),
             Self::Refused { message, .. } if message.contains("provided port is already allocated") => {

@@ -15,6 +15,7 @@ use super::leaving::Stage;
 use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
 use super::which_master::{running_master, with_namespace};
 use crate::args::{ApplyArgs, Format};
+use crate::command_line;
 use crate::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -33,7 +34,9 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     for document in &mut documents {
         document.name_it(&request::tail(uuid::Uuid::new_v4().into_bytes()));
     }
+    let given = &config.master;
     let config = &with_namespace(config, args.namespace.as_ref());
+    command_line::remember_choice(given, &config.master);
     let entrypoints = entrypoints(&mut documents, config, notes).await;
     let files = Files { entrypoints, code: args.code.as_deref().map(tfjob::code_folder).transpose()? };
     let options = options(&args)?;

@@ -16,6 +16,7 @@ use super::leaving::Stage;
 use super::submit::{Submission, at_own_master, at_running_master};
 use super::which_master::{Masters, running_master, with_namespace};
 use crate::args::{Format, SpawnArgs};
+use crate::command_line;
 use crate::config::{Config, LocalBecause, MasterChoice};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -32,7 +33,9 @@ const POD_FILE: &str = "pod.yaml";
 
 pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let tag = Tag::of(&args, uuid::Uuid::new_v4())?;
+    let given = &config.master;
     let config = &in_cluster(config, &args)?;
+    command_line::remember_choice(given, &config.master);
     if args.delete {
         return delete_training(&args, &tag, config, notes).await;
     }

@@ -3,14 +3,17 @@
 use super::ask::ask;
 use crate::args::UninstallArgs;
 use crate::cluster::{self, Cluster, ClusterError, Found};
-use crate::config::Config;
+use crate::command_line;
+use crate::config::{Config, MasterChoice};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::Notes;
 
 pub(super) async fn run(args: UninstallArgs, config: &Config, notes: &Notes) -> Result<Exit, Error> {
     let UninstallArgs { place, yes, dry_run, force } = args;
-    let cluster = Cluster::connect(&config.place().or_namespace(place.namespace)).await?;
+    let place = config.place().or_namespace(place.namespace);
+    command_line::remember_choice(&config.master, &MasterChoice::Kube(place.clone()));
+    let cluster = Cluster::connect(&place).await?;
     let found = cluster::find(&cluster).await?;
     let (namespace, context) = (cluster.namespace(), cluster.context());
     if found == Found::default() {

@@ -14,6 +14,7 @@ use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER};
 use serde_json::{Value, json};
 
 pub(crate) use self::files::{read, split};
+use crate::command_line::command;
 
 /// Why there is no TFJob to send.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +61,8 @@ impl TfJobError {
             }
             Self::NotInCode { .. } => "give --code the folder of a script that a container runs, or leave out --code",
             Self::Ended(name) => {
-                return Some(format!(
-                    "to run it again, first delete it with client delete {name}; client logs {name} shows its output"
-                ));
+                let (delete, logs) = (command(&format!("delete {name}")), command(&format!("logs {name}")));
+                return Some(format!("to run it again, first delete it: {delete}; to see its output: {logs}"));
             }
             Self::Several(_) => "give one TFJob; to start several, give --master URL and no --follow",
             Self::Read { .. } | Self::NotYaml { .. } | Self::Nothing(_) | Self::NoFolder(_) | Self::Refused { .. } => {
