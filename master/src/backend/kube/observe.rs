@@ -19,8 +19,7 @@ use crate::kube::api::JOB;
 /// Reasons of a container that waits until a user changes the job or the cluster. CreateContainerError is not in this
 /// list. Its cause is a problem of one node, such as a full disk or a busy runtime, and the kubelet retries
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
-const HOPELESS: [&str; 7] = [
-    IMAGE_PULL_BACK_OFF,
+const HOPELESS: [&str; 6] = [
     "ErrImageNeverPull",
     "InvalidImageName",
     "ImageInspectError",
@@ -32,6 +31,21 @@ const HOPELESS: [&str; 7] = [
 const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 /// The kubelet has just failed to pull the image. The kubelet's message gives the cause.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
+/// Parts of the messages of failed pulls that will fail again: the image does not exist, or this cluster may not read it
+/// (Docker's and containerd's messages; `distribution/registry/api/errcode`). All other failed pulls may succeed later,
+/// for example after a registry's limit of requests, a restart of the registry, or a time-out.
+const LASTING: [&str; 10] = [
+    "not found",
+    "manifest unknown",
+    "does not exist",
+    "no match for platform",
+    "no matching manifest",
+    "unauthorized",
+    "authentication required",
+    "no basic auth credentials",
+    "denied",
+    "no such host",
+];
 /// The beginning of the message of a busy kubelet, such as `failed to sync secret cache: timed out waiting for the
 /// condition` (`kubernetes/pkg/kubelet/util/manager/watch_based_manager.go`).
 const CACHE_IS_LATE: &str = "failed to sync ";
@@ -63,12 +77,13 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
         return PodState::Leaving { reason };
     }
     let waiting = waiting(pod, status);
-    if let Some(waiting) = waiting.filter(Waiting::is_hopeless) {
-        return PodState::Unusable { reason: waiting.hopeless(before) };
-    }
-    match address(pod, status) {
-        Some(addresses) if waiting.is_none_or(|waiting| waiting.reason().is_none()) => PodState::Running(addresses),
-        Some(_) | None => PodState::Pending { reason: pending(status, waiting) },
+    let cause = waiting.and_then(|waiting| waiting.cause(before));
+    match (cause, address(pod, status)) {
+        (Some(reason), _) if waiting.is_some_and(|waiting| waiting.is_hopeless(&reason)) => {
+            PodState::Unusable { reason }
+        }
+        (None, Some(addresses)) => PodState::Running(addresses),
+        (cause, _) => PodState::Pending { reason: unscheduled(status).or(cause) },
     }
 }
 
@@ -135,14 +150,12 @@ fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a P
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind && condition.status == value)
 }
 
-/// Why the pod has no node, or why its container does not start yet.
-fn pending(status: &PodStatus, waiting: Option<Waiting<'_>>) -> Option<String> {
-    if let Some(unscheduled) = condition(status, "PodScheduled", "False") {
-        let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
-        let message = message.or(unscheduled.reason.as_deref())?;
-        return Some(format!("it cannot be scheduled: {message}"));
-    }
-    waiting.and_then(|waiting| waiting.reason())
+/// Why the pod has no node.
+fn unscheduled(status: &PodStatus) -> Option<String> {
+    let unscheduled = condition(status, "PodScheduled", "False")?;
+    let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
+    let message = message.or(unscheduled.reason.as_deref())?;
+    Some(format!("it cannot be scheduled: {message}"))
 }
 
 /// A container that does not run yet.
@@ -184,22 +197,28 @@ impl Waiting<'_> {
         Some(if self.is_installer { format!("{NOT_INSTALLED}{told}") } else { told })
     }
 
-    fn is_hopeless(&self) -> bool {
-        // The kubelet was too slow to read a Secret or ConfigMap, and will retry.
-        let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
-        self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late
+    /// Like [`Self::reason`]. While the kubelet pauses between two pulls, this is the cause of the failed pull, if it is
+    /// known: newer kubelets repeat the cause, and `before` contains it otherwise.
+    fn cause(self, before: Option<&PodState>) -> Option<String> {
+        let reason = self.reason()?;
+        let (Some(PodState::Pending { reason: Some(known) } | PodState::Unusable { reason: known }), true) =
+            (before, self.is_back_off() && !reason.contains(ERR_IMAGE_PULL))
+        else {
+            return Some(reason);
+        };
+        Some(if known.contains(ERR_IMAGE_PULL) { known.clone() } else { reason })
     }
 
-    fn hopeless(self, before: Option<&PodState>) -> String {
-        let is_back_off = self.state.reason.as_deref() == Some(IMAGE_PULL_BACK_OFF);
-        match before {
-            Some(PodState::Pending { reason: Some(cause) } | PodState::Unusable { reason: cause })
-                if is_back_off && cause.contains(ERR_IMAGE_PULL) =>
-            {
-                cause.clone()
-            }
-            Some(_) | None => self.reason().unwrap_or_default(),
-        }
+    fn is_back_off(self) -> bool {
+        self.state.reason.as_deref() == Some(IMAGE_PULL_BACK_OFF)
+    }
+
+    fn is_hopeless(self, cause: &str) -> bool {
+        // The kubelet was too slow to read a Secret or ConfigMap, and will retry.
+        let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
+        let is_listed = self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late;
+        let cause = cause.to_lowercase();
+        is_listed || self.is_back_off() && LASTING.iter().any(|part| cause.contains(part))
     }
 }
 

@@ -17,9 +17,11 @@ fn installing(phase: &str, container: &Value) -> Pod {
 
 #[test]
 fn a_pods_reason_names_a_problem_of_the_container_that_copies_the_agent() {
-    let waiting = |reason: &str| installing("Pending", &json!({ "waiting": { "reason": reason, "message": "no" } }));
-    let reason =
-        |reason: &str| format!("the agent cannot be copied into the pod: image \"muster-master:1\": {reason}: no");
+    let waiting =
+        |reason: &str| installing("Pending", &json!({ "waiting": { "reason": reason, "message": "not found" } }));
+    let reason = |reason: &str| {
+        format!("the agent cannot be copied into the pod: image \"muster-master:1\": {reason}: not found")
+    };
     let failing = state(&waiting("ErrImagePull"), None);
     let cause = reason("ErrImagePull");
     assert_eq!(failing, is_pending(Some(&cause)));

@@ -152,8 +152,27 @@ fn a_back_off_keeps_the_cause_of_the_failed_pull() {
     assert_eq!(given_up, is_unusable(&cause));
     assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "wrong state after the second back-off");
     let alone = "ImagePullBackOff: Back-off pulling image \"registry.local/digits:1\"";
-    assert_eq!(state(&back_off, None), is_unusable(alone), "wrong state of a pod without a previous state");
-    assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_unusable(alone));
+    assert_eq!(state(&back_off, None), is_pending(Some(alone)), "wrong state of a pod without a previous state");
+    assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_pending(Some(alone)));
+    let newer = format!("Back-off pulling image \"registry.local/digits:1\": ErrImagePull: {denied}");
+    let cause = format!("ImagePullBackOff: {newer}");
+    assert_eq!(state(&waiting("ImagePullBackOff", &newer), None), is_unusable(&cause));
+}
+
+#[test]
+fn a_pull_that_may_succeed_later_leaves_the_pod_pending() {
+    for message in [
+        "toomanyrequests: You have reached your unauthenticated pull rate limit",
+        "dial tcp 10.0.0.5:5000: connect: connection refused",
+        "net/http: TLS handshake timeout",
+        "pull QPS exceeded",
+    ] {
+        let failed = state(&waiting("ErrImagePull", message), None);
+        let cause = format!("image \"registry.local/digits:1\": ErrImagePull: {message}");
+        assert_eq!(failed, is_pending(Some(&cause)));
+        let back_off = waiting("ImagePullBackOff", "Back-off pulling image \"registry.local/digits:1\"");
+        assert_eq!(state(&back_off, Some(&failed)), is_pending(Some(&cause)));
+    }
 }
 
 #[test]

@@ -9,12 +9,18 @@ use serde_json::json;
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_that_cannot_be_pulled_fails_the_job_with_the_kubelets_reason() {
+fn a_job_whose_image_cannot_be_pulled_waits_and_then_fails_with_the_kubelets_reason() {
     let stage = Stage::hello(Place::Cluster);
-    // Nothing listens at this address, so the pull fails at once.
+    // Nothing listens at this address, so the pull fails at once. The registry may come back.
     let image = "127.0.0.1:1/nosuch:1";
-    let create = format!("/create?strategy=AllReduce&n_worker=2&name=absent&img={image}");
-    stage.curl(&[], &create);
+    let request = json!({
+        "name": "absent",
+        "strategy": "AllReduce",
+        "worker_num": 2,
+        "image": image,
+        "run_policy": { "start_timeout_seconds": 6 },
+    });
+    stage.curl(&["-H", "content-type: application/json", "-d", &request.to_string()], "/v1/jobs");
     stage.follow("absent").ended().code(1).says(&[image, "ErrImagePull", "connection refused"]);
     let status = stage.verb(&["status", "absent"]).code(0);
     assert!(status.stdout.contains(image) && status.stdout.contains("ErrImagePull"), "{}", status.stdout);
