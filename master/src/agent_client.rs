@@ -3,6 +3,7 @@
 mod code;
 mod leased;
 mod output;
+mod unheard;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use tokio::time::timeout;
 
 pub use self::leased::{LeasePoll, PartOfStart};
 pub use self::output::{LogPiece, LogStream};
+pub use self::unheard::Asked;
+use self::unheard::Unheard;
 use crate::agent_token::AgentToken;
 
 /// Maximum time to keep an unused connection. Each job's agents have their own addresses, so kept connections are
@@ -111,6 +114,7 @@ pub struct AgentClient {
     http: Client<HttpConnector, Full<Bytes>>,
     authorization: Option<HeaderValue>,
     interceptor: Option<Arc<dyn Interceptor>>,
+    unheard: Unheard,
 }
 
 /// A call that is not sent yet. The future sends it and resolves to the whole answer.
@@ -137,7 +141,7 @@ impl AgentClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build(connector);
-        Self { http, authorization: None, interceptor: None }
+        Self { http, authorization: None, interceptor: None, unheard: Unheard::default() }
     }
 
     /// The same client, with an interceptor around its calls.
@@ -150,6 +154,11 @@ impl AgentClient {
         let mut authorization = HeaderValue::try_from(token.bearer()).expect("hexadecimal digits make a header");
         authorization.set_sensitive(true);
         Self { authorization: Some(authorization), ..self.clone() }
+    }
+
+    /// Counts an agent while it is asked for its first answer. All clones of this client count together.
+    pub fn asked(&self) -> Asked {
+        self.unheard.ask()
     }
 
     /// `GET /status`. With `poll`, this is a long poll.

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
+use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
 use futures_util::future::join_all;
 use protocol::agent::{Features, RunState, RunStatus};
 use protocol::ids::Generation;
@@ -37,10 +37,6 @@ use crate::store::wall_clock;
 
 /// Deliveries of code that take less time than this are not reported.
 const QUIET_DELIVERY: Duration = Duration::from_secs(1);
-/// Maximum pause, without jitter, between two requests to an agent that has not answered yet. The pause is short
-/// because the whole gang waits for the last agent.
-const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
-
 /// Maximum pause between two polls of an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
 
@@ -295,10 +291,11 @@ impl Pod {
             return leased.ask(self, wait, is_worth_it).await;
         }
         let ask = async || agents.status(*address, heard.map(|heard| Poll { after: heard.seq, wait })).await;
-        let pauses = match heard {
-            None => persistent().with_max_delay(JOIN_DELAY_MAX),
-            Some(_) => persistent(),
-        };
+        if heard.is_some() {
+            return ask.retry(persistent()).when(is_worth_it).await;
+        }
+        let asked = agents.asked();
+        let pauses = persistent().with_max_delay(REST_MAX).build().map(|pause| asked.limit(pause));
         ask.retry(pauses).when(is_worth_it).await
     }
 
