@@ -229,7 +229,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let own = own.context("read the master's own pod")?;
     let agent_image = config.agent_image.clone().or(own.image);
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
-    let backend = backend.with_agent_image(agent_image).with_own_claims(own.claims);
+    let backend = backend.with_agent_image(agent_image).with_own_uses(own.uses);
     let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
     let backend = backend.with_default_user(if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster });
     info!(namespace = cluster.namespace(), "connected to Kubernetes");

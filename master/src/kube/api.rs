@@ -1,6 +1,5 @@
 //! The Kubernetes API for the back end and the store: connection, deadlines, and errors in the API's own words.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -14,7 +13,6 @@ use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client, Resource};
 use protocol::ids::UnixMillis;
-use protocol::image::ImageRef;
 use protocol::pod::OPENSHIFT_GROUP;
 use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use sha2::{Digest, Sha256};
@@ -24,6 +22,7 @@ use tower::{BoxError, service_fn};
 use tracing::warn;
 
 use super::clock::Clock;
+use super::own_pod::OwnPod;
 
 /// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -52,8 +51,6 @@ pub(crate) const JOB: &str = "muster/job";
 
 /// The name of TFJobs in the API.
 const TFJOBS: &str = "tfjobs";
-/// The name of the master's container in `manifests/`.
-const CONTAINER: &str = "master";
 
 /// The connection to one namespace of a cluster.
 #[derive(Clone)]
@@ -76,31 +73,6 @@ pub(crate) enum MasterPlace {
     PodBesideJobs,
     /// Outside the cluster, or in another namespace.
     Elsewhere,
-}
-
-/// What a master reads from its own pod. Empty if the master runs elsewhere.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwnPod {
-    /// The master's image, which contains the agent too.
-    pub(crate) image: Option<ImageRef>,
-    /// The claims that the pod mounts.
-    pub(crate) claims: OwnClaims,
-}
-
-/// The claims of the jobs' namespace that the master's own pod mounts. These claims may contain the master's state.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnClaims {
-    /// Exactly these claims.
-    Known(BTreeSet<String>),
-    /// The master runs in a pod of the namespace, but has not found this pod.
-    Unknown,
-}
-
-impl Default for OwnClaims {
-    /// The claims of a master that runs outside the namespace.
-    fn default() -> Self {
-        Self::Known(BTreeSet::new())
-    }
 }
 
 /// Why a call to the API failed.
@@ -292,23 +264,6 @@ fn tfjobs() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(TFJOB_GROUP, "v1", TFJOB_KIND), TFJOBS)
 }
 
-impl OwnPod {
-    fn of(found: Option<&Pod>) -> Self {
-        let Some(pod) = found else { return Self { image: None, claims: OwnClaims::Unknown } };
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let master =
-            containers.clone().find(|container| container.name == CONTAINER).or_else(|| containers.clone().next());
-        let image = master.and_then(|master| master.image.as_deref()?.parse().ok());
-        Self { image, claims: OwnClaims::Known(claims(pod).map(str::to_owned).collect()) }
-    }
-}
-
-/// The names of the claims that a pod mounts.
-pub(crate) fn claims(pod: &Pod) -> impl Iterator<Item = &str> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
-}
-
 /// The selector of all objects that a master has created.
 pub(crate) fn ours_selector() -> String {
     format!("{MANAGED_BY}={MUSTER}")
@@ -353,27 +308,7 @@ async fn ask_clock(client: &Client) -> Clock {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    #[test]
-    fn a_master_finds_its_image_and_its_claims_in_its_own_pod() {
-        let pod = |containers: serde_json::Value| {
-            let volumes = json!([
-                { "name": "state", "persistentVolumeClaim": { "claimName": "output" } },
-                { "name": "secret", "secret": { "secretName": "muster" } },
-            ]);
-            serde_json::from_value(json!({ "spec": { "containers": containers, "volumes": volumes } })).unwrap()
-        };
-        let sidecar = json!({ "name": "proxy", "image": "proxy:1" });
-        let own = OwnPod::of(Some(&pod(json!([sidecar, { "name": "master", "image": "muster-master:2" }]))));
-        let claims = OwnClaims::Known(["output".to_owned()].into());
-        assert_eq!((own.image, own.claims), ("muster-master:2".parse().ok(), claims));
-        assert_eq!(OwnPod::of(Some(&pod(json!([sidecar])))).image, "proxy:1".parse().ok());
-        assert_eq!(OwnPod::of(Some(&Pod::default())), OwnPod::default());
-        assert_eq!(OwnPod::of(None), OwnPod { image: None, claims: OwnClaims::Unknown });
-    }
 
     #[tokio::test]
     async fn only_a_master_in_the_namespace_of_its_jobs_must_be_able_to_read_its_own_pod() {

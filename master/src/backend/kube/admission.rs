@@ -17,7 +17,8 @@ use crate::backend::{PodSpec, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::plan;
-use crate::kube::api::{ApiFailure, OwnClaims, call, claims};
+use crate::kube::api::{ApiFailure, call};
+use crate::kube::own_pod::{OwnUses, Used, used};
 use crate::template::{Note, is_masters, is_masters_claim, listed};
 
 impl KubeBackend {
@@ -77,24 +78,27 @@ impl KubeBackend {
         refuse(ErrorCode::BadPod, &sentence)
     }
 
-    /// The pod for the dry run. Refuses a pod that mounts the master's state.
+    /// The pod for the dry run. Refuses a pod that could read the master's state or tokens.
     fn trial(&self, spec: &PodSpec) -> Result<Pod, Refusal> {
         let pod = self.manifest(spec).map_err(|refused| refused_template(spec.replica, &refused))?;
-        let refused = claims(&pod).find_map(|claim| self.why_not_mounted(claim));
+        let refused = used(&pod).find_map(|used| self.why_not_used(&used));
         refused.map_or(Ok(pod), |sentence| Err(Refusal { code: ErrorCode::BadPod, sentence }))
     }
 
-    /// Why a job may not mount this claim; `None` if it may.
-    fn why_not_mounted(&self, claim: &str) -> Option<String> {
-        let state = || format!("claim \"{claim}\" contains the master's state: use another claim");
-        if is_masters_claim(claim) {
-            return Some(state());
+    /// Why a job may not use this claim or Secret; `None` if it may.
+    fn why_not_used(&self, used: &Used) -> Option<String> {
+        let masters = match used {
+            Used::Claim(_) => format!("{used} contains the master's state: use another claim"),
+            Used::Secret(_) => format!("{used} belongs to the master: use another Secret"),
+        };
+        if matches!(used, Used::Claim(name) if is_masters_claim(name)) {
+            return Some(masters);
         }
-        match &self.own_claims {
-            OwnClaims::Known(own) => own.contains(claim).then(state),
-            OwnClaims::Unknown => Some(format!(
-                "claim \"{claim}\" is refused, because it may contain the master's state: the master does not know which \
-                 claims its own pod mounts. In the master's container, set HOSTNAME from the pod's field metadata.name"
+        match &self.own_uses {
+            OwnUses::Known(own) => own.contains(used).then_some(masters),
+            OwnUses::Unknown => Some(format!(
+                "{used} is refused, because it may belong to the master: the master does not know what its own pod \
+                 uses. In the master's container, set HOSTNAME from the pod's field metadata.name"
             )),
         }
     }

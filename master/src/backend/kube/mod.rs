@@ -34,7 +34,8 @@ use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::observation::PodState;
-use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, OwnClaims, call};
+use crate::kube::OwnUses;
+use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
 use crate::kube::changes;
 use crate::template::{Allowed, Note};
 
@@ -66,7 +67,7 @@ pub struct KubeBackend {
     host_volumes: HostVolumes,
     agent_image: Option<ImageRef>,
     default_user: DefaultUser,
-    own_claims: OwnClaims,
+    own_uses: OwnUses,
     seen: SeenPods,
     /// Cancelled when the watch has ended. Only a panic can end the watch.
     blind: CancellationToken,
@@ -139,7 +140,7 @@ impl KubeBackend {
                 host_volumes: HostVolumes::Refused,
                 agent_image: None,
                 default_user: DefaultUser::Muster,
-                own_claims: OwnClaims::default(),
+                own_uses: OwnUses::default(),
                 seen,
                 blind,
                 _watch: watch,
@@ -163,10 +164,10 @@ impl KubeBackend {
         Self { default_user, ..self }
     }
 
-    /// Sets the claims that the master's own pod mounts. Jobs may not mount these claims. If the claims are unknown,
-    /// jobs may mount no claim.
-    pub fn with_own_claims(self, own_claims: OwnClaims) -> Self {
-        Self { own_claims, ..self }
+    /// Sets what the master's own pod uses. Jobs may not use the same claims and Secrets. If the master's pod is
+    /// unknown, jobs may use no claims and no Secrets.
+    pub fn with_own_uses(self, own_uses: OwnUses) -> Self {
+        Self { own_uses, ..self }
     }
 
     /// Builds the pod that this back end creates for a specification.

@@ -3,7 +3,7 @@
 
 use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
-use master::kube::OwnClaims;
+use master::kube::{OwnUses, Used};
 use protocol::dry_run::PodsOfKind;
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
@@ -179,8 +179,10 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
 #[tokio::test(start_paused = true)]
 async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let server = ApiServer::new();
-    let pods = begin(&server).await.with_own_claims(OwnClaims::Known(["output".to_owned()].into()));
-    let secret = PodOptions { env_secrets: vec!["muster".parse().expect("not a name")], ..PodOptions::default() };
+    let own = [Used::Claim("output".to_owned()), Used::Secret("sealed-token".to_owned())];
+    let pods = begin(&server).await.with_own_uses(OwnUses::Known(own.into()));
+    let secret =
+        |name: &str| PodOptions { env_secrets: vec![name.parse().expect("not a name")], ..PodOptions::default() };
     let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
     let belongs = "\"muster\" belongs to the master: use another Secret or service account";
     let claim = |volume: &str| {
@@ -190,7 +192,9 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let (named, mounted) = (claim("pvc:muster-state:/state:ro"), claim("pvc:output:/state:ro"));
     let state = "claim \"muster-state\" contains the master's state: use another claim";
     let output = "claim \"output\" contains the master's state: use another claim";
-    for (pod, sentence) in [(secret, belongs), (account, belongs), (named, state), (mounted, output)] {
+    let sealed = (secret("sealed-token"), "Secret \"sealed-token\" belongs to the master: use another Secret");
+    for (pod, sentence) in [(secret("muster"), belongs), (account, belongs), (named, state), (mounted, output), sealed]
+    {
         let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
         assert_eq!(refusal.sentence, sentence);
     }
@@ -199,12 +203,15 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_master_that_does_not_know_its_own_claims_refuses_every_claim() {
+async fn a_master_that_does_not_know_its_own_pod_refuses_every_claim_and_every_secret() {
     let server = ApiServer::new();
-    let pods = begin(&server).await.with_own_claims(OwnClaims::Unknown);
-    let pod = PodOptions { volumes: vec!["pvc:data:/data".parse().expect("not a volume")], ..PodOptions::default() };
-    let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
-    assert!(refusal.sentence.starts_with("claim \"data\" is refused"), "{refusal:?}");
+    let pods = begin(&server).await.with_own_uses(OwnUses::Unknown);
+    let claim = PodOptions { volumes: vec!["pvc:data:/data".parse().expect("not a volume")], ..PodOptions::default() };
+    let secret = PodOptions { env_secrets: vec!["s3".parse().expect("not a name")], ..PodOptions::default() };
+    for (pod, used) in [(claim, "claim \"data\""), (secret, "Secret \"s3\"")] {
+        let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("not refused");
+        assert!(refusal.sentence.starts_with(&format!("{used} is refused")), "{refusal:?}");
+    }
     assert_eq!(server.mutations(), Vec::<String>::new());
     assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
 }
