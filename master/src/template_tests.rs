@@ -118,6 +118,11 @@ fn a_forbidden_volume_or_mount_is_refused_and_the_refusal_names_its_path() {
             "spec.volumes[0].projected.sources[0].secret.name",
         ),
         (volume(json!({ "name": "x", "csi": { "driver": "d" } })), "spec.volumes[0].csi"),
+        (
+            volume(json!({ "name": "x", "ephemeral": { "volumeClaimTemplate": { "spec": {
+                "dataSource": { "kind": "PersistentVolumeClaim", "name": "muster-state" } } } } })),
+            "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.dataSource",
+        ),
         (mount("/"), "spec.containers[0].volumeMounts[0].mountPath"),
         (mount("/muster"), "spec.containers[0].volumeMounts[0].mountPath"),
         (mount("//muster/./bin"), "spec.containers[0].volumeMounts[0].mountPath"),
@@ -126,6 +131,19 @@ fn a_forbidden_volume_or_mount_is_refused_and_the_refusal_names_its_path() {
     for (template, path) in cases {
         assert_eq!(refused(&template, STRICT), [path], "{}", template.pod);
     }
+}
+
+#[test]
+fn an_ephemeral_volume_a_claim_of_a_device_and_a_profile_of_app_armor_are_kept() {
+    let claim = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } });
+    let spec = json!({
+        "resourceClaims": [{ "name": "gpu", "resourceClaimTemplateName": "one-gpu" }],
+        "securityContext": { "appArmorProfile": { "type": "RuntimeDefault" } },
+        "volumes": [{ "name": "scratch", "ephemeral": { "volumeClaimTemplate": { "spec": claim } } }],
+    });
+    assert_eq!(refused(&of_pod(&spec), STRICT), [""; 0]);
+    let unconfined = of_pod(&json!({ "securityContext": { "appArmorProfile": { "type": "Unconfined" } } }));
+    assert_eq!(refused(&unconfined, STRICT), ["spec.securityContext.appArmorProfile.type"]);
 }
 
 #[test]

@@ -85,6 +85,8 @@ const POD_SPEC: Fields = &[
     ("preemptionPolicy", Keep),
     ("priority", Keep),
     ("priorityClassName", Keep),
+    ("resourceClaims", Keep),
+    ("resources", Keep),
     ("restartPolicy", Drop(BY_THE_MASTER)),
     ("runtimeClassName", Keep),
     ("schedulerName", Keep),
@@ -101,18 +103,20 @@ const POD_SPEC: Fields = &[
 ];
 
 const POD_SECURITY: Fields = &[
+    ("appArmorProfile", Object(PROFILE)),
     ("fsGroup", Keep),
     ("fsGroupChangePolicy", Keep),
     ("runAsGroup", Keep),
     ("runAsNonRoot", Keep),
     ("runAsUser", Check(not_root)),
     ("seLinuxOptions", Object(SELINUX)),
-    ("seccompProfile", Object(SECCOMP)),
+    ("seccompProfile", Object(PROFILE)),
     ("supplementalGroups", Keep),
     ("sysctls", Refuse(SHARES_THE_NODE)),
 ];
 
-const SECCOMP: Fields = &[("type", Check(confined)), ("localhostProfile", Keep)];
+/// A profile of seccomp or AppArmor.
+const PROFILE: Fields = &[("type", Check(confined)), ("localhostProfile", Keep)];
 
 /// Another SELinux type could give a container all rights on its node.
 const SELINUX: Fields = &[
@@ -124,6 +128,7 @@ const SELINUX: Fields = &[
 
 const CONTAINER_SECURITY: Fields = &[
     ("allowPrivilegeEscalation", Refuse("a container gets no further rights: remove it")),
+    ("appArmorProfile", Object(PROFILE)),
     ("capabilities", Object(&[("add", Refuse("a container gets no further rights: remove it")), ("drop", Keep)])),
     ("privileged", Refuse(SHARES_THE_NODE)),
     ("procMount", Refuse(SHARES_THE_NODE)),
@@ -133,7 +138,7 @@ const CONTAINER_SECURITY: Fields = &[
     ("runAsNonRoot", Check(not_root)),
     ("runAsUser", Check(not_root)),
     ("seLinuxOptions", Object(SELINUX)),
-    ("seccompProfile", Object(SECCOMP)),
+    ("seccompProfile", Object(PROFILE)),
 ];
 
 /// A container of any kind.
@@ -238,6 +243,21 @@ const MOUNT: Fields = &[
     ("subPathExpr", Keep),
 ];
 
+const CLONES: &str = "it could copy the master's claim: mount an existing claim instead";
+
+/// A claim that Kubernetes creates for one pod.
+const NEW_CLAIM: Fields = &[
+    ("accessModes", Keep),
+    ("dataSource", Refuse(CLONES)),
+    ("dataSourceRef", Refuse(CLONES)),
+    ("resources", Keep),
+    ("selector", Refuse(CLONES)),
+    ("storageClassName", Keep),
+    ("volumeAttributesClassName", Keep),
+    ("volumeMode", Keep),
+    ("volumeName", Refuse(CLONES)),
+];
+
 const SECRET_ITEMS: Fields = &[
     ("name", Check(not_masters)),
     ("secretName", Check(not_masters)),
@@ -251,7 +271,7 @@ const VOLUME: Fields = &[
     ("configMap", Keep),
     ("downwardAPI", Keep),
     ("emptyDir", Keep),
-    ("ephemeral", Keep),
+    ("ephemeral", Object(&[("volumeClaimTemplate", Object(&[("metadata", Keep), ("spec", Object(NEW_CLAIM))]))])),
     ("hostPath", Check(host_volume)),
     ("nfs", Refuse("mount the NFS folder through a PersistentVolumeClaim")),
     ("persistentVolumeClaim", Object(&[("claimName", Check(not_masters_claim)), ("readOnly", Keep)])),
@@ -314,7 +334,7 @@ pub(super) fn is_zero_or_false(value: &Value) -> bool {
 }
 
 fn confined(kind: &Value, _: Allowed) -> Option<String> {
-    (kind == "Unconfined").then(|| "a container needs a seccomp profile: use RuntimeDefault".to_owned())
+    (kind == "Unconfined").then(|| "a container needs a profile: use RuntimeDefault".to_owned())
 }
 
 /// Earlier versions of Kubernetes read the profiles of AppArmor and seccomp from annotations.
