@@ -1,18 +1,20 @@
 //! Follows the TFJobs of the namespace in which the master's jobs run. For each TFJob, one task submits the job and
 //! writes the TFJob's status. If a user deletes a TFJob, its job is deleted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{Config, Event};
+use protocol::ids::JobName;
+use protocol::view::JobView;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
@@ -24,11 +26,12 @@ use crate::registry::{JobHandle, Jobs, JobsError};
 use crate::store::{Wish, wall_clock};
 use crate::tfjob::{Memory, Need, Place, Read, Watched};
 
-/// Interval at which a master retries failed deletions, and checks whether the cluster's definition of TFJobs is still
-/// Muster's.
+/// Interval at which a master sweeps again, and checks whether the cluster's definition of TFJobs is still Muster's.
 const CHECK_EVERY: Duration = Duration::from_secs(60);
-/// Pause after a call that failed.
+/// Pause after a call that failed, and between the two sweeps that follow the deletion of a TFJob.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Jobs that one sweep deletes at a time.
+const DELETED_AT_ONCE: usize = 8;
 
 /// Follows the TFJobs while the cluster's definition of TFJobs is Muster's. `place` says where their replicas run.
 pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
@@ -65,6 +68,10 @@ struct Following {
     listing: BTreeSet<String>,
     /// Whether the watch has listed all objects at least once.
     is_complete: bool,
+    /// When the next sweep is due.
+    sweep_at: Option<Instant>,
+    /// The newest sweep.
+    sweep: Option<AbortOnDropHandle<()>>,
 }
 
 /// An object with its task.
@@ -77,13 +84,13 @@ struct Tended {
 impl Following {
     fn new(cluster: &Cluster, jobs: &Arc<Jobs>, place: &Place) -> Self {
         let (cluster, jobs, place) = (cluster.clone(), Arc::clone(jobs), place.clone());
-        Self { cluster, jobs, place, tended: BTreeMap::new(), listing: BTreeSet::new(), is_complete: false }
+        let (tended, listing) = (BTreeMap::new(), BTreeSet::new());
+        Self { cluster, jobs, place, tended, listing, is_complete: false, sweep_at: None, sweep: None }
     }
 
     /// Returns when the cluster's definition of TFJobs is no longer Muster's.
     async fn run(mut self) {
         let mut events = Box::pin(changes_of(self.cluster.watched_tfjobs(), Config::default()));
-        let mut arrivals = self.jobs.arrivals();
         let mut checks = interval(CHECK_EVERY);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -92,11 +99,14 @@ impl Following {
                     Ok(event) => self.take(event),
                     Err(error) => warn!(error = error_chain(&error), "the watch of TFJobs broke; restarting it"),
                 },
-                Ok(()) = arrivals.changed() => {}
-                _ = checks.tick() => if let Ok(false) = self.cluster.has_our_tfjobs().await { return },
-            }
-            if self.is_complete {
-                self.sweep().await;
+                () = at(self.sweep_at) => {
+                    self.sweep_at = None;
+                    self.sweep();
+                }
+                _ = checks.tick() => {
+                    if let Ok(false) = self.cluster.has_our_tfjobs().await { return }
+                    self.sweep();
+                }
             }
         }
     }
@@ -112,6 +122,7 @@ impl Following {
                 let listed = std::mem::take(&mut self.listing);
                 self.tended.retain(|name, _| listed.contains(name));
                 self.is_complete = true;
+                self.sweep();
             }
             Event::Apply(object) => self.tend(object),
             Event::Delete(object) => self.forget(&object),
@@ -143,17 +154,53 @@ impl Following {
         if self.tended.get(&name).is_some_and(|tended| tended.uid == uid) {
             self.tended.remove(&name);
         }
+        self.sweep();
+        // The object's task may just have created the job, so that the registry does not list it yet.
+        self.sweep_at = Some(Instant::now() + RETRY_PAUSE);
     }
 
-    /// Deletes the jobs whose object no longer exists.
-    async fn sweep(&self) {
-        let is_there = |uid: &str| self.tended.values().any(|tended| tended.uid == uid);
-        let jobs = self.jobs.list();
-        for job in jobs.iter().filter(|job| job.spec.object_uid().is_some_and(|uid| !is_there(uid))) {
-            if let Err(error) = self.jobs.wish(&job.name, Wish::Delete).await {
-                warn!(job = %job.name, error = error_chain(&error), "could not delete a job whose TFJob is gone");
-            }
+    /// Begins to delete the jobs whose object no longer exists. Ends an earlier sweep: what it has not deleted yet, this
+    /// sweep finds again.
+    fn sweep(&mut self) {
+        if !self.is_complete {
+            return;
         }
+        let there: HashSet<&str> = self.tended.values().map(|tended| tended.uid.as_str()).collect();
+        let orphan = |job: &JobView| {
+            let uid = job.spec.object_uid().filter(|uid| !there.contains(uid))?;
+            Some(Orphan { job: job.name.clone(), uid: uid.to_owned() })
+        };
+        let orphans: Vec<Orphan> = self.jobs.list().iter().filter_map(|job| orphan(job)).collect();
+        let (cluster, jobs) = (self.cluster.clone(), Arc::clone(&self.jobs));
+        let sweep = stream::iter(orphans).for_each_concurrent(DELETED_AT_ONCE, move |orphan| {
+            let (cluster, jobs) = (cluster.clone(), Arc::clone(&jobs));
+            async move {
+                if let Err(error) = orphan.delete(&cluster, &jobs).await {
+                    warn!(job = %orphan.job, error = error_chain(&error), "could not delete a job whose TFJob is gone");
+                }
+            }
+        });
+        self.sweep = Some(AbortOnDropHandle::new(tokio::spawn(sweep)));
+    }
+}
+
+/// A job whose object this master does not know.
+struct Orphan {
+    job: JobName,
+    /// The uid of the object.
+    uid: String,
+}
+
+impl Orphan {
+    /// Deletes the job, unless its object exists. Another master may have created object and job a moment ago, and the
+    /// two watches of this master are independent, so ask the API.
+    async fn delete(&self, cluster: &Cluster, jobs: &Jobs) -> Result<(), Trouble> {
+        let named = ListParams::default().fields(&format!("metadata.name={}", self.job));
+        let found = call(cluster.tfjobs().list(&named)).await?;
+        if found.iter().all(|object| object.uid().as_deref() != Some(self.uid.as_str())) {
+            jobs.wish(&self.job, Wish::Delete).await?;
+        }
+        Ok(())
     }
 }
 
@@ -185,7 +232,7 @@ impl Tender {
             let mut handle = object.job().and_then(|name| self.jobs.find(name));
             let job = handle.as_mut().map(|handle| handle.view.borrow_and_update().clone());
             memory.had_job |= job.as_ref().is_some_and(|job| object.owns(job));
-            let need = object.need(job.as_ref(), &memory, wall_clock());
+            let (need, has_job) = (object.need(job.as_ref(), &memory, wall_clock()), handle.is_some());
             let pause = match self.act(&mut object, need, &mut memory).await {
                 Ok(pause) => pause,
                 Err(trouble) => {
@@ -199,7 +246,7 @@ impl Tender {
                     Err(_) => return,
                 },
                 () = changed(handle) => {}
-                _ = arrivals.changed() => {}
+                _ = arrivals.changed(), if !has_job => {}
                 () = after(pause) => {}
             }
         }
@@ -275,6 +322,13 @@ async fn changed(job: Option<JobHandle>) {
     if job.view.changed().await.is_err() {
         // The job's driver has ended. If another driver takes over the job, nothing notifies this task.
         sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
     }
 }
 
