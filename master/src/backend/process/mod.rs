@@ -18,6 +18,7 @@ use protocol::group::Group;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
@@ -113,12 +114,17 @@ impl ProcessBackend {
             stays
         });
         if !stays {
-            self.remove(&pod.job.name, pod.replica);
+            self.remove(&pod.job.name, pod.replica).await;
         }
     }
 
-    fn remove(&self, job: &JobName, replica: ReplicaId) {
-        if let Err(error) = self.launcher.run_dirs.remove(job, replica) {
+    /// Removes a pod that has ended. Its folder may contain the script's checkpoints and data, so a blocking thread
+    /// removes it.
+    async fn remove(&self, job: &JobName, replica: ReplicaId) {
+        let (run_dirs, name) = (self.launcher.run_dirs.clone(), job.clone());
+        let removed = spawn_blocking(move || run_dirs.remove(&name, replica)).await;
+        // The task is cancelled only while the runtime shuts down.
+        if let Ok(Err(error)) = removed {
             warn!(%job, %replica, %error, "could not remove a pod's folder");
         }
         self.with_job(job, |pods| {
@@ -181,7 +187,7 @@ impl PodBackend for ProcessBackend {
         match child::start(&self.launcher, &pod) {
             Ok(started) => drop(self.tasks.spawn(self.clone().carry(pod, started, orders))),
             Err(error) => {
-                self.remove(&pod.job.name, pod.replica);
+                self.remove(&pod.job.name, pod.replica).await;
                 return Err(BackendError::Create { pod: pod.name(), source: Box::new(error) });
             }
         }
@@ -196,7 +202,7 @@ impl PodBackend for ProcessBackend {
             pods.table.get(replica).is_some_and(|pod| pod.has_ended())
         });
         if has_ended {
-            self.remove(&job.name, replica);
+            self.remove(&job.name, replica).await;
         }
         Ok(())
     }
