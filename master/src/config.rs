@@ -16,6 +16,9 @@ use crate::agent_token::AgentKey;
 use crate::http::Guard;
 use crate::registry::KEPT_FINISHED;
 
+/// Minimum length of the bearer token, in characters.
+const TOKEN_LENGTH_MIN: usize = 32;
+
 /// Runs training jobs: creates their pods, starts their gangs and serves their state over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "master", version, about)]
@@ -247,6 +250,11 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read the token file {}", file.display()))?;
     match text.trim() {
         "" => bail!("the token file {} is empty", file.display()),
+        token if token.len() < TOKEN_LENGTH_MIN => bail!(
+            "the token in {} is too short: it needs at least {TOKEN_LENGTH_MIN} characters, such as those of openssl \
+             rand -hex 32",
+            file.display()
+        ),
         // The token is sent in a header. Other characters would be trimmed or refused there.
         token if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
             bail!("the token in {} contains characters other than visible ASCII", file.display())

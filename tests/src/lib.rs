@@ -13,6 +13,9 @@ pub mod programs;
 pub mod scene;
 pub mod scripts;
 
+/// A bearer token for masters in tests.
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
 pub use client::{Finished, Running};
 pub use master::Master;
 pub use place::{Place, Stage};

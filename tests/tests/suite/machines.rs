@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use e2e::processes::signal;
 use e2e::programs::built;
-use e2e::{Finished, Master, Running, Scene, within};
+use e2e::{Finished, Master, Running, Scene, TOKEN, within};
 use protocol::view::{JobState, JobView};
 use rustix::process::Signal;
 
@@ -26,14 +26,14 @@ fn agent(scene: &Scene, master: &Master, number: u8, args: &[&str]) -> Command {
     let address = format!("127.0.0.{number}:0");
     let mut command = Command::new(built("agent"));
     command.args(["--join", &master.url, "--task", "digits", "--lease", "2s", "--address", &address]).args(args);
-    command.args(["--", "python", "exec.py"]).current_dir(scene.path()).env("MUSTER_TOKEN", "secret");
+    command.args(["--", "python", "exec.py"]).current_dir(scene.path()).env("MUSTER_TOKEN", TOKEN);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 fn status(scene: &Scene, master: &Master) -> Option<JobView> {
     let status = ["--master", &master.url, "status", "digits", "-o", "json"];
-    let ended = Finished::of(scene.client(&status).env("MUSTER_TOKEN", "secret"));
+    let ended = Finished::of(scene.client(&status).env("MUSTER_TOKEN", TOKEN));
     serde_json::from_str(&ended.stdout).ok()
 }
 
@@ -105,7 +105,7 @@ fn an_agent_that_was_stopped_for_longer_than_its_lease_joins_again() {
 #[test]
 fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() {
     let scene = Scene::new(TRAIN);
-    fs::write(scene.path().join("token"), "secret").expect("cannot write the file");
+    fs::write(scene.path().join("token"), TOKEN).expect("cannot write the file");
     let with_token = [&JOINED[..], &["--token-file", "token"]].concat();
     let master = Master::start(scene.path(), &with_token, &[]);
     let refused = |number: u8, args: &[&str], says: &str| {
@@ -135,7 +135,7 @@ fn an_agent_ends_with_its_job_and_an_agent_that_cannot_join_prints_the_reason() 
     refused(2, &rules, "job \"digits\" has ended: choose another --task, or remove the job with client delete digits");
     let submit = |args: &[&str]| {
         let mut client = scene.client(&[&["--master", &master.url, "--task", "other"], args].concat());
-        Finished::of(client.env("MUSTER_TOKEN", "secret"))
+        Finished::of(client.env("MUSTER_TOKEN", TOKEN))
     };
     let hint = format!("leave it out; each machine has its own command: agent --join {} --task other", master.url);
     submit(&["exec.py"]).code(2).says(&["the script exec.py has no meaning here", &hint]);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use e2e::network::{Network, address};
 use e2e::programs::built;
-use e2e::{Finished, Running, Scene, within};
+use e2e::{Finished, Running, Scene, TOKEN, within};
 use protocol::view::{JobState, JobView};
 
 /// The machine of the master. All other machines have agents.
@@ -29,7 +29,7 @@ struct Site {
 impl Site {
     fn new(machines: u8) -> Self {
         let (scene, network) = (Scene::new(TRAIN), Network::new(machines));
-        fs::write(scene.path().join("token"), "secret").expect("cannot write the file");
+        fs::write(scene.path().join("token"), TOKEN).expect("cannot write the file");
         let mut master = Command::new(built("master"));
         let listen = format!("{}:7897", address(MASTER));
         master.args(["--listen", &listen, "--state-dir", "state", "--backend", "joined", "--token-file", "token"]);
@@ -43,13 +43,13 @@ impl Site {
     fn agent(&self, number: u8, args: &[&str]) -> Command {
         let mut agent = Command::new(built("agent"));
         agent.args(["--join", &self.url, "--task", "digits", "--worker-num", &self.range, "--lease", "2"]).args(args);
-        agent.args(["--", "python", "exec.py"]).current_dir(self.scene.path()).env("MUSTER_TOKEN", "secret");
+        agent.args(["--", "python", "exec.py"]).current_dir(self.scene.path()).env("MUSTER_TOKEN", TOKEN);
         self.network.command_on(number, &agent)
     }
 
     fn status(&self) -> Option<JobView> {
         let mut client = self.scene.client(&["--master", &self.url, "status", "digits", "-o", "json"]);
-        let client = self.network.command_on(MASTER, client.env("MUSTER_TOKEN", "secret"));
+        let client = self.network.command_on(MASTER, client.env("MUSTER_TOKEN", TOKEN));
         serde_json::from_str(&Finished::of(&mut { client }).stdout).ok()
     }
 

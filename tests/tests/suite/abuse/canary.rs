@@ -6,7 +6,7 @@ use std::path::Path;
 use e2e::processes::working_in;
 use e2e::{Master, Running, Scene};
 
-const TOKEN: &str = "canary-of-the-master-7f3a9c";
+const TOKEN: &str = "canary-of-the-master-7f3a9c52e8b1d604";
 /// A wrong token.
 const WRONG: &str = "canary-of-a-stranger-51be20";
 /// A script that prints its environment, and the environment and arguments of its agent. Then the script
