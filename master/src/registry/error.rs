@@ -136,7 +136,8 @@ pub enum JobsError {
     Store(#[source] StoreError),
     /// The store or the back end did not answer in time.
     #[error(
-        "the request for job \"{name}\" has no result after {} s: it may still succeed, and repeating it is safe",
+        "the request for job \"{name}\" has no result after {} s: it may still succeed; client status {name} \
+         shows whether it has",
         limit.as_secs()
     )]
     Late {

@@ -34,7 +34,7 @@ const ERR_IMAGE_PULL: &str = "ErrImagePull";
 /// Parts of the messages of failed pulls that will fail again: the image does not exist, or this cluster may not read it
 /// (Docker's and containerd's messages; `distribution/registry/api/errcode`). All other failed pulls may succeed later,
 /// for example after a registry's limit of requests, a restart of the registry, or a time-out.
-const LASTING: [&str; 10] = [
+const LASTING: [&str; 11] = [
     "not found",
     "manifest unknown",
     "does not exist",
@@ -44,7 +44,8 @@ const LASTING: [&str; 10] = [
     "authentication required",
     "no basic auth credentials",
     "denied",
-    "no such host",
+    "forbidden",
+    "name unknown",
 ];
 /// The beginning of the message of a busy kubelet, such as `failed to sync secret cache: timed out waiting for the
 /// condition` (`kubernetes/pkg/kubelet/util/manager/watch_based_manager.go`).
