@@ -63,7 +63,7 @@ async fn a_job_with_too_many_replicas_for_the_descriptor_limit_is_refused_with_t
     let master = folders.limited_master("ulimit -n 128");
     let mut job = job();
     job["worker_num"] = json!(10);
-    refused(&master, &job, "too_many_replicas", &["10 replicas", "at most 9", "limit is 128"]).await;
+    refused(&master, &job, "too_many_replicas", &["10 replicas", "at most 8", "limit is 128"]).await;
 }
 
 #[tokio::test]
