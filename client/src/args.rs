@@ -186,6 +186,7 @@ pub(crate) enum Verb {
     Why(WhyArgs),
     /// Print a job's output, of all replicas or of one
     #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
+                            client logs digits --timestamps --since 5m\n  \
                             client logs digits --replica worker-1 > worker-1.txt")]
     Logs(LogsArgs),
     /// Submit TFJobs, the files of Kubeflow's training operator; submitting an unchanged file again has no effect

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::error::Error;
 use crate::hints;
-use crate::log_stream::{self, From, Lines, Unfinished, Until};
+use crate::log_stream::{self, Lines, Unfinished, Until, Wanted};
 use crate::master_client::{LONG_POLL, MasterClient, MasterError};
 use crate::narrate;
 use crate::output::{Data, Notes};
@@ -51,8 +51,8 @@ pub(crate) enum Told {
 pub(crate) enum Logs {
     /// No output.
     Hidden,
-    /// All replicas' lines.
-    Merged(From),
+    /// These lines.
+    Merged(Wanted),
 }
 
 enum Event {
@@ -71,10 +71,10 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     let logs_open = logs != Logs::Hidden;
     let mut feeds = JoinSet::new();
     feeds.spawn(feed_views(client.clone(), first.clone(), events.clone()));
-    if let Logs::Merged(from) = logs {
+    if let Logs::Merged(wanted) = logs {
         let unfinished = if notes.shows_progress() { Unfinished::Shown } else { Unfinished::Hidden };
         let offsets = BTreeMap::new();
-        feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), from, unfinished, offsets, events }));
+        feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, unfinished, offsets, events }));
     }
     let last = match told {
         Told::Nothing => None,
@@ -233,7 +233,7 @@ async fn feed_lines(mut reading: LineReading) {
 struct LineReading {
     client: MasterClient,
     name: JobName,
-    from: From,
+    wanted: Wanted,
     unfinished: Unfinished,
     offsets: BTreeMap<ReplicaId, u64>,
     events: Sender<Event>,
@@ -243,14 +243,13 @@ impl Resumable for LineReading {
     type Opened = Lines;
 
     async fn open(&self) -> Result<Lines, MasterError> {
-        let Self { client, name, from, unfinished, offsets, events } = self;
-        let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
+        let Self { client, name, wanted, unfinished, offsets, events } = self;
         if !offsets.is_empty() {
             // A new master may have restarted the job. The view of the restart must come before the new lines.
             let view = client.view(name).await?;
             let _ = events.send(Event::View(Box::new(view))).await;
         }
-        log_stream::merged(client, name, from, Until::Finished(*unfinished)).await
+        log_stream::merged(client, name, wanted, offsets, Until::Finished(*unfinished)).await
     }
 
     async fn read(&mut self, mut lines: Lines) -> Result<JobView, Error> {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
-use protocol::ids::{JobName, ReplicaId};
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 use protocol::view::{JobView, LOG_LINE_BYTES, LogLine};
 use reqwest::Response;
@@ -35,15 +36,50 @@ pub(crate) enum Unfinished {
     Hidden,
 }
 
-/// Where a stream begins.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum From {
-    /// At the oldest line that the master still has.
-    Start,
-    /// At this number of lines before the end of each replica's output.
-    Tail(u32),
-    /// At these offsets. For a replica without an offset, at its oldest line.
-    Offsets(BTreeMap<ReplicaId, u64>),
+/// The lines that a stream contains. The default is all lines of all replicas, without times.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Only the lines of this replica.
+    pub(crate) replica: Option<ReplicaId>,
+    /// The first line of each replica.
+    pub(crate) begin: Begin,
+    /// Whether the lines have times.
+    pub(crate) times: bool,
+}
+
+/// Where the output of a replica begins. The default is the oldest line that the master still has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Begin {
+    /// At most this number of lines before the end.
+    pub(crate) tail: Option<u32>,
+    /// No lines that were complete earlier.
+    pub(crate) since: Option<Since>,
+}
+
+/// A point in time by the master's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// This long before `asked`. The clock of this machine may be wrong.
+    Ago {
+        /// How long.
+        length: Duration,
+        /// When the user asked for the output.
+        asked: Instant,
+    },
+    /// This time.
+    Time(UnixMillis),
+}
+
+impl Since {
+    fn parameter(self) -> (&'static str, String) {
+        match self {
+            Self::Ago { length, asked } => {
+                let elapsed = Duration::from_secs_f64(asked.elapsed().as_secs_f64().round());
+                ("since_seconds", (length + elapsed).as_secs().to_string())
+            }
+            Self::Time(UnixMillis(millis)) => ("since_time", millis.to_string()),
+        }
+    }
 }
 
 /// The output of all replicas, as it arrives.
@@ -51,6 +87,15 @@ pub(crate) type Lines = BoxStream<'static, Result<LogLine, MasterError>>;
 
 /// The output of one replica in bytes, as it arrives.
 pub(crate) type Pieces = BoxStream<'static, Result<Vec<u8>, MasterError>>;
+
+/// The position at which a stream of bytes begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RawBegin {
+    /// Where the user wants it to begin.
+    Asked(Begin),
+    /// After the bytes read so far.
+    At(u64),
+}
 
 /// The position of a replica's stream.
 pub(crate) struct RawPosition {
@@ -60,25 +105,32 @@ pub(crate) struct RawPosition {
     pub(crate) dropped: u64,
 }
 
-/// The output of all replicas, line by line.
+/// The output line by line. A replica of `offsets` begins there.
 pub(crate) async fn merged(
     client: &MasterClient,
     name: &JobName,
-    from: &From,
+    wanted: &Wanted,
+    offsets: &BTreeMap<ReplicaId, u64>,
     until: Until,
 ) -> Result<Lines, MasterError> {
+    let Wanted { replica, begin: Begin { tail, since }, times } = wanted;
     let mut query = vec![follow(until)];
     if until == Until::Finished(Unfinished::Shown) {
         query.push(("unfinished", "true".to_owned()));
     }
-    match from {
-        From::Start => {}
-        From::Tail(lines) => query.push(("tail", lines.to_string())),
-        From::Offsets(offsets) => {
-            let pairs: Vec<String> = offsets.iter().map(|(replica, offset)| format!("{replica}:{offset}")).collect();
-            query.push(("from", pairs.join(",")));
-        }
+    if let Some(replica) = replica {
+        query.extend([("replica", replica.to_string()), ("lines", "true".to_owned())]);
     }
+    if *times {
+        query.push(("times", "true".to_owned()));
+    }
+    if offsets.is_empty() {
+        query.extend(tail.map(|lines| ("tail", lines.to_string())));
+    } else {
+        let pairs: Vec<String> = offsets.iter().map(|(replica, offset)| format!("{replica}:{offset}")).collect();
+        query.push(("from", pairs.join(",")));
+    }
+    query.extend(since.map(Since::parameter));
     let answer = client.logs(name, &query, "application/x-ndjson").await?;
     Ok(lines(client.clone(), answer))
 }
@@ -87,12 +139,17 @@ pub(crate) async fn merged(
 pub(crate) async fn raw(
     client: &MasterClient,
     (name, replica): (&JobName, ReplicaId),
-    (from, tail): (Option<u64>, Option<u32>),
+    begin: RawBegin,
     until: Until,
 ) -> Result<(RawPosition, Pieces), MasterError> {
     let mut query = vec![follow(until), ("replica", replica.to_string())];
-    query.extend(from.map(|offset| ("offset", offset.to_string())));
-    query.extend(tail.map(|lines| ("tail", lines.to_string())));
+    match begin {
+        RawBegin::At(offset) => query.push(("offset", offset.to_string())),
+        RawBegin::Asked(Begin { tail, since }) => {
+            query.extend(tail.map(|lines| ("tail", lines.to_string())));
+            query.extend(since.map(Since::parameter));
+        }
+    }
     let answer = client.logs(name, &query, "application/octet-stream").await?;
     let position = RawPosition {
         offset: number(client, &answer, LOG_OFFSET_HEADER)?,

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use protocol::duration::{BadDuration, WholeSeconds};
 use protocol::elastic::{BadWorkerNum, WorkerNum};
+use protocol::ids::UnixMillis;
 use protocol::tf_config::MEMBERS_MAX;
+
+use crate::rfc3339;
 
 /// A number of replicas of one role. `protocol` checks whether the numbers of all roles fit together.
 pub(super) fn count(text: &str) -> Result<u32, String> {
@@ -61,6 +64,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 /// A duration of whole seconds.
 pub(super) fn seconds(text: &str) -> Result<u32, String> {
     text.parse::<WholeSeconds>().map(|WholeSeconds(seconds)| seconds).map_err(|error| invalid_duration(text, error))
+}
+
+/// A time in RFC 3339.
+pub(super) fn moment(text: &str) -> Result<UnixMillis, String> {
+    let wrong = || format!("invalid time \"{}\": use RFC 3339, such as 2026-11-24T00:00:00Z", shown(text));
+    rfc3339::parsed(text).ok_or_else(wrong)
 }
 
 fn invalid_duration(text: &str, error: BadDuration) -> String {

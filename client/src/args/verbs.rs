@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use protocol::elastic::WorkerNum;
-use protocol::ids::{JobName, ReplicaId};
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
 
 use super::FormatArgs;
-use super::values::{duration, lines, workers};
+use super::values::{duration, lines, moment, seconds, workers};
 
 /// The name of a job.
 #[derive(Debug, Clone, Args)]
@@ -51,12 +51,29 @@ pub(crate) struct LogsArgs {
     /// Continue until the job has ended; the exit status reflects its result
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Only the output of this replica, for example worker-1, byte for byte
+    /// Only the output of this replica, for example worker-1, byte for byte unless --timestamps or -o json is given
     #[arg(long, value_name = "REPLICA")]
     pub(crate) replica: Option<ReplicaId>,
     /// Start with the last N lines of each replica [default: all kept lines]
     #[arg(long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
     pub(crate) tail: Option<u32>,
+    /// Only lines that were complete in the last DURATION, for example 90s, 5m or 2h; also with --tail [default: all
+    /// kept lines]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = seconds,
+        allow_negative_numbers = true,
+        conflicts_with = "since_time"
+    )]
+    pub(crate) since: Option<u32>,
+    /// Only lines that were complete at or after this time by the master's clock, for example 2026-11-24T00:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) since_time: Option<UnixMillis>,
+    /// Show when each line was complete, by the master's clock, such as 2026-11-24T00:00:00.000Z. A line whose time is
+    /// unknown has - instead
+    #[arg(long)]
+    pub(crate) timestamps: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 }

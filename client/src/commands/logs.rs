@@ -1,6 +1,8 @@
 //! `logs`: prints a job's output, of all replicas or of one.
 
+use std::collections::BTreeMap;
 use std::slice;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use protocol::ids::{JobName, ReplicaId};
@@ -11,54 +13,42 @@ use crate::args::{Format, LogsArgs};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::follow::{Following, Logs, Told, follow, tell_end};
-use crate::log_stream::{self, From, Pieces, RawPosition, Unfinished, Until};
+use crate::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Unfinished, Until, Wanted};
 use crate::master_client::{MasterClient, MasterError};
 use crate::narrate;
-use crate::output::{Data, Notes};
+use crate::output::{Data, LineForm, Notes};
 use crate::resume::{Resumable, to_the_end};
-use crate::usage::UsageError;
 
 pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let LogsArgs { job, follow, replica, tail, format } = args;
+    let LogsArgs { job, follow, replica, tail, since, since_time, timestamps, format } = args;
     let name = job.name;
-    if format.output == Format::Json && replica.is_some() {
-        return Err(one_replica_as_json().into());
-    }
+    let ago = |seconds| Since::Ago { length: Duration::from_secs(u64::from(seconds)), asked: Instant::now() };
+    let begin = Begin { tail, since: since.map(ago).or(since_time.map(Since::Time)) };
     let view = client.view(&name).await?;
-    if format.output == Format::Json {
-        data.log_lines_as_json();
-    } else {
-        data.align_prefixes(&view.spec);
-    }
-    let Some(replica) = replica else {
-        let from = tail.map_or(From::Start, From::Tail);
-        if !follow {
-            return print_merged(&client, &view, &from, &mut data).await;
+    let form = match (format.output, replica) {
+        (Format::Json, _) => LineForm::Json,
+        (Format::Text, Some(_)) if timestamps => LineForm::Bare,
+        (Format::Text, Some(replica)) => {
+            let until = if follow { Until::Finished(Unfinished::Hidden) } else { Until::Now };
+            let (begin, at, notes) = (RawBegin::Asked(begin), client.clone(), notes.clone());
+            return print_raw(RawReading { client: at, name, replica, begin, until, data, notes }).await;
         }
-        let work = follow_merged(client.clone(), view, from, (data, notes.clone()));
-        return unless_interrupted(work, slice::from_ref(&name), || Stage::Following, notes).await;
+        (Format::Text, None) => LineForm::Prefixed,
     };
-    let (begin, until) =
-        (RawBegin::Asked { tail }, if follow { Until::Finished(Unfinished::Hidden) } else { Until::Now });
-    let (at, of, said) = (client.clone(), name.clone(), notes.clone());
-    let reading = RawReading { client: at, name: of, replica, begin, until, data, notes: said };
+    data.log_lines_as(form, &view.spec);
+    if timestamps {
+        data.show_times();
+    }
+    let wanted = Wanted { replica, begin, times: timestamps };
     if !follow {
-        return print_raw(reading).await;
+        return print_merged(&client, &view, &wanted, &mut data).await;
     }
-    unless_interrupted(follow_raw(reading), slice::from_ref(&name), || Stage::Following, notes).await
+    let work = follow_merged(client.clone(), view, wanted, (data, notes.clone()));
+    unless_interrupted(work, slice::from_ref(&name), || Stage::Following, notes).await
 }
 
-/// The error for `-o json` with `--replica`: the bytes of one replica are printed unchanged, and JSON can only contain
-/// text.
-fn one_replica_as_json() -> UsageError {
-    UsageError {
-        sentence: "-o json cannot be used with --replica, which prints the output unchanged".to_owned(),
-        hint: Some("leave out --replica: each line of the merged output names its replica".to_owned()),
-    }
-}
-
-async fn print_merged(client: &MasterClient, view: &JobView, from: &From, data: &mut Data) -> Result<Exit, Error> {
-    let mut lines = log_stream::merged(client, &view.name, from, Until::Now).await?;
+async fn print_merged(client: &MasterClient, view: &JobView, wanted: &Wanted, data: &mut Data) -> Result<Exit, Error> {
+    let mut lines = log_stream::merged(client, &view.name, wanted, &BTreeMap::new(), Until::Now).await?;
     while let Some(line) = lines.try_next().await? {
         data.log_line(&line)?;
     }
@@ -69,16 +59,20 @@ async fn print_merged(client: &MasterClient, view: &JobView, from: &From, data: 
 async fn follow_merged(
     client: MasterClient,
     view: JobView,
-    from: From,
+    wanted: Wanted,
     (mut data, notes): (Data, Notes),
 ) -> Result<Exit, Error> {
     notes.say(&narrate::standing(&view));
-    let following = Following { client, first: view, told: Told::Standing, logs: Logs::Merged(from) };
+    let following = Following { client, first: view, told: Told::Standing, logs: Logs::Merged(wanted) };
     let ended = follow(following, &mut data, &notes).await?;
     Ok(ended.state.into())
 }
 
 async fn print_raw(mut reading: RawReading) -> Result<Exit, Error> {
+    if reading.until != Until::Now {
+        let (name, notes) = (reading.name.clone(), reading.notes.clone());
+        return unless_interrupted(follow_raw(reading), slice::from_ref(&name), || Stage::Following, &notes).await;
+    }
     let opened = reading.open().await?;
     reading.print_all(opened).await?;
     reading.data.end_partial_line()?;
@@ -103,14 +97,6 @@ struct RawReading {
     notes: Notes,
 }
 
-/// The position at which the next stream begins.
-enum RawBegin {
-    /// At the last `tail` lines; without `tail`, at the oldest kept byte.
-    Asked { tail: Option<u32> },
-    /// After the bytes read so far.
-    At(u64),
-}
-
 impl RawReading {
     /// Prints all kept output. A stream ends before a gap of dropped bytes. The next stream begins after the gap and
     /// reports the size of the gap.
@@ -125,7 +111,7 @@ impl RawReading {
 
     async fn print(&mut self, (position, mut pieces): (RawPosition, Pieces)) -> Result<(), Error> {
         // With --tail, the user did not ask for earlier bytes, so their loss is not reported.
-        let wants_all_before = !matches!(self.begin, RawBegin::Asked { tail: Some(_) });
+        let wants_all_before = !matches!(self.begin, RawBegin::Asked(Begin { tail: Some(_), .. }));
         if position.dropped > 0 && wants_all_before {
             self.notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));
         }
@@ -144,11 +130,7 @@ impl Resumable for RawReading {
     type Opened = (RawPosition, Pieces);
 
     async fn open(&self) -> Result<Self::Opened, MasterError> {
-        let begin = match self.begin {
-            RawBegin::Asked { tail } => (None, tail),
-            RawBegin::At(offset) => (Some(offset), None),
-        };
-        log_stream::raw(&self.client, (&self.name, self.replica), begin, self.until).await
+        log_stream::raw(&self.client, (&self.name, self.replica), self.begin, self.until).await
     }
 
     async fn read(&mut self, opened: Self::Opened) -> Result<JobView, Error> {

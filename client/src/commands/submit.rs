@@ -28,7 +28,7 @@ use crate::follow::{Following, Logs, Told, follow};
 use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::local_master::LocalMaster;
-use crate::log_stream::From;
+use crate::log_stream::Wanted;
 use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
@@ -266,7 +266,7 @@ async fn submit_and_follow(
 ) -> Result<Exit, Error> {
     let (client, first) = submit(submission, &notes).await?;
     data.align_prefixes(&first.spec);
-    let logs = if format == Format::Json { Logs::Hidden } else { Logs::Merged(From::Start) };
+    let logs = if format == Format::Json { Logs::Hidden } else { Logs::Merged(Wanted::default()) };
     let ended: JobView = follow(Following { client, first, told: Told::Nothing, logs }, &mut data, &notes).await?;
     if format == Format::Json {
         data.json(&ended)?;

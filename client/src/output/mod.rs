@@ -28,6 +28,7 @@ pub(crate) use table::{jobs_table, status_text, tfjobs_table};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
+use crate::rfc3339;
 use progress::AboveProgress;
 use text::{Colours, colours_of, for_terminal};
 
@@ -76,7 +77,26 @@ pub(crate) struct Data {
     terminal: bool,
     colours: Colours,
     log_lines: LogLines,
+    times: Times,
     partial_line: Vec<u8>,
+}
+
+/// How log lines are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LineForm {
+    /// With the name of the replica as a prefix.
+    Prefixed,
+    /// Without the name of the replica.
+    Bare,
+    /// As JSON objects.
+    Json,
+}
+
+/// Whether log lines are printed with their times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Times {
+    Shown,
+    Hidden,
 }
 
 /// How a log line names its replica.
@@ -84,6 +104,8 @@ pub(crate) struct Data {
 enum LogLines {
     /// The name is a prefix of the line, padded to this width.
     Prefixed(usize),
+    /// The name is not printed.
+    Bare,
     /// The line and its replica are printed as the JSON object that the master sent.
     Json,
 }
@@ -98,6 +120,7 @@ impl Data {
             terminal,
             colours,
             log_lines: LogLines::Prefixed(0),
+            times: Times::Hidden,
             partial_line: Vec::new(),
         }
     }
@@ -145,9 +168,18 @@ impl Data {
         self.log_lines = LogLines::Prefixed(names.max().unwrap_or(0));
     }
 
-    /// Prints log lines as JSON objects from now on.
-    pub(crate) fn log_lines_as_json(&mut self) {
-        self.log_lines = LogLines::Json;
+    /// Prints the log lines of this job in this form from now on.
+    pub(crate) fn log_lines_as(&mut self, form: LineForm, spec: &JobSpec) {
+        match form {
+            LineForm::Prefixed => self.align_prefixes(spec),
+            LineForm::Bare => self.log_lines = LogLines::Bare,
+            LineForm::Json => self.log_lines = LogLines::Json,
+        }
+    }
+
+    /// Prints the times of log lines from now on.
+    pub(crate) fn show_times(&mut self) {
+        self.times = Times::Shown;
     }
 
     /// Prints one line of a replica's output. A pipe or a file gets the text unchanged.
@@ -160,20 +192,35 @@ impl Data {
                 self.whole_line(&format!("{json}\n"))?;
             }
             LogLines::Prefixed(width) => self.prefixed_line(line, width)?,
+            LogLines::Bare => {
+                let text = self.text_of(line);
+                self.whole_line(&format!("{text}\n"))?;
+            }
         }
         Ok(())
     }
 
     fn prefixed_line(&mut self, line: &LogLine, width: usize) -> io::Result<()> {
-        let LogLine { replica, time: _, offset: _, line: text, unfinished: _ } = line;
-        let text = if self.terminal { for_terminal(text, self.colours) } else { Cow::Borrowed(text.as_str()) };
-        let name = replica.to_string();
+        let (name, text) = (line.replica.to_string(), self.text_of(line));
         match self.colours {
             Colours::Kept => {
-                let style = prefix_style(*replica);
+                let style = prefix_style(line.replica);
                 self.whole_line(&format!("{style}{name:width$} │{style:#} {text}\n"))
             }
             Colours::Removed => self.whole_line(&format!("{name:width$} │ {text}\n")),
+        }
+    }
+
+    /// The text of a line, behind its time if times are shown.
+    fn text_of<'a>(&self, line: &'a LogLine) -> Cow<'a, str> {
+        let text =
+            if self.terminal { for_terminal(&line.line, self.colours) } else { Cow::Borrowed(line.line.as_str()) };
+        match self.times {
+            Times::Hidden => text,
+            Times::Shown => {
+                let time = line.time.and_then(rfc3339::written).unwrap_or_else(|| "-".to_owned());
+                Cow::Owned(format!("{time:WIDTH$} {text}", WIDTH = rfc3339::WIDTH))
+            }
         }
     }
 

@@ -9,6 +9,7 @@ mod dry_run;
 mod env;
 mod follow;
 mod local;
+mod logs;
 mod master_trouble;
 mod placing;
 mod pushing;

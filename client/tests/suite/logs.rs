@@ -1,0 +1,55 @@
+//! `client logs`: which output it asks for, and how it prints times.
+
+use protocol::ids::UnixMillis;
+use protocol::view::LogLine;
+
+use crate::support::fake_master::{FakeMaster, Logs, Script};
+use crate::support::views::{line, running};
+use crate::support::{client, finish, folder_with_script};
+
+/// Runs `client logs digits` with these arguments. Returns its stdout and its request for output.
+fn logs(output: Logs, arguments: &[&str]) -> (String, String) {
+    let master =
+        FakeMaster::start(Script { views: vec![running("digits")], logs: [output].into(), ..Script::default() });
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let ended = finish(command.args(["logs", "digits", "--master", &master.url]).args(arguments).spawn().unwrap());
+    let request = master.asked().into_iter().find_map(|asked| Some(asked.split_once("/logs?")?.1.to_owned()));
+    (ended.expect_code(0).stdout, request.unwrap())
+}
+
+fn timed_lines() -> Logs {
+    let timed = LogLine { time: Some(UnixMillis(1_795_480_489_007)), ..line("worker-0", 4, "one") };
+    Logs::Lines(vec![timed, line("worker-1", 4, "two")])
+}
+
+#[test]
+fn the_time_of_a_line_is_a_column_behind_the_name_of_its_replica() {
+    let (printed, request) = logs(timed_lines(), &["--timestamps", "--since", "5m", "--tail", "3"]);
+    let unknown = format!("{:24}", "-");
+    assert_eq!(printed, format!("worker-0 │ 2026-11-24T00:34:49.007Z one\nworker-1 │ {unknown} two\n"));
+    assert_eq!(request, "follow=false&times=true&tail=3&since_seconds=300");
+}
+
+#[test]
+fn lines_of_one_replica_begin_with_their_time() {
+    let (printed, request) = logs(timed_lines(), &["--timestamps", "--replica", "worker-0"]);
+    assert!(printed.starts_with("2026-11-24T00:34:49.007Z one\n"), "{printed}");
+    assert_eq!(request, "follow=false&replica=worker-0&lines=true&times=true");
+}
+
+#[test]
+fn lines_as_json_have_times_on_request() {
+    let (printed, request) = logs(timed_lines(), &["--timestamps", "-o", "json", "--replica", "worker-0"]);
+    let first = r#"{"replica":"worker-0","time":1795480489007,"offset":4,"line":"one"}"#;
+    assert_eq!(printed.lines().next(), Some(first));
+    assert_eq!(request, "follow=false&replica=worker-0&lines=true&times=true");
+}
+
+#[test]
+fn the_bytes_of_one_replica_can_begin_at_a_time() {
+    let arguments = ["--replica", "worker-0", "--since-time", "2026-11-24T01:34:49+01:00"];
+    let (printed, request) = logs(Logs::Raw(b"one\xff".to_vec()), &arguments);
+    assert_eq!(printed, "one\u{fffd}");
+    assert_eq!(request, "follow=false&replica=worker-0&since_time=1795480489000");
+}
