@@ -170,7 +170,7 @@ impl Following {
             let uid = job.spec.object_uid().filter(|uid| !there.contains(uid))?;
             Some(Orphan { job: job.name.clone(), uid: uid.to_owned() })
         };
-        let orphans: Vec<Orphan> = self.jobs.list().iter().filter_map(|job| orphan(job)).collect();
+        let orphans: Vec<Orphan> = self.jobs.list().iter().filter_map(orphan).collect();
         let (cluster, jobs) = (self.cluster.clone(), Arc::clone(&self.jobs));
         let sweep = stream::iter(orphans).for_each_concurrent(DELETED_AT_ONCE, move |orphan| {
             let (cluster, jobs) = (cluster.clone(), Arc::clone(&jobs));
