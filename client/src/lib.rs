@@ -29,7 +29,6 @@ mod pack;
 mod patience;
 mod request;
 mod resume;
-mod rfc3339;
 mod root_cause;
 mod script;
 mod shell_env;

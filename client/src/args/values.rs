@@ -8,7 +8,7 @@ use protocol::elastic::{BadWorkerNum, WorkerNum};
 use protocol::ids::UnixMillis;
 use protocol::tf_config::MEMBERS_MAX;
 
-use crate::rfc3339;
+use crate::cluster::rfc3339;
 
 /// A number of replicas of one role. `protocol` checks whether the numbers of all roles fit together.
 pub(super) fn count(text: &str) -> Result<u32, String> {

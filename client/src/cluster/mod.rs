@@ -9,6 +9,7 @@ mod forward;
 mod install;
 mod manifests;
 mod pods;
+pub(crate) mod rfc3339;
 mod rights;
 mod rollout;
 mod tfjobs;
@@ -18,11 +19,9 @@ use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Resource};
-use protocol::ids::UnixMillis;
 
 pub(crate) use self::checks::{Check, Verdict};
 pub(crate) use self::doctor::{Surroundings, examine};
@@ -45,12 +44,6 @@ const MASTER_PODS: &str = "app.kubernetes.io/name=muster,app.kubernetes.io/compo
 const SECRET_KEYS: [&str; 2] = ["token", "agent-key"];
 /// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Parses a time as Kubernetes writes it. `None` if the text is not a time.
-pub(crate) fn moment(text: &str) -> Option<UnixMillis> {
-    let at = text.parse::<Timestamp>().ok()?;
-    u64::try_from(at.as_millisecond()).ok().map(UnixMillis)
-}
 
 /// The connection to one namespace of a cluster.
 #[derive(Clone)]

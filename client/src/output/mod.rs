@@ -28,7 +28,7 @@ pub(crate) use table::{jobs_table, status_text, tfjobs_table};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
-use crate::rfc3339;
+use crate::cluster::rfc3339;
 use progress::AboveProgress;
 use text::{Colours, colours_of, for_terminal};
 

@@ -9,7 +9,7 @@ use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobSummary, JobTimes, JobView, ReplicaView};
 use serde_json::Value;
 
-use crate::cluster::moment;
+use crate::cluster::rfc3339;
 use crate::command_line::command;
 use crate::narrate::{between, composition, workers_now};
 use crate::output::spelled;
@@ -37,7 +37,7 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let newest = object["status"]["conditions"].as_array().and_then(|conditions| conditions.last());
         let state = newest.and_then(|condition| condition["type"].as_str()).unwrap_or_default();
-        let created = moment(text("/metadata/creationTimestamp"));
+        let created = rfc3339::parsed(text("/metadata/creationTimestamp"));
         let age = created.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at.0)))).unwrap_or_default();
         table.add_row([text("/metadata/name").to_owned(), state.to_owned(), age]);
     }

@@ -1,21 +1,21 @@
-//! Times as users read and write them: RFC 3339.
+//! Times as users and Kubernetes write them: RFC 3339.
 
-use std::time::{Duration, UNIX_EPOCH};
-
+use k8s_openapi::jiff::Timestamp;
 use protocol::ids::UnixMillis;
-
-pub(crate) use crate::cluster::moment as parsed;
 
 /// Number of characters that [`written`] returns.
 pub(crate) const WIDTH: usize = 24;
 
-/// The first time after the year 9999, which RFC 3339 cannot express.
-const YEAR_10000: UnixMillis = UnixMillis(253_402_300_800_000);
+/// Reads a time with `Z` or an offset. `None` if the text is not such a time, or is before 1970.
+pub(crate) fn parsed(text: &str) -> Option<UnixMillis> {
+    let at = text.parse::<Timestamp>().ok()?;
+    u64::try_from(at.as_millisecond()).ok().map(UnixMillis)
+}
 
 /// The time in UTC with milliseconds. `None` for a time that RFC 3339 cannot express.
-pub(crate) fn written(time: UnixMillis) -> Option<String> {
-    let since_epoch = Duration::from_millis(time.0);
-    (time < YEAR_10000).then(|| humantime::format_rfc3339_millis(UNIX_EPOCH + since_epoch).to_string())
+pub(crate) fn written(UnixMillis(millis): UnixMillis) -> Option<String> {
+    let at = Timestamp::from_millisecond(i64::try_from(millis).ok()?).ok()?;
+    Some(format!("{at:.3}"))
 }
 
 #[cfg(test)]
@@ -38,8 +38,8 @@ mod tests {
         for text in ["tomorrow", "2026-11-24", "2026-11-24T00:34:49", "1969-12-31T23:59:59Z", ""] {
             assert_eq!(parsed(text), None, "{text}");
         }
-        for time in [YEAR_10000, UnixMillis(u64::MAX)] {
-            assert_eq!(written(time), None);
+        for millis in [253_402_300_800_000, u64::MAX] {
+            assert_eq!(written(UnixMillis(millis)), None);
         }
     }
 }
