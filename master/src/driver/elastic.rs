@@ -275,7 +275,7 @@ impl Driver {
         }));
     }
 
-    /// Begins to track the replicas that still have a pod although the job now needs fewer workers.
+    /// Begins to track the replicas that still have a pod although the job now needs fewer workers, or has ended.
     pub(super) fn add_listed(&mut self, table: &PodTable) {
         let unknown: Vec<ReplicaId> = table.keys().filter(|id| !self.replicas.contains_key(id)).copied().collect();
         self.add(&unknown);

@@ -51,7 +51,7 @@ impl Driver {
         let has_run = self.stored.record.newest_ended().is_some() || !self.starts.roster().is_empty();
         let horizon = self.phase.horizon();
         let is_elastic = self.policy.elastic.is_some();
-        if is_elastic {
+        if is_elastic || self.stored.record.ended.is_some() {
             self.add_listed(&table);
         }
         for (id, replica) in &mut self.replicas {

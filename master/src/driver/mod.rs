@@ -51,7 +51,7 @@ use crate::job::gang::{Gang, Member};
 use crate::job::observation::AgentState;
 use crate::job::phase::{self, Action, JobPhase};
 use crate::job::policy::Policy;
-use crate::store::{Ended, Stored};
+use crate::store::{Ended, JobRecord, Stored};
 
 /// Maximum number of reports that wait for the driver.
 const BACKLOG: usize = 1024;
@@ -183,7 +183,7 @@ impl Driver {
             agents,
             token,
             pods: context.backend.watch(&stored.key()),
-            replicas: record.replicas().into_iter().map(|id| (id, Replica::first(record.epoch))).collect(),
+            replicas: tracked(record).into_iter().map(|id| (id, Replica::first(record.epoch))).collect(),
             times: record.ended.as_ref().map_or(times, Ended::times_of_finished),
             began: Instant::now(),
             tasks: JoinSet::new(),
@@ -283,6 +283,12 @@ impl Driver {
         let members = self.replicas.iter().map(member).collect();
         if self.policy.elastic.is_some() { Gang::elastic(members, horizon) } else { Gang::new(members) }
     }
+}
+
+/// The replicas that a new driver tracks from the beginning. If the job has ended, these are only the replicas that still
+/// have pods, which the back end lists: a master may have thousands of finished jobs.
+fn tracked(record: &JobRecord) -> Vec<ReplicaId> {
+    if record.ended.is_some() { vec![] } else { record.replicas() }
 }
 
 /// A number from 0 to 255 that differs between jobs, so that their pauses differ too.
