@@ -257,15 +257,9 @@ mod tests {
     #[test]
     fn without_a_file_or_with_a_damaged_file_no_times_are_known_until_the_next_mark() {
         let dir = tempdir().unwrap();
-        let damages: [fn(&[u8]) -> Vec<u8>; 4] = [
-            |_| b"not a log".to_vec(),
-            |file| file[..file.len() - 1].to_vec(),
-            |file| file[..100].to_vec(),
-            |_| vec![],
-        ];
-        for damage in damages {
-            let path = times(&dir, [(10, 100), (20, 200)]).path;
-            fs::write(&path, damage(&fs::read(&path).unwrap())).unwrap();
+        let whole = fs::read(times(&dir, [(10, 100), (20, 200)]).path).unwrap();
+        for damaged in [b"not a log", &whole[..whole.len() - 1], &whole[..100], b""] {
+            fs::write(times(&dir, [(10, 100), (20, 200)]).path, damaged).unwrap();
             let mut times = times(&dir, []);
             assert_eq!((times.between(0, 99), times.first_since(UnixMillis(0))), (vec![], None));
             times.note(mark(30, 300));
