@@ -13,8 +13,7 @@ starts, another file may have this number, but not this inode. Each message is a
                     the newest progress, at most about four times a second. `step` is null before the first step. The
                     numbers from `steps` to `wall_us` are totals of this split, without its first step and short last
                     batches. `compute_us` is the time inside `measure`. `values` are the newest values that `log` got.
-                    `saved` is the last step that the function of `saves` has saved, or that this start has restored.
-                    It is null if it is unknown.
+                    `saved` is the last step whose state was saved or restored. It is null if it is unknown.
     {"leaving": {"step": 61, "agreed": true}}
                     the script exits with code 75. If `agreed` is true, all ranks leave at this step, and the script
                     saves first. If `agreed` is false, this rank leaves alone: the chief after it has saved, or any rank
@@ -76,6 +75,7 @@ class Job:
         self._offered = None  # version and sizes of the split whose version the last `signal` returned
         self._proposed = 0  # the version on which the ranks vote in the next step, or 0
         self._is_leaving = False
+        self._is_exiting = False
         self._step = None
         self._save = None  # the function of `saves`
         self._saved = None  # the last saved step, if it is known
@@ -146,7 +146,7 @@ class Job:
             raise ValueError(f"step {step} came after step {self._step}: steps must not go backwards in one start")
         leave, versions = float(summed[0]), float(summed[1])
         if self._step is None and self._save:
-            self._saved = step - 1
+            self._saved = step - 1 if step > 0 else None
         now = time.perf_counter_ns()
         if self._is_counted:
             steps, samples, compute_ns, wall_ns = self._totals
@@ -246,9 +246,13 @@ class Job:
             time.sleep(max(0, seconds - (time.perf_counter_ns() - since_ns) / 1e9))
 
     def _exit(self, code):
+        if self._is_exiting:  # an exit function has called `leave` or `done`
+            return
+        self._is_exiting = True
         functions = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
-        functions.start()
-        functions.join(EXIT_SECONDS)
+        with contextlib.suppress(RuntimeError):  # Python is ending, and starts no thread
+            functions.start()
+            functions.join(EXIT_SECONDS)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # TensorFlow's own cleanup takes seconds.
@@ -480,8 +484,8 @@ def KerasCallback(job, folder):
 
         def _check(self):
             """Sums the ranks' wishes to leave, the costs of a check and the times of a batch. From these sums, all
-            ranks compute the same next batch to check. The checks take at most 1 % of the time, but there is at least
-            one in CHECK_SECONDS."""
+            ranks compute the same next batch to check. The checks take at most 1 % of the time. If that means less than
+            one check in CHECK_SECONDS, there is one check in CHECK_SECONDS."""
             seconds = (time.perf_counter() - self._checked) / self._every
             leave, cost, seconds = self._add(tf.constant([float(job.signal()[0]), self._cost, seconds])).numpy()
             self._checked = time.perf_counter()

@@ -1,7 +1,7 @@
 """Trains a digit classifier on a number of workers that may change while it trains.
 
-When workers come or go, all workers save at the same step and exit. Muster starts the script again with the new number
-of workers. The script continues at the next step, with the samples that this epoch has not used.
+When workers come or go, worker 0 saves, all workers exit, and Muster starts the script again with the new number of
+workers. The script continues at the next step, with the samples that this epoch has not used.
 """
 
 import argparse

@@ -30,7 +30,7 @@ use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
 use crate::job::key::JobKey;
 use crate::logs::{Archive, JobLogs};
 use crate::series::SeriesOfJob;
-use crate::store::{JobRecord, StoreError, StoreEvent, Stored};
+use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};
 
 /// Pause before a job gets a new driver after its first driver panicked. The pause doubles each time a driver panics,
 /// because the cause may still exist.
@@ -264,6 +264,17 @@ impl Jobs {
     /// The views of all jobs, in the order of their names.
     pub fn list(&self) -> Vec<JobView> {
         self.views().iter().map(|view| view.borrow().clone()).collect()
+    }
+
+    /// The jobs of TFJobs in the cluster that nobody has asked to delete: each job, and the uid of its TFJob.
+    pub(crate) fn of_objects(&self) -> Vec<(JobName, String)> {
+        let of = |handle: &JobHandle| {
+            let stored = handle.record.borrow();
+            let record = &stored.as_ref()?.record;
+            let uid = record.spec.object_uid().filter(|_| record.wish != Wish::Delete)?;
+            Some((record.spec.name.clone(), uid.to_owned()))
+        };
+        self.lock().values().filter_map(of).collect()
     }
 
     /// The summaries of all jobs, in the order of their names.

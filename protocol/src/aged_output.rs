@@ -12,7 +12,7 @@ const HEAD_BYTES: usize = 12;
 /// Bytes that were printed at about the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgedPart<'a> {
-    /// How long before the answer the bytes were printed.
+    /// The time from the printing of the bytes to the sending of this part.
     pub age: Duration,
     /// The bytes.
     pub bytes: &'a [u8],

@@ -266,7 +266,12 @@ impl Runner {
 
     /// Notes the folder of the helper, which may have another path than before.
     fn find_helper(&mut self) {
-        self.template.helper = self.helper_folder.path().map(Path::to_owned);
+        let folder = self.helper_folder.path().map(Path::to_owned);
+        let before = mem::replace(&mut self.template.helper, folder);
+        if before.is_some() && before != self.template.helper {
+            // The interpreter has the old folder in its PYTHONPATH.
+            self.warm.begin_again(&self.template);
+        }
     }
 
     fn take_news(&mut self, news: News) {

@@ -31,7 +31,8 @@ use crate::script::Named;
 const UPLOADS_MAX: usize = 3;
 
 /// Packs the code in the job's folder, and checks its script if pods will run the code: a mistake would be found only
-/// after the image pull. A master with processes checks the script itself, with the Python that runs it. Returns the job with the id of the code, and the code.
+/// after the image pull. A master with processes checks the script itself, with the Python that runs it. Returns
+/// the job with the id of the code, and the code.
 pub(super) async fn with_code(
     spec: JobSpec,
     named: Named,

@@ -30,9 +30,8 @@ pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<E
 fn on_terminal(unset: bool) -> UsageError {
     let flag = if unset { " --unset" } else { "" };
     UsageError {
-        sentence:
-            "client env prints statements for a shell with the master's token, so it prints no text on a terminal"
-                .to_owned(),
+        sentence: "the statements of client env contain the master's token, so they are not printed on a terminal"
+            .to_owned(),
         hint: Some(format!("eval \"$(client env{flag})\"")),
     }
 }

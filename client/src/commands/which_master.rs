@@ -52,7 +52,7 @@ impl Masters {
         for master in masters {
             match ask(&client_of(master)?).await {
                 Ok(answer) => answers.extend(answer),
-                Err(error) if error.is_transient() => {}
+                Err(MasterError::Unreachable { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }

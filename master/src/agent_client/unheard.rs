@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Maximum pause, without jitter, between two requests to an agent that has not answered yet, if there are few such
+/// Maximum pause, including jitter, between two requests to an agent that has not answered yet, if there are few such
 /// agents. The pause is short because the whole gang waits for the last agent.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// If there are many such agents, the maximum pause is this time for each of them. So the master sends at most 1,000 of

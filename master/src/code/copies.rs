@@ -95,7 +95,11 @@ impl CodeStore {
     async fn load(self: &Arc<Self>, part: Part) -> Result<Copy, CopyError> {
         let part = Arc::new(part);
         let size = self.reading(&part, Self::size_of).await?;
-        let mib = u32::try_from(size.div_ceil(MIB)).unwrap_or(ROOM_MIB).min(ROOM_MIB);
+        // Manifests are small, and no start should wait for another job's blobs to learn that nothing is missing.
+        let mib = match *part {
+            Part::Manifest(_) => 0,
+            Part::Blobs(_) => u32::try_from(size.div_ceil(MIB)).unwrap_or(ROOM_MIB).min(ROOM_MIB),
+        };
         let room = Arc::clone(&self.copies.room).acquire_many_owned(mib).await;
         let room = room.expect("the semaphore is never closed");
         let bytes = self.reading(&part, move |store, part| store.read(part, size)).await?;

@@ -1,5 +1,5 @@
 //! The store of the code that jobs bring. Manifests and blobs are files in the state directory, each named by its
-//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All other methods than [`CodeStore::copy`]
+//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All methods except [`CodeStore::copy`]
 //! block; call them on blocking threads.
 
 mod copies;

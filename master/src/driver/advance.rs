@@ -23,6 +23,7 @@ impl Driver {
                 self.take_pods();
             }
             let gang = self.gang();
+            self.note_saved(&gang);
             let record = &self.stored.record;
             let (restarts, epoch, now) = (self.restarts(), record.epoch, self.began.elapsed());
             let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch, now };

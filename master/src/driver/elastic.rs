@@ -192,11 +192,16 @@ impl Driver {
         }
     }
 
+    /// Forgets lost steps that the script has saved meanwhile. A start may end before the script in a leaving pod ends.
+    pub(super) fn note_saved(&mut self, gang: &Gang) {
+        self.starts.lost_steps = self.starts.lost_steps.take().filter(|lost| !gang.has_saved(lost));
+    }
+
     /// When a phase begins, notes why the previous start has ended. In an elastic job, also notes the members of a
     /// start that an earlier master began.
     pub(super) fn note_starts(&mut self, phase: &JobPhase, gang: &Gang) {
         if matches!(self.phase, JobPhase::Stopping { .. }) && !matches!(phase, JobPhase::Stopping { .. }) {
-            self.starts.lost_steps = gang.lost_steps();
+            self.starts.lost_steps = gang.unsaved_steps();
         }
         let is_unknown = self.policy.elastic.is_some() && self.starts.roster.is_empty();
         match phase {

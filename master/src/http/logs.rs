@@ -36,9 +36,9 @@ const CLOCKS_DIFFER_MAX_MS: u64 = 60 * 60 * 1000;
 pub(super) struct LogQuery {
     /// Only this replica. The default is all replicas.
     replica: Option<ReplicaId>,
-    /// Begin at this byte; only with `replica`.
+    /// Begin at this byte; only for the bytes of one replica.
     offset: Option<u64>,
-    /// Begin at these bytes of the replicas, such as `worker-0:123,worker-1:456`; only without `replica`.
+    /// Begin at these bytes of the replicas, such as `worker-0:123,worker-1:456`; only for lines.
     #[param(pattern = "^((chief|worker|ps|evaluator)-[0-9]+:[0-9]+(,|$))*$")]
     from: Option<String>,
     /// Begin this many lines before the end of each replica's output, unless an offset is given.
@@ -107,10 +107,10 @@ async fn one(
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
     if query.from.is_some() {
-        return Err(bad("\"from\" is only for merged output: use \"offset\" with one replica"));
+        return Err(bad("\"from\" is only for lines: use \"offset\" for the bytes of one replica, or add lines=true"));
     }
     if query.unfinished {
-        return Err(bad("\"unfinished\" is only for merged output: the bytes of one replica come as they are written"));
+        return Err(bad("\"unfinished\" is only for lines: add lines=true"));
     }
     if query.times {
         return Err(bad("\"times\" is only for lines: add lines=true"));

@@ -265,13 +265,26 @@ impl Gang {
         self.members().filter_map(Member::failure)
     }
 
-    /// The steps that are lost with this start. Call this function when every run of the start is dead. The replica of
-    /// rank 0 saves the state of the job. Nothing is lost if this replica has succeeded.
-    pub fn lost_steps(&self) -> Option<LostSteps> {
+    /// The steps that this start has not saved yet. The replica of rank 0 saves the state of the job. Nothing is lost if
+    /// this replica has succeeded. In a pod that leaves, its script may still run, and save: see [`Self::has_saved`].
+    pub fn unsaved_steps(&self) -> Option<LostSteps> {
         let training = self.members().filter(|member| member.id.role.trains());
         let saver = training.min_by_key(|member| self.seat(member))?;
         let (first, last) = saver.place.unsaved.filter(|_| !saver.phase.has_succeeded())?;
         Some(LostSteps { replica: saver.id, first, last })
+    }
+
+    /// Whether the script has saved these steps after all.
+    pub fn has_saved(&self, lost: &LostSteps) -> bool {
+        let mut savers = self.places.iter().filter(|place| place.id == lost.replica);
+        savers.any(|saver| saver.place.helper == HelperUse::Stepped && saver.place.unsaved.is_none())
+    }
+
+    /// The steps that are lost with this start. `None` if they are unknown, because the script may still run.
+    pub fn lost_steps(&self) -> Option<LostSteps> {
+        let may_run =
+            |lost: &LostSteps| self.places.iter().any(|place| place.id == lost.replica && place.place.may_run);
+        self.unsaved_steps().filter(|lost| !may_run(lost))
     }
 
     /// How the script of the replica that failed uses the helper.

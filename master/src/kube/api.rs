@@ -188,7 +188,8 @@ impl Cluster {
         if found.is_empty() {
             warn!(
                 name,
-                "HOSTNAME is not set, or no pod has this name: the image and the claims of the master's pod are unknown"
+                "HOSTNAME is not set, or no pod has this name: the image, the claims and the Secrets of the master's pod are \
+                 unknown, so jobs may use no claims and no Secrets"
             );
         }
         Ok(OwnPod::of(found.first()))

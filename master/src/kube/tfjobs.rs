@@ -11,7 +11,6 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{Config, Event};
 use protocol::ids::JobName;
-use protocol::view::JobView;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
@@ -154,8 +153,10 @@ impl Following {
         if self.tended.get(&name).is_some_and(|tended| tended.uid == uid) {
             self.tended.remove(&name);
         }
-        self.sweep();
-        // The object's task may just have created the job, so that the registry does not list it yet.
+        if self.sweep.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
+            self.sweep();
+        }
+        // A sweep may be under way, or the object's task may have created the job a moment ago.
         self.sweep_at = Some(Instant::now() + RETRY_PAUSE);
     }
 
@@ -166,11 +167,9 @@ impl Following {
             return;
         }
         let there: HashSet<&str> = self.tended.values().map(|tended| tended.uid.as_str()).collect();
-        let orphan = |job: &JobView| {
-            let uid = job.spec.object_uid().filter(|uid| !there.contains(uid))?;
-            Some(Orphan { job: job.name.clone(), uid: uid.to_owned() })
-        };
-        let orphans: Vec<Orphan> = self.jobs.list().iter().filter_map(orphan).collect();
+        let of_objects = self.jobs.of_objects().into_iter();
+        let orphans = of_objects.filter(|(_, uid)| !there.contains(uid.as_str()));
+        let orphans: Vec<Orphan> = orphans.map(|(job, uid)| Orphan { job, uid }).collect();
         let (cluster, jobs) = (self.cluster.clone(), Arc::clone(&self.jobs));
         let sweep = stream::iter(orphans).for_each_concurrent(DELETED_AT_ONCE, move |orphan| {
             let (cluster, jobs) = (cluster.clone(), Arc::clone(&jobs));
@@ -197,7 +196,10 @@ impl Orphan {
     async fn delete(&self, cluster: &Cluster, jobs: &Jobs) -> Result<(), Trouble> {
         let named = ListParams::default().fields(&format!("metadata.name={}", self.job));
         let found = call(cluster.tfjobs().list(&named)).await?;
-        if found.iter().all(|object| object.uid().as_deref() != Some(self.uid.as_str())) {
+        let is_there = |object: &DynamicObject| {
+            object.uid().as_deref() == Some(self.uid.as_str()) && object.metadata.deletion_timestamp.is_none()
+        };
+        if !found.iter().any(is_there) {
             jobs.wish(&self.job, Wish::Delete).await?;
         }
         Ok(())

@@ -45,7 +45,8 @@ pub fn added_after(
     })
 }
 
-/// The kept bytes from an offset on, and with `follow` also new bytes until the output is complete. If a chunk begins after the end of the previous chunk, the bytes in between are not kept. The chunk is empty if no
+/// The kept bytes from an offset on, and with `follow` also new bytes until the output is complete. If a chunk
+/// begins after the end of the previous chunk, the bytes in between are not kept. The chunk is empty if no
 /// kept bytes follow this gap yet.
 pub fn reader(log: ReplicaLog, reading: Reading) -> impl Stream<Item = io::Result<Chunk>> + Send {
     let Reading { offset, follow, wanted } = reading;

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::{JobHandle, Jobs};
-use crate::store::JobRecord;
+use crate::store::{JobRecord, Wish};
 
 /// Default number of finished jobs that a master keeps.
 pub const KEPT_FINISHED: usize = 1000;
@@ -21,11 +21,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 impl Jobs {
     /// Deletes the oldest finished jobs while there are too many.
     pub(super) async fn keep_newest_finished(self: Arc<Self>) {
-        let mut arrivals = self.arrivals();
+        let (mut arrivals, mut turn) = (self.arrivals(), 0);
         loop {
             arrivals.borrow_and_update();
             let surplus = surplus(self.finished(), self.kept_finished);
-            surplus.iter().take(DELETIONS_AT_ONCE).for_each(|job| job.notify_one());
+            // A job may wait for pods on dead nodes. So each round begins at another job.
+            let from = surplus.iter().cycle().skip(turn % surplus.len().max(1));
+            from.take(surplus.len().min(DELETIONS_AT_ONCE)).for_each(|job| job.notify_one());
+            turn = if surplus.len() > DELETIONS_AT_ONCE { turn + DELETIONS_AT_ONCE } else { 0 };
             if surplus.is_empty() {
                 // The sender lives as long as `self`.
                 let _ = arrivals.changed().await;
@@ -45,13 +48,14 @@ impl Jobs {
         self.lock().values().filter_map(counted).collect()
     }
 
-    /// When a job has ended, if this master may delete the job. Otherwise `None`: the job has not ended, a later master
-    /// or a master with another key held it, or its deletion would delete a user's TFJob in the cluster.
+    /// When a job has ended, if this master may delete the job. Otherwise `None`: the job has not ended, a user has
+    /// asked for its deletion, a later master or a master with another key held it, or its deletion would delete a user's
+    /// TFJob in the cluster.
     fn ended(&self, record: &JobRecord) -> Option<UnixMillis> {
         let times = &record.ended.as_ref()?.times;
         let is_own = record.holder <= self.context.boot_id && self.context.foreign_key(record).is_none();
         let at = times.ended.or(times.finished).unwrap_or(record.accepted_at);
-        (is_own && record.spec.object_uid().is_none()).then_some(at)
+        (is_own && record.wish != Wish::Delete && record.spec.object_uid().is_none()).then_some(at)
     }
 }
 

@@ -244,6 +244,7 @@ const MOUNT: Fields = &[
 ];
 
 const CLONES: &str = "it could copy the master's claim: mount an existing claim instead";
+const BINDS: &str = "it could bind the master's volume: mount an existing claim instead";
 
 /// A claim that Kubernetes creates for one pod.
 const NEW_CLAIM: Fields = &[
@@ -251,11 +252,11 @@ const NEW_CLAIM: Fields = &[
     ("dataSource", Refuse(CLONES)),
     ("dataSourceRef", Refuse(CLONES)),
     ("resources", Keep),
-    ("selector", Refuse(CLONES)),
+    ("selector", Refuse(BINDS)),
     ("storageClassName", Keep),
     ("volumeAttributesClassName", Keep),
     ("volumeMode", Keep),
-    ("volumeName", Refuse(CLONES)),
+    ("volumeName", Refuse(BINDS)),
 ];
 
 const SECRET_ITEMS: Fields = &[

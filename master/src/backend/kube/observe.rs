@@ -218,7 +218,8 @@ impl Waiting<'_> {
         // The kubelet was too slow to read a Secret or ConfigMap, and will retry.
         let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
         let is_listed = self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late;
-        let cause = cause.to_lowercase();
+        // The part before may contain the image's name.
+        let cause = cause.split_once(ERR_IMAGE_PULL).map_or("", |(_, told)| told).to_lowercase();
         is_listed || self.is_back_off() && LASTING.iter().any(|part| cause.contains(part))
     }
 }

@@ -6,7 +6,7 @@ mod ports;
 mod python;
 mod run_dir;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -56,6 +56,8 @@ struct Launcher {
 struct JobPods {
     table: Table,
     orders: HashMap<ReplicaId, watch::Sender<Order>>,
+    /// Ended pods whose folders are being removed.
+    removed: BTreeSet<ReplicaId>,
 }
 
 impl ProcessBackend {
@@ -110,6 +112,8 @@ impl ProcessBackend {
             let stays = *orders.borrow() != Order::Delete;
             if stays {
                 pods.table.set(pod.replica, last);
+            } else {
+                pods.removed.insert(pod.replica);
             }
             stays
         });
@@ -118,17 +122,21 @@ impl ProcessBackend {
         }
     }
 
-    /// Removes a pod that has ended. Its folder may contain the script's checkpoints and data, so a blocking thread
-    /// removes it.
+    /// Removes a pod that has ended, on a blocking thread, because its folder may contain the script's checkpoints and
+    /// data. The removal goes on if this future is dropped.
     async fn remove(&self, job: &JobName, replica: ReplicaId) {
-        let (run_dirs, name) = (self.launcher.run_dirs.clone(), job.clone());
-        let removed = spawn_blocking(move || run_dirs.remove(&name, replica)).await;
-        // The task is cancelled only while the runtime shuts down.
-        if let Ok(Err(error)) = removed {
+        let (backend, job) = (self.clone(), job.clone());
+        // Fails only while the runtime shuts down.
+        let _ = spawn_blocking(move || backend.remove_at_once(&job, replica)).await;
+    }
+
+    fn remove_at_once(&self, job: &JobName, replica: ReplicaId) {
+        if let Err(error) = self.launcher.run_dirs.remove(job, replica) {
             warn!(%job, %replica, %error, "could not remove a pod's folder");
         }
         self.with_job(job, |pods| {
             pods.orders.remove(&replica);
+            pods.removed.remove(&replica);
             pods.table.remove(replica);
         });
     }
@@ -187,7 +195,7 @@ impl PodBackend for ProcessBackend {
         match child::start(&self.launcher, &pod) {
             Ok(started) => drop(self.tasks.spawn(self.clone().carry(pod, started, orders))),
             Err(error) => {
-                self.remove(&pod.job.name, pod.replica).await;
+                self.remove_at_once(&pod.job.name, pod.replica);
                 return Err(BackendError::Create { pod: pod.name(), source: Box::new(error) });
             }
         }
@@ -199,7 +207,8 @@ impl PodBackend for ProcessBackend {
             if let Some(orders) = pods.orders.get(&replica) {
                 orders.send_replace(Order::Delete);
             }
-            pods.table.get(replica).is_some_and(|pod| pod.has_ended())
+            // Only one call removes the pod. Another would remove the folder of the next pod.
+            pods.table.get(replica).is_some_and(|pod| pod.has_ended()) && pods.removed.insert(replica)
         });
         if has_ended {
             self.remove(&job.name, replica).await;
