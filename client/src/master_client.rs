@@ -361,4 +361,13 @@ impl Submitted {
             Self::New(view) | Self::Before(view) | Self::Changed { job: view, .. } => view,
         }
     }
+
+    /// The outcome of the last of several equal requests. The answer to an earlier one may have been lost, after the
+    /// master had created the job.
+    pub(crate) fn of_request(self, number: u32) -> Self {
+        match self {
+            Self::Before(view) if number > 1 && view.result.is_none() => Self::New(view),
+            outcome @ (Self::New(_) | Self::Before(_) | Self::Changed { .. }) => outcome,
+        }
+    }
 }

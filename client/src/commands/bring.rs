@@ -1,5 +1,6 @@
 //! Brings a job's own code to a master: packs the code, and sends the files that the master does not have.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use protocol::dry_run::DryRun;
@@ -160,18 +161,21 @@ impl Order {
     }
 
     async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
-        match self {
-            Self::Job { spec, .. } | Self::OnMachines { spec } => {
-                let submitted = persist(notes, || client.submit(spec)).await?;
-                submitted.view().warnings.iter().for_each(|warning| notes.say(&self.told(warning)));
-                Ok(submitted)
+        let requests = AtomicU32::new(0);
+        let (submitted, warnings) = persist(notes, async || {
+            requests.fetch_add(1, Ordering::Relaxed);
+            match self {
+                Self::Job { spec, .. } | Self::OnMachines { spec } => {
+                    let submitted = client.submit(spec).await?;
+                    let warnings = submitted.view().warnings.clone();
+                    Ok((submitted, warnings))
+                }
+                Self::TfJob { request, .. } => client.apply(request).await,
             }
-            Self::TfJob { request, .. } => {
-                let (submitted, warnings) = persist(notes, || client.apply(request)).await?;
-                warnings.iter().for_each(|warning| notes.say(&self.told(warning)));
-                Ok(submitted)
-            }
-        }
+        })
+        .await?;
+        warnings.iter().for_each(|warning| notes.say(&self.told(warning)));
+        Ok(submitted.of_request(requests.into_inner()))
     }
 
     /// Asks the master whether it would accept the job.

@@ -35,6 +35,8 @@ pub(crate) struct Script {
     pub(crate) before: bool,
     /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. The dry run of a submit counts too.
     pub(crate) away: Vec<&'static str>,
+    /// Whether the answer to the first submit is lost in a gateway, after the master has accepted the job.
+    pub(crate) loses_answer: bool,
     /// The error with which the master refuses code.
     pub(crate) code_refusal: Option<Problem>,
     /// The pods that a dry run shows.
@@ -267,6 +269,10 @@ impl Shared {
         let mut script = self.script.lock().unwrap();
         let is_new = !script.before || std::mem::take(&mut script.deleted);
         let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+        if std::mem::take(&mut script.loses_answer) {
+            script.before = true;
+            return problem(504, ErrorCode::Unavailable, "the gateway timed out");
+        }
         match &script.refusal {
             Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
             None => json(status, &script.views[0]),
