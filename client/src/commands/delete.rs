@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use protocol::ids::JobName;
 
 use crate::error::Error;
-use crate::master_client::MasterClient;
+use crate::master_client::{MasterClient, MasterError};
 use crate::output::Notes;
+use crate::patience::persist;
 
 /// Maximum time until the job is gone, in addition to the termination grace of its pods. If the job's master is dead,
 /// another master ends the job 30 s after the grace. The pods then need time to end.
@@ -22,32 +23,38 @@ pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes
     }
 }
 
-/// Deletes the job, and returns when its pods are gone.
+/// Deletes the job, and returns when its pods are gone. Waits for a master that is away.
 pub(super) async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
-    let before = match client.view(name).await {
-        Ok(view) => Some(view),
-        // A record that the master cannot read is not shown as a job, but it can be deleted.
-        Err(error) if error.is_not_found() => None,
-        Err(error) => return Err(error.into()),
-    };
-    client.delete(name).await?;
+    let before = found(persist(notes, || client.view(name)).await)?;
+    let accepted = persist(notes, || client.delete(name)).await;
     let Some(mut view) = before else {
+        // A record that the master cannot read is not shown as a job, but it can be deleted.
+        accepted?;
         notes.say(&format!("deleted the unreadable record of job {name}"));
         return Ok(());
     };
+    // If the answer to an earlier request was lost, the job may be gone at the next one.
+    found(accepted)?;
     let uid = view.uid.clone();
     let grace = Duration::from_secs(u64::from(view.spec.pod.termination_grace_seconds()));
     let limit = LIMIT + grace;
     let begun = Instant::now();
     while begun.elapsed() < limit {
-        view = match client.view_after(name, view.seq, POLL).await {
-            Ok(next) if next.uid == uid => next,
-            Err(error) if !error.is_not_found() => return Err(error.into()),
-            Ok(_) | Err(_) => {
+        view = match found(persist(notes, || client.view_after(name, view.seq, POLL)).await)? {
+            Some(next) if next.uid == uid => next,
+            Some(_) | None => {
                 notes.say(&format!("job {name} is deleted"));
                 return Ok(());
             }
         };
     }
     Err(Error::DeleteTimeout { name: name.clone(), after: limit })
+}
+
+/// The answer about a job. `None` if there is no such job.
+fn found<T>(answer: Result<T, MasterError>) -> Result<Option<T>, MasterError> {
+    match answer {
+        Err(error) if error.is_not_found() => Ok(None),
+        answer => answer.map(Some),
+    }
 }

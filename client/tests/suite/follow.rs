@@ -180,6 +180,23 @@ fn replace_deletes_the_old_job_and_then_submits() {
 }
 
 #[test]
+fn replace_waits_for_a_master_that_is_away_at_any_step_of_the_delete() {
+    let (shown, deleted) = ("GET /v1/jobs/digits", "DELETE /v1/jobs/digits");
+    let script = || Script { views: vec![succeeded("digits")], before: true, ..Script::default() };
+    for script in [
+        Script { away: vec![shown], ..script() },
+        Script { away: vec![deleted], ..script() },
+        Script { away: vec!["GET /v1/jobs/digits?after="], ..script() },
+        Script { lost: vec![deleted], ..script() },
+    ] {
+        let master = FakeMaster::start(script);
+        let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
+        let ended = ended.expect_stderr("; retrying\njob digits is deleted\njob digits accepted: ");
+        assert_eq!(ended.stderr.matches("retrying").count(), 1, "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn replace_submits_if_there_is_no_old_job() {
     let views = vec![pending("digits")];
     let master = FakeMaster::start(Script { views, before: true, deleted: true, ..Script::default() });

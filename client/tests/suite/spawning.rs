@@ -94,7 +94,7 @@ fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_the_training() {
 #[test]
 fn a_training_whose_first_submit_was_accepted_without_an_answer_is_started() {
     let folder = folder(&[("train.py", "")]);
-    let script = Script { views: vec![run_1()], loses_answer: true, ..Script::default() };
+    let script = Script { views: vec![run_1()], lost: vec!["POST /v1/jobs"], ..Script::default() };
     let master = FakeMaster::start(script);
     let ended = run(folder.path(), &["spawn", "-t", "Run_1", "train.py", "--master", &master.url]).expect_code(0);
     assert_eq!(ended.stdout, "generated with label training_attempt=Run_1\nrun-1-worker-0\nrun-1-worker-1\n");

@@ -33,10 +33,11 @@ pub(crate) struct Script {
     pub(crate) refusal: Option<Problem>,
     /// Whether an earlier command submitted the job.
     pub(crate) before: bool,
-    /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. The dry run of a submit counts too.
+    /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. The dry run of a submit counts too. An
+    /// entry with `?` is the beginning of a request with a query.
     pub(crate) away: Vec<&'static str>,
-    /// Whether the answer to the first submit is lost in a gateway, after the master has accepted the job.
-    pub(crate) loses_answer: bool,
+    /// Requests whose answer is lost once, after the master has done what they ask for.
+    pub(crate) lost: Vec<&'static str>,
     /// The error with which the master refuses code.
     pub(crate) code_refusal: Option<Problem>,
     /// The pods that a dry run shows.
@@ -161,9 +162,24 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
     if !shared.knows(request.headers()) {
         return problem(401, ErrorCode::Unauthorized, "the token is missing or wrong");
     }
-    if shared.is_away(&format!("{method} {}", uri.path())) {
+    let asked = format!("{method} {uri}");
+    if take(&mut shared.script.lock().unwrap().away, &asked) {
         return problem(503, ErrorCode::Unavailable, "away for a moment");
     }
+    let answer = answer_to(&shared, request).await;
+    let is_lost = take(&mut shared.script.lock().unwrap().lost, &asked);
+    if is_lost { problem(504, ErrorCode::Unavailable, "the gateway timed out") } else { answer }
+}
+
+/// Removes the entry for this request, if there is one. An entry without `?` is a whole request without its query.
+fn take(entries: &mut Vec<&'static str>, asked: &str) -> bool {
+    let path = asked.split('?').next().unwrap_or_default();
+    let is_meant = |entry: &&'static str| *entry == path || entry.contains('?') && asked.starts_with(*entry);
+    entries.iter().position(is_meant).map(|place| entries.remove(place)).is_some()
+}
+
+async fn answer_to(shared: &Shared, request: Request) -> Response {
+    let (method, uri) = (request.method().as_str().to_owned(), request.uri().clone());
     let query = uri.query().unwrap_or_default();
     match (method.as_str(), uri.path()) {
         ("POST", "/v1/jobs") => {
@@ -248,13 +264,6 @@ impl Shared {
         sent == Some(&format!("Bearer {token}"))
     }
 
-    /// Whether the script says that this request gets no answer. Each entry of the script is used once.
-    fn is_away(&self, request: &str) -> bool {
-        let mut script = self.script.lock().unwrap();
-        let found = script.away.iter().position(|away| *away == request);
-        found.map(|place| script.away.remove(place)).is_some()
-    }
-
     fn dry_run(&self, body: &serde_json::Value) -> Response {
         let script = self.script.lock().unwrap();
         if let Some(refusal) = &script.refusal {
@@ -269,10 +278,7 @@ impl Shared {
         let mut script = self.script.lock().unwrap();
         let is_new = !script.before || std::mem::take(&mut script.deleted);
         let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-        if std::mem::take(&mut script.loses_answer) {
-            script.before = true;
-            return problem(504, ErrorCode::Unavailable, "the gateway timed out");
-        }
+        script.before |= script.lost.contains(&"POST /v1/jobs");
         match &script.refusal {
             Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
             None => json(status, &script.views[0]),
