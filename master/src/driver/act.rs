@@ -29,7 +29,6 @@ pub(super) const PODS_AT_ONCE: usize = 32;
 impl Driver {
     pub(super) async fn act(&mut self, action: Action) -> Next {
         match action {
-            Action::CreatePods => self.create_missing(),
             Action::Keep(upkeep) => self.keep(upkeep),
             Action::Enrol { generation, roster } => self.enrol(generation, &roster),
             Action::Configure(generation) => self.configure(generation).await,

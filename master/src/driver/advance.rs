@@ -127,7 +127,6 @@ fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure>
     actions.iter().find_map(|action| match action {
         Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
         Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
-        | Action::CreatePods
         | Action::RecordHalt
         | Action::RecordSuspension
         | Action::Keep(_)

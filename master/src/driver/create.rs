@@ -17,18 +17,12 @@ use super::{Driver, Report, tasks};
 use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
-use crate::job::phase::JobPhase;
 
 /// Pause between two attempts while a quota has no room. The master has no right to watch quotas, so no event reports
 /// that a quota has room again.
 const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 
 impl Driver {
-    pub(super) fn create_missing(&mut self) {
-        let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
-        self.request_pods(missing.map(|(id, _)| *id).collect());
-    }
-
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
     pub(super) fn request_pods(&mut self, mut replicas: Vec<ReplicaId>) {
         let (now, at) = (self.began.elapsed(), Instant::now());
@@ -42,28 +36,11 @@ impl Driver {
     }
 
     /// Whether the replica's pod was not requested yet. Also true if the pod has not appeared within `release_timeout`
-    /// and no request is in progress.
+    /// and no request is in progress: somebody may have deleted the pod before the watch could list it.
     fn is_to_be_requested(&self, replica: &Replica, now: Instant) -> bool {
         let has_time = |at: Instant| now < at + self.policy.release_timeout;
         let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());
         replica.requested_at().is_none_or(|at| !has_time(at) && !is_in_progress())
-    }
-
-    /// While the gang of a fixed job gathers, creates again the pods that were requested and never listed. Somebody may
-    /// have deleted these pods before the watch could list them.
-    pub(super) fn create_unlisted(&mut self) {
-        if self.unlisted_at().is_some_and(|at| at <= Instant::now()) {
-            let unlisted = self.replicas.iter().filter(|(_, replica)| replica.requested_at().is_some());
-            self.request_pods(unlisted.map(|(id, _)| *id).collect());
-        }
-    }
-
-    /// When to call [`Self::create_unlisted`] again. `None` if every requested pod is listed, and for an elastic job,
-    /// whose upkeep replaces missing pods.
-    pub(super) fn unlisted_at(&self) -> Option<Instant> {
-        let gathers = matches!(self.phase, JobPhase::Pending { .. }) && self.policy.elastic.is_none();
-        let requested_at = self.replicas.values().filter(|_| gathers).filter_map(Replica::requested_at).min()?;
-        Some(requested_at + self.policy.release_timeout)
     }
 
     fn create_pods(&mut self, replicas: &[ReplicaId]) {

@@ -264,7 +264,6 @@ impl Driver {
             () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
         }
         self.prepare_again();
-        self.create_unlisted();
         Box::pin(self.advance()).await
     }
 

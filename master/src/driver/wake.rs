@@ -45,8 +45,8 @@ impl Driver {
         });
     }
 
-    /// The next time limit of the phase, the end of the time to live, or the next time to check for an overdue pod. If
-    /// that time has passed, the driver has already acted, and checks again after `release_timeout`.
+    /// The next time limit of the phase, or the end of the time to live. If that time has passed, the driver has already
+    /// acted, and checks again after `release_timeout`.
     fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         // No event reports that a pod has survived its deletion.
@@ -56,8 +56,8 @@ impl Driver {
         if self.is_to_be_forgotten() || is_emptied {
             return Some(later);
         }
-        let deadline = self.phase.deadline(&self.policy).map(|deadline| self.began + deadline).or(self.forget_at);
-        next_of([deadline, self.unlisted_at()], Instant::now(), later)
+        let deadline = self.phase.deadline(&self.policy).map(|deadline| self.began + deadline).or(self.forget_at)?;
+        Some(if deadline <= Instant::now() { later } else { deadline })
     }
 
     pub(super) fn is_to_be_forgotten(&self) -> bool {
@@ -69,29 +69,5 @@ impl Driver {
     pub(super) fn time_left(&self) -> Option<Duration> {
         let ttl = Duration::from_secs(self.stored.record.spec.run_policy.ttl_after_finished_seconds?.into());
         Some(ttl.saturating_sub(self.times.finished.map_or(Duration::ZERO, |finished| self.context.age(finished))))
-    }
-}
-
-/// The first of these times. If a time has passed at `now`, `later` replaces it.
-fn next_of(times: [Option<Instant>; 2], now: Instant, later: Instant) -> Option<Instant> {
-    times.into_iter().flatten().map(|at| if at <= now { later } else { at }).min()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_that_has_passed_does_not_delay_a_time_in_the_future() {
-        let seconds = Duration::from_secs;
-        let start = Instant::now();
-        let (now, later) = (start + seconds(10), start + seconds(25));
-        let next = |one: Option<u64>, other: Option<u64>| {
-            let at = |time: Option<u64>| time.map(|time| start + seconds(time));
-            next_of([at(one), at(other)], now, later).map(|at| (at - start).as_secs())
-        };
-        assert_eq!([next(None, None), next(Some(12), None), next(Some(10), None)], [None, Some(12), Some(25)]);
-        assert_eq!(next(Some(12), Some(9)), Some(12), "an overdue pod delays the start timeout");
-        assert_eq!(next(Some(30), Some(9)), Some(25));
     }
 }

@@ -226,10 +226,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
         (None, None) => {
             let horizon = newest_failed.map(Generation::next);
             let gathering = Gathering { next: first, horizon, leftovers, ready_since: None };
-            // The first `step` creates the pods of an elastic job. A suspended job has no pods.
-            let has_none = policy.elastic.is_some() || policy.is_suspended;
-            let actions = if has_none { vec![] } else { vec![Action::CreatePods] };
-            (JobPhase::Pending { gathering, since: now }, actions)
+            (JobPhase::Pending { gathering, since: now }, vec![])
         }
         (Some(result), _) => match policy.clean_pods {
             CleanPods::None => (JobPhase::Releasing { result, since: now }, vec![]),

@@ -1,4 +1,4 @@
-//! Which pods of an elastic job to create and to delete, independent of the starts of its gang.
+//! Which pods to create and to delete, besides the pods that a failure or the end of the job deletes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,14 @@ pub struct Upkeep {
     pub next: Option<Duration>,
 }
 
-/// Decides which pods to create and to delete. The pods of the gang's members stay in any state, because they show how
+/// The missing pods of a fixed job that gathers. A replica whose pod is lost gets no new pod here: the loss leads to a
+/// restart or ends the job.
+pub fn missing(gang: &Gang) -> Upkeep {
+    let is_missing = |member: &&Member| member.pod == Presence::Absent && member.phase == ReplicaPhase::Requested;
+    Upkeep { create: gang.members().filter(is_missing).map(|member| member.id).collect(), ..Upkeep::default() }
+}
+
+/// Decides which pods of an elastic job to create and to delete, independent of the starts of its gang. The pods of the gang's members stay in any state, because they show how
 /// the start ended.
 pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     let wanted = wanted(gang, workers);

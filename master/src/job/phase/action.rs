@@ -46,9 +46,7 @@ impl PodSelection {
 /// What the driver does next. Repeating an action is harmless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Create every missing pod.
-    CreatePods,
-    /// Create and delete these pods of an elastic job, or delete these pods of a suspended job.
+    /// Create and delete these pods.
     Keep(Upkeep),
     /// Give these replicas of an elastic job their seats in this start.
     Enrol {

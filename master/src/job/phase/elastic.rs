@@ -8,13 +8,12 @@ use protocol::ids::Generation;
 use super::gathering::{is_disruption, start};
 use super::running::running;
 use super::stop::{fail, stop};
-use super::{Action, Ending, Gathering, JobPhase, PodSelection, Seen, StartStage};
+use super::{Action, Ending, Gathering, JobPhase, Seen, StartStage};
 use crate::job::gang::Member;
 use crate::job::observation::LostRun;
 use crate::job::policy::Elastic;
 use crate::job::replica::ReplicaPhase;
 use crate::job::roster::{self, Choice};
-use crate::job::upkeep::{Upkeep, upkeep};
 
 pub(super) fn pending(
     gathering: Gathering,
@@ -84,23 +83,6 @@ fn why_it_cannot_start(since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Op
         let is_needed = |place: &Member| wanted.iter().any(|wanted| wanted.id == place.id);
         gang.start_timeout(policy.start_timeout, |place| place.has_joined() || !is_needed(place))
     })
-}
-
-/// The pods that an elastic job must create and delete in this phase.
-pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
-    let Some(elastic) = &seen.policy.elastic else { return Upkeep::default() };
-    match phase {
-        JobPhase::Pending { .. }
-        | JobPhase::Starting { .. }
-        | JobPhase::Running { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Restarting { without: PodSelection::Unfit, .. } => upkeep(seen.gang, elastic.workers, seen.now),
-        JobPhase::Restarting { .. }
-        | JobPhase::Stopping { .. }
-        | JobPhase::Suspended { .. }
-        | JobPhase::Releasing { .. }
-        | JobPhase::Finished { .. } => Upkeep::default(),
-    }
 }
 
 /// When the driver must look at an elastic job again, besides the job's time limits and upkeep.

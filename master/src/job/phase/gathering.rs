@@ -153,8 +153,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
     if is_swept && seen.now >= until {
         let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None, ready_since: None };
-        let actions = if seen.policy.elastic.is_some() { vec![] } else { vec![Action::CreatePods] };
-        return (JobPhase::Pending { gathering, since }, actions);
+        return (JobPhase::Pending { gathering, since }, vec![]);
     }
     // A pod on a dead node may stay listed forever.
     if !is_swept && seen.now >= since + seen.policy.start_timeout {

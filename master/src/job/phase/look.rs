@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Action, Halt, JobPhase, Seen, elastic, stop, suspension};
+use super::{Action, Halt, JobPhase, PodSelection, Seen, elastic, stop, suspension};
 use crate::job::policy::Policy;
-use crate::job::upkeep::Upkeep;
+use crate::job::upkeep::{Upkeep, missing, upkeep};
 
 /// When the driver must send [`JobEvent::Observed`](super::JobEvent::Observed) besides [`JobPhase::deadline`], even if
 /// nothing else happens. `phase` and `actions` are what [`step`](super::step) has returned.
@@ -19,16 +19,28 @@ pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option
 
 /// The pods to create and to delete in this phase, besides those that other actions of the phase create and delete.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
-    match phase {
-        JobPhase::Suspended { .. } => suspension::upkeep(seen.gang),
-        JobPhase::Pending { .. }
-        | JobPhase::Starting { .. }
-        | JobPhase::Running { .. }
-        | JobPhase::Restarting { .. }
-        | JobPhase::Stopping { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Releasing { .. }
-        | JobPhase::Finished { .. } => elastic::upkeep_in(phase, seen),
+    match (phase, &seen.policy.elastic) {
+        (JobPhase::Suspended { .. }, _) => suspension::upkeep(seen.gang),
+        // Failures and restarts of a fixed job decide which pods to delete.
+        (JobPhase::Pending { .. }, None) => missing(seen.gang),
+        (
+            JobPhase::Pending { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Halted { .. }
+            | JobPhase::Restarting { without: PodSelection::Unfit, .. },
+            Some(elastic),
+        ) => upkeep(seen.gang, elastic.workers, seen.now),
+        (
+            JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Halted { .. }
+            | JobPhase::Restarting { .. }
+            | JobPhase::Stopping { .. }
+            | JobPhase::Releasing { .. }
+            | JobPhase::Finished { .. },
+            _,
+        ) => Upkeep::default(),
     }
 }
 

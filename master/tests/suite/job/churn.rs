@@ -362,7 +362,7 @@ impl World {
                     self.places[place.id.index as usize].delete(gang.has(place));
                 }
             }
-            Action::CreatePods | Action::Conclude(_) | Action::ReleasePods => {
+            Action::Conclude(_) | Action::ReleasePods => {
                 panic!("unexpected action of an elastic job that continues: {action:?}")
             }
         }

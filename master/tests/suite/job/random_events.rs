@@ -296,7 +296,7 @@ fn launched(action: &Action) -> Option<Generation> {
 
 /// Whether the action gathers or starts a gang.
 fn begins(action: &Action) -> bool {
-    matches!(action, Action::CreatePods | Action::Configure(_) | Action::Launch(_))
+    matches!(action, Action::Keep(_) | Action::Configure(_) | Action::Launch(_))
 }
 
 proptest! {
@@ -324,7 +324,7 @@ proptest! {
         let moves = script.play();
         let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
             Action::Conclude(result) => Some(result.clone()),
-            Action::CreatePods | Action::Keep(_) | Action::Enrol { .. } | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
+            Action::Keep(_) | Action::Enrol { .. } | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
             | Action::RecordRestart(_) | Action::RecordHalt | Action::RecordSuspension | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use master::job::gang::{Gang, Member, Place};
-use master::job::observation::Presence::{self, Absent, Ended, Live};
-use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
+use master::job::gang::{Gang, Member};
+use master::job::observation::Presence::{Absent, Ended, Live};
+use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodState};
 use master::job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
 use master::job::policy::{Deadline, Policy};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
@@ -15,8 +15,8 @@ use protocol::run_policy::{CleanPods, OnStartTimeout};
 use protocol::view::JobResult;
 
 use crate::job::support::{
-    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, exit, exited, id, lost, pending, restarting, running, seen,
-    starting, stop_with, stopped, stopping, was_lost, with_restarts, workers,
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, create, exit, exited, id, lost, pending, restarting,
+    running, seen, starting, stop_with, stopped, stopping, was_lost, with_pods, with_restarts, workers,
 };
 
 /// The second start of a job under its first master.
@@ -57,19 +57,6 @@ fn gathering_again(since: Duration) -> JobPhase {
     JobPhase::Pending { gathering: Gathering { next: AGAIN, horizon: Some(AGAIN), ..GATHERING }, since }
 }
 
-/// Workers in these phases, with these states of their pods.
-fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
-    let member = |(index, (phase, pod)): (usize, &(ReplicaPhase, Presence))| Member {
-        id: id(&format!("worker-{index}")),
-        phase: phase.clone(),
-        pod: *pod,
-        waits_for: None,
-        deleted_by: DeletedBy::Others,
-        place: Place::default(),
-    };
-    Gang::new(members.iter().enumerate().map(member).collect())
-}
-
 fn lost_by(loss: Loss) -> ReplicaPhase {
     ReplicaPhase::Lost(LostRun { reason: "its node died".to_owned(), loss })
 }
@@ -101,7 +88,7 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
     let fit = workers(&[Joined, Joined]);
     let until = SOON + POLICY.backoff;
     let begun = look_at(until, waiting(until), &fit, (&THREE, 1));
-    assert_eq!(begun, (gathering_again(until), vec![Action::CreatePods]));
+    assert_eq!(begun, (gathering_again(until), vec![]));
     let (phase, actions) = look_at(until, gathering_again(until), &fit, (&THREE, 1));
     let configuring = JobPhase::Starting { generation: AGAIN, stage: StartStage::Configuring, since: until };
     assert_eq!((phase, actions), (configuring, vec![Action::Configure(AGAIN)]));
@@ -189,7 +176,7 @@ fn nothing_is_created_before_the_unfit_pods_are_gone() {
     }
     let swept = with_pods(&[(Joined, Live), (Requested, Absent)]);
     let begun = look_at(until, restarting(), &swept, (&THREE, 1));
-    assert_eq!(begun, (gathering_again(until), vec![Action::CreatePods]));
+    assert_eq!(begun, (gathering_again(until), create(&["worker-1"])));
 }
 
 #[test]
@@ -267,9 +254,8 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
     let waits = look_at(until, given_back.clone(), &held, (&requeue, 0));
     let asked_again = vec![Action::DeletePods(PodSelection::All)];
     assert_eq!(waits, (given_back.clone(), asked_again), "the requeue does not delete all pods again");
-    let absent = with_pods(&[(Requested, Absent), (Requested, Absent)]);
-    let again = look_at(until, given_back, &absent, (&requeue, 0));
-    assert_eq!(again, (gathering_again(until), vec![Action::CreatePods]));
+    let again = look_at(until, given_back, &absent(2), (&requeue, 0));
+    assert_eq!(again, (gathering_again(until), create(&["worker-0", "worker-1"])));
 }
 
 #[test]

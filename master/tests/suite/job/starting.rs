@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use master::job::phase::{Action, Ending, Halt, JobPhase, StartStage};
+use master::job::observation::Presence::{Absent, Live};
+use master::job::phase::{Action, Ending, Halt, JobEvent, JobPhase, StartStage, next_look, step};
+use master::job::policy::Policy;
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
 
 use crate::job::support::{
-    FIRST, POLICY, SINCE, SOON, begun, exit, id, look, look_at, lost, pending, restarting, running, starting,
-    stop_with, stopping, workers,
+    FIRST, POLICY, SINCE, SOON, absent, begun, create, exit, id, look, look_at, lost, pending, restarting, running,
+    seen, starting, stop_with, stopping, with_pods, workers,
 };
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
@@ -17,8 +19,26 @@ fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
 }
 
 #[test]
-fn a_new_job_begins_by_creating_its_pods() {
-    assert_eq!(begun(FIRST, None, SINCE), (pending(), vec![Action::CreatePods]));
+fn a_new_job_creates_the_pods_that_do_not_exist() {
+    assert_eq!(begun(FIRST, None, SINCE), (pending(), vec![]));
+    let gang = with_pods(&[(Requested, Absent), (Requested, Live), (Joined, Live), (Requested, Absent)]);
+    assert_eq!(look(pending(), &gang), (pending(), create(&["worker-0", "worker-3"])));
+}
+
+#[test]
+fn a_requested_pod_that_is_not_listed_in_time_is_requested_again() {
+    let gang = with_pods(&[(Joined, Live), (Requested, Absent)]);
+    let policy = POLICY;
+    let seen = seen(&gang, &policy, SOON);
+    let (phase, actions) = step(pending(), JobEvent::Observed, seen);
+    assert_eq!(next_look(&phase, &actions, seen), Some(SOON + policy.release_timeout));
+}
+
+#[test]
+fn a_suspended_job_creates_no_pods() {
+    let suspended = Policy { is_suspended: true, ..POLICY };
+    let (phase, actions) = step(pending(), JobEvent::Observed, seen(&absent(2), &suspended, SOON));
+    assert_eq!(actions, stop_with(POLICY.stop_grace), "{phase:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use master::job::phase::{
 };
 use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::ReplicaPhase;
+use master::job::upkeep::Upkeep;
 use proptest::prelude::ProptestConfig;
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Loss, Restarts};
@@ -87,6 +88,30 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
         place: Place::default(),
     };
     Gang::new(members.iter().map(member).collect())
+}
+
+/// A gang of workers in these phases and with these pods, worker-0 first.
+pub(crate) fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
+    let member = |(index, (phase, pod)): (usize, &(ReplicaPhase, Presence))| Member {
+        id: id(&format!("worker-{index}")),
+        phase: phase.clone(),
+        pod: *pod,
+        waits_for: None,
+        deleted_by: DeletedBy::Others,
+        place: Place::default(),
+    };
+    Gang::new(members.iter().enumerate().map(member).collect())
+}
+
+/// A gang of this many workers without pods.
+pub(crate) fn absent(workers: usize) -> Gang {
+    with_pods(&vec![(ReplicaPhase::Requested, Presence::Absent); workers])
+}
+
+/// The actions that create the pods of these replicas.
+pub(crate) fn create(replicas: &[&str]) -> Vec<Action> {
+    let create = replicas.iter().map(|name| id(name)).collect();
+    vec![Action::Keep(Upkeep { create, ..Upkeep::default() })]
 }
 
 /// The exit at `ended_at` of a run that was not stopped.

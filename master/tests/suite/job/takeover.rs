@@ -279,7 +279,7 @@ fn gathering_after_a_failure(leftovers: Leftovers) -> JobPhase {
 #[test]
 fn runs_of_a_failed_start_on_record_are_ignored() {
     let (phase, actions) = begun_after_a_failure();
-    assert_eq!((&phase, actions), (&gathering_after_a_failure(Leftovers::Possible), vec![Action::CreatePods]));
+    assert_eq!((&phase, actions), (&gathering_after_a_failure(Leftovers::Possible), vec![]));
     assert_eq!(phase.horizon(), Some(AGAIN));
     let exited = |generation| Observation { agent: status(RunState::Exited, generation), ..running_pod() };
     let phase_of = |seen: &Observation| ReplicaPhase::of(seen, phase.horizon());

@@ -93,10 +93,11 @@ impl World {
     fn act(&mut self, action: Action, gang: &Gang) -> Next {
         self.done.push(action.clone());
         match action {
-            Action::CreatePods => {
-                self.begin_start(|_| Order::Create, |pod| pod.seen.presence() == Presence::Absent);
+            Action::Keep(upkeep) => {
+                assert_eq!(upkeep.delete, [], "the upkeep of a fixed job deletes pods");
+                self.begin_start(|_| Order::Create, |pod| upkeep.create.contains(&pod.id));
             }
-            Action::Keep(_) | Action::Enrol { .. } | Action::RecordHalt | Action::RecordSuspension => {
+            Action::Enrol { .. } | Action::RecordHalt | Action::RecordSuspension => {
                 panic!("unexpected action of a fixed job that is neither halted nor suspended: {action:?}")
             }
             Action::Configure(generation) => self.configure(generation),
