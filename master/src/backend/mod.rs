@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use self::joined::JoinedBackend;
 use crate::job::key::JobKey;
 use crate::job::observation::{Incarnation, Pod};
+use crate::job::wait::Resources;
 
 /// The specification of a pod, which depends on no other pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,9 +107,14 @@ pub enum BackendError {
     /// A temporary failure, for example of the connection. A retry may succeed.
     #[error(transparent)]
     Unavailable(Box<BackendError>),
-    /// A temporary failure: other pods use the quota, so the quota has no room now.
-    #[error(transparent)]
-    OverQuota(Box<BackendError>),
+    /// A temporary failure: other pods use the quota.
+    #[error("a quota has no room")]
+    OverQuota {
+        /// The resources of which the quota has too little left.
+        lacking: Resources,
+        /// The failed request.
+        source: Box<BackendError>,
+    },
     /// The network policy around a job's pods cannot be created.
     #[error("create the network policy of job \"{job}\"")]
     Prepare {

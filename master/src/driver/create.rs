@@ -16,7 +16,7 @@ use super::tracked::Replica;
 use super::{Driver, Report, tasks};
 use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
-use crate::job::observation::{AgentState, LostRun};
+use crate::job::observation::{AgentState, LostRun, Wait};
 
 /// Pause between two attempts while a quota has no room. The master has no right to watch quotas, so no event reports
 /// that a quota has room again.
@@ -81,13 +81,13 @@ where
     F: Future<Output = Result<(), BackendError>>,
 {
     loop {
-        let error = match attempt().await {
-            Err(BackendError::OverQuota(error)) => error,
+        let wait = match attempt().await {
+            Err(BackendError::OverQuota { lacking, source }) => Wait::Quota { lacking, reason: error_chain(&source) },
             done => return done,
         };
         for subject in waiting {
             // The send fails only if the driver has ended, so the error does not matter.
-            let _ = reporter.send(Report::Waits(*subject, error_chain(&error))).await;
+            let _ = reporter.send(Report::Waits(*subject, wait.clone())).await;
         }
         sleep(QUOTA_PAUSE).await;
     }
@@ -96,7 +96,7 @@ where
 /// The loss of a replica whose pod could not be created.
 fn not_created(error: &BackendError) -> LostRun {
     match error {
-        BackendError::Unavailable(_) | BackendError::OverQuota(_) => LostRun::disrupted(error_chain(error)),
+        BackendError::Unavailable(_) | BackendError::OverQuota { .. } => LostRun::disrupted(error_chain(error)),
         BackendError::Prepare { .. }
         | BackendError::Create { .. }
         | BackendError::Delete { .. }

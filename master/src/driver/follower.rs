@@ -30,7 +30,7 @@ use super::subject::Subject;
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
-use crate::job::observation::AgentState;
+use crate::job::observation::{AgentState, Wait};
 use crate::logs::ReplicaLog;
 use crate::series::SeriesOfJob;
 use crate::store::wall_clock;
@@ -215,7 +215,8 @@ impl Pod {
     async fn tell_of_delivery(&self, is_due: bool) -> Infallible {
         if is_due {
             sleep(QUIET_DELIVERY).await;
-            let report = Report::Waits(self.followed.subject, "its agent receives the job's code".to_owned());
+            let wait = Wait::Other("its agent receives the job's code".to_owned());
+            let report = Report::Waits(self.followed.subject, wait);
             // The send fails only if the driver has ended, so the error does not matter.
             let _ = self.followed.reporter.send(report).await;
         }

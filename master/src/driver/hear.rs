@@ -105,8 +105,8 @@ impl Driver {
         for report in batch {
             match report {
                 Report::Agent(subject, agent) => self.take_agent(subject, agent),
-                Report::Waits(subject, reason) => {
-                    self.replicas.entry(subject.id).and_modify(|replica| replica.wait(subject, reason));
+                Report::Waits(subject, wait) => {
+                    self.replicas.entry(subject.id).and_modify(|replica| replica.wait(subject, wait));
                 }
                 Report::NotStopped { replica, generation, reason } if generation == self.phase.generation() => {
                     self.delete_unstopped(replica, &reason);

@@ -48,7 +48,7 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::AgentToken;
 use crate::backend::PodTable;
 use crate::job::gang::{Gang, Member};
-use crate::job::observation::AgentState;
+use crate::job::observation::{AgentState, Wait};
 use crate::job::phase::{self, Action, JobPhase};
 use crate::job::policy::Policy;
 use crate::store::{Ended, JobRecord, Stored};
@@ -62,7 +62,7 @@ enum Report {
     /// A replica's agent has this state now.
     Agent(Subject, AgentState),
     /// A replica has no pod yet, or its agent is not ready yet, for this reason.
-    Waits(Subject, String),
+    Waits(Subject, Wait),
     /// A replica's agent does not stop its run.
     NotStopped {
         replica: ReplicaId,

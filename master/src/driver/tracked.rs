@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::follower::Follower;
 use super::subject::Subject;
-use crate::job::observation::{AgentState, Incarnation, Observation, Pod, PodState};
+use crate::job::observation::{AgentState, Incarnation, Observation, Pod, PodState, Wait};
 use crate::job::upkeep::Replacements;
 
 /// How a replica's pod has changed.
@@ -110,9 +110,9 @@ impl Replica {
     }
 
     /// Stores why the replica's pod does not exist yet, or why the agent is not ready yet.
-    pub(super) fn wait(&mut self, subject: Subject, reason: String) {
+    pub(super) fn wait(&mut self, subject: Subject, wait: Wait) {
         if subject.pod == self.pods_before {
-            self.seen.waits = Some(reason);
+            self.seen.wait = Some(wait);
         }
     }
 
@@ -125,7 +125,7 @@ impl Replica {
             return if was_listed { PodNews::Deleted } else { PodNews::Same };
         };
         if !was_listed {
-            self.seen.waits = None;
+            self.seen.wait = None;
         }
         self.requested_at = None;
         self.seen.is_found |= mem::take(&mut self.may_be_found);
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn a_listed_pod_with_another_uid_replaces_the_known_pod() {
         let listed =
-            |uid: &str| Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { reason: None } });
+            |uid: &str| Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { wait: None } });
         let mut replica = Replica::new();
         let news = ["a", "a", "b"].map(|uid| replica.see(listed(uid)));
         assert_eq!(news, [PodNews::Same, PodNews::Same, PodNews::Replaced]);
@@ -290,13 +290,15 @@ mod tests {
         let state = PodState::Running(Addresses { agent: address, tensorflow: address });
         let pod = || Some(Pod { incarnation: "a".to_owned().into(), state: state.clone() });
         let mut replica = Replica::new();
-        replica.wait(replica.subject(id), "a quota has no room".to_owned());
-        assert_eq!(replica.seen.waits_for(), Some("a quota has no room"));
+        let [quota, code] =
+            ["a quota has no room", "its agent receives the job's code"].map(|text| Wait::Other(text.to_owned()));
+        replica.wait(replica.subject(id), quota.clone());
+        assert_eq!(replica.seen.waits_for(), Some(&quota));
         replica.see(pod());
         assert_eq!(replica.seen.waits_for(), None);
-        replica.wait(replica.subject(id), "its agent receives the job's code".to_owned());
+        replica.wait(replica.subject(id), code.clone());
         replica.see(pod());
-        assert_eq!(replica.seen.waits_for(), Some("its agent receives the job's code"));
+        assert_eq!(replica.seen.waits_for(), Some(&code));
         replica.hear(replica.subject(id), AgentState::SeedOnly, None);
         assert_eq!(replica.seen.waits_for(), None);
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Driver;
 use super::tracked::Replica;
-use crate::job::observation::Observation;
+use crate::job::observation::{Observation, Wait};
 use crate::job::phase::JobPhase;
 use crate::job::replica::ReplicaPhase;
 use crate::store::JobRecord;
@@ -183,6 +183,6 @@ fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {
         | ReplicaPhase::Joined
         | ReplicaPhase::Configured(_)
         | ReplicaPhase::Running(_)
-        | ReplicaPhase::Exited(..) => seen.waits_for().map(str::to_owned),
+        | ReplicaPhase::Exited(..) => seen.waits_for().map(Wait::to_string),
     }
 }

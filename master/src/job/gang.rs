@@ -10,6 +10,7 @@ use protocol::progress::{LostSteps, Progress};
 
 use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
+use super::wait::Wait;
 
 /// One replica: its phase, and the state of its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub struct Member {
     /// Whether the replica's pod exists.
     pub pod: Presence,
     /// Why the replica has no pod, why its pod has no address, or why its agent is not ready, if known.
-    pub waits_for: Option<String>,
+    pub waits_for: Option<Wait>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
     /// State that is mainly for elastic jobs.
@@ -73,7 +74,7 @@ impl Member {
     /// Builds a member from an observation. Runs of generations before `horizon` belong to earlier starts.
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
-        let waits_for = seen.waits_for().map(str::to_owned);
+        let waits_for = seen.waits_for().cloned();
         let progress = seen.agent.status().and_then(|status| status.helper.as_ref());
         let place = Place {
             enrolled: seen.enrolment(),
@@ -339,7 +340,7 @@ impl Gang {
         Failure::StartTimeout {
             missing: missing().map(|member| member.id).collect(),
             after_seconds: timeout.as_secs(),
-            reason: missing().find_map(|member| member.waits_for.clone()),
+            reason: missing().find_map(|member| member.waits_for.as_ref()).map(Wait::to_string),
         }
     }
 }

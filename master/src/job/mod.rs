@@ -14,4 +14,5 @@ pub mod rendezvous;
 pub mod replica;
 pub mod roster;
 pub mod upkeep;
+pub mod wait;
 pub mod warm;

@@ -8,6 +8,7 @@ use protocol::agent::{LastWords, Membership, RunState};
 use protocol::ids::Generation;
 
 pub use super::agent_state::{AgentState, LostRun};
+pub use super::wait::Wait;
 
 /// A replica's pod, as its back end lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub enum PodState {
     /// The pod has no address yet.
     Pending {
         /// The back end's reason, if it reports one.
-        reason: Option<String>,
+        wait: Option<Wait>,
     },
     /// The pod has addresses. Its agent answers now or soon.
     Running(Addresses),
@@ -91,7 +92,7 @@ impl PodState {
     #[must_use]
     pub fn after_a_start(self) -> Self {
         match self {
-            Self::Unusable { reason } => Self::Pending { reason: Some(reason) },
+            Self::Unusable { reason } => Self::Pending { wait: Some(Wait::Other(reason)) },
             Self::Pending { .. }
             | Self::Running(_)
             | Self::Leaving { .. }
@@ -116,7 +117,7 @@ pub struct Observation {
     /// The replica's pod; `None` before the back end lists the pod, and after the pod's deletion.
     pub pod: Option<PodState>,
     /// Why the replica's pod does not exist yet, or why the agent is not ready yet, if known.
-    pub waits: Option<String>,
+    pub wait: Option<Wait>,
     /// The state of the replica's agent.
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
@@ -150,7 +151,7 @@ impl Observation {
     /// A replica about which nothing is known yet.
     pub const NEW: Self = Self {
         pod: None,
-        waits: None,
+        wait: None,
         agent: AgentState::Silent,
         deleted_by: DeletedBy::Others,
         enrolled: None,
@@ -254,10 +255,10 @@ impl Observation {
     }
 
     /// Why the replica has no pod, why its pod has no address, or why its agent is not ready, if known.
-    pub fn waits_for(&self) -> Option<&str> {
+    pub fn waits_for(&self) -> Option<&Wait> {
         match &self.pod {
-            Some(PodState::Pending { reason }) => reason.as_deref(),
-            Some(PodState::Running(_)) if self.agent == AgentState::Silent => self.waits.as_deref(),
+            Some(PodState::Pending { wait }) => wait.as_ref(),
+            Some(PodState::Running(_)) if self.agent == AgentState::Silent => self.wait.as_ref(),
             Some(
                 PodState::Running(_)
                 | PodState::Unusable { .. }
@@ -265,7 +266,7 @@ impl Observation {
                 | PodState::Disrupted { .. }
                 | PodState::Terminated { .. },
             ) => None,
-            None => self.waits.as_deref(),
+            None => self.wait.as_ref(),
         }
     }
 

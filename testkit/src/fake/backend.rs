@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
 use master::job::key::JobKey;
-use master::job::observation::{Addresses, Others, Pod, PodState};
+use master::job::observation::{Addresses, Others, Pod, PodState, Wait};
 
 use super::agent::{AgentKind, FakeAgent, TakesCode};
 use super::routes;
@@ -235,7 +235,7 @@ impl FakeBackend {
     async fn arrive(&self) -> (PodState, Option<FakeAgent>) {
         let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
         match self.0.arrival {
-            Arrival::Never(reason) => (PodState::Pending { reason: Some(reason.to_owned()) }, None),
+            Arrival::Never(reason) => (PodState::Pending { wait: Some(Wait::Other(reason.to_owned())) }, None),
             Arrival::AtOnce | Arrival::Prototypes => {
                 let is_ours = self.0.arrival == Arrival::AtOnce;
                 let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
@@ -301,7 +301,7 @@ impl PodBackend for FakeBackend {
         }
         let waits = Some(self.pending().clone()).filter(|(replicas, _)| replicas.contains(&replica));
         let (state, agent) = match waits {
-            Some((_, reason)) => (PodState::Pending { reason: Some(reason) }, None),
+            Some((_, reason)) => (PodState::Pending { wait: Some(Wait::Other(reason)) }, None),
             None => self.arrive().await,
         };
         if let Some(agent) = &agent {

@@ -33,7 +33,7 @@ use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::agent_token::AgentKey;
 use crate::job::key::JobKey;
-use crate::job::observation::{Incarnation, PodState};
+use crate::job::observation::{Incarnation, PodState, Wait};
 
 /// The back end for machines that join.
 #[derive(Clone)]
@@ -265,7 +265,7 @@ impl PodBackend for JoinedBackend {
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let waits = PodState::Pending { reason: Some("waits for a machine".to_owned()) };
+        let waits = PodState::Pending { wait: Some(Wait::Other("waits for a machine".to_owned())) };
         // A place needs no other fields. The machine's agent has its own command.
         let PodSpec {
             job,

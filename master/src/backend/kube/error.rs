@@ -1,6 +1,8 @@
 //! Why a pod or its network policy could not be created, and whether a retry may succeed.
 
+use super::room::lacking_in_quota;
 use crate::backend::BackendError;
+use crate::job::wait::Resources;
 use crate::kube::api::ApiFailure;
 use crate::template::{Note, listed};
 
@@ -38,12 +40,12 @@ impl CreateError {
 }
 
 /// Whether a retry of a failed request may succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ErrorKind {
     /// A retry succeeds when the API works again.
     Passing,
-    /// A retry succeeds when the quota has room.
-    OverQuota,
+    /// A retry succeeds when the quota has room for these resources.
+    OverQuota(Resources),
     /// The same request fails again.
     Final,
 }
@@ -52,7 +54,7 @@ impl ErrorKind {
     pub(super) fn of(failure: &ApiFailure) -> Self {
         match failure {
             failure if failure.is_passing() => Self::Passing,
-            failure if failure.says_over_quota() => Self::OverQuota,
+            failure if failure.says_over_quota() => Self::OverQuota(lacking_in_quota(&failure.to_string())),
             ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent => Self::Final,
         }
     }
@@ -60,7 +62,7 @@ impl ErrorKind {
     pub(super) fn wrap(self, error: BackendError) -> BackendError {
         match self {
             Self::Passing => BackendError::Unavailable(Box::new(error)),
-            Self::OverQuota => BackendError::OverQuota(Box::new(error)),
+            Self::OverQuota(lacking) => BackendError::OverQuota { lacking, source: Box::new(error) },
             Self::Final => error,
         }
     }

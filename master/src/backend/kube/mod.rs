@@ -7,6 +7,7 @@ mod manifest;
 mod network_policy;
 mod observe;
 mod quota;
+mod room;
 mod seen;
 
 use std::time::Duration;

@@ -12,8 +12,9 @@ use protocol::pod::bytes_of_quantity;
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
 use super::manifest::{CONTAINER, INDEX, INSTALLER, ROLE, RUN_CONTAINER, TF_PORT};
+use super::room::lacking_on_nodes;
 use crate::job::key::JobKey;
-use crate::job::observation::{Addresses, Others, PodState};
+use crate::job::observation::{Addresses, Others, PodState, Wait};
 use crate::kube::api::JOB;
 
 /// Reasons of a container that waits until a user changes the job or the cluster. CreateContainerError is not in this
@@ -52,6 +53,9 @@ const LASTING: [&str; 11] = [
 const CACHE_IS_LATE: &str = "failed to sync ";
 /// The beginning of a reason about the container that copies the agent.
 const NOT_INSTALLED: &str = "the agent cannot be copied into the pod: ";
+/// The reason of a pod that the scheduler does not consider until another program removes the pod's scheduling gates
+/// (core/v1 `PodReasonSchedulingGated`).
+const SCHEDULING_GATED: &str = "SchedulingGated";
 /// The container ran out of memory.
 const OOM_KILLED: &str = "OOMKilled";
 
@@ -69,7 +73,7 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
 
 /// The state of a pod. `before` is the pod's previous state. The reason in `before` may explain the new state better.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
-    let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
+    let Some(status) = &pod.status else { return PodState::Pending { wait: None } };
     if has_ended(status) || ended_among_others(pod, status) {
         return ended(pod, status, before);
     }
@@ -84,7 +88,7 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
             PodState::Unusable { reason }
         }
         (None, Some(addresses)) => PodState::Running(addresses),
-        (cause, _) => PodState::Pending { reason: unscheduled(status).or(cause) },
+        (cause, _) => PodState::Pending { wait: unscheduled(status).or(cause.map(Wait::Other)) },
     }
 }
 
@@ -152,11 +156,16 @@ fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a P
 }
 
 /// Why the pod has no node.
-fn unscheduled(status: &PodStatus) -> Option<String> {
+fn unscheduled(status: &PodStatus) -> Option<Wait> {
     let unscheduled = condition(status, "PodScheduled", "False")?;
     let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
     let message = message.or(unscheduled.reason.as_deref())?;
-    Some(format!("it cannot be scheduled: {message}"))
+    let (lacking, reason) = (lacking_on_nodes(message), format!("it cannot be scheduled: {message}"));
+    Some(match unscheduled.reason.as_deref() {
+        Some(SCHEDULING_GATED) => Wait::Gated(reason),
+        Some(_) | None if lacking.is_empty() => Wait::Other(reason),
+        Some(_) | None => Wait::NoRoom { lacking, reason },
+    })
 }
 
 /// A container that does not run yet.
@@ -202,7 +211,7 @@ impl Waiting<'_> {
     /// known: newer kubelets repeat the cause, and `before` contains it otherwise.
     fn cause(self, before: Option<&PodState>) -> Option<String> {
         let reason = self.reason()?;
-        let (Some(PodState::Pending { reason: Some(known) } | PodState::Unusable { reason: known }), true) =
+        let (Some(PodState::Pending { wait: Some(Wait::Other(known)) } | PodState::Unusable { reason: known }), true) =
             (before, self.is_back_off() && !reason.contains(ERR_IMAGE_PULL))
         else {
             return Some(reason);

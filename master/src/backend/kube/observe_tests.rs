@@ -53,7 +53,7 @@ fn deleted(mut pod: Pod) -> Pod {
 }
 
 fn is_pending(reason: Option<&str>) -> PodState {
-    PodState::Pending { reason: reason.map(str::to_owned) }
+    PodState::Pending { wait: reason.map(|reason| Wait::Other(reason.to_owned())) }
 }
 
 fn is_unusable(reason: &str) -> PodState {
@@ -68,15 +68,29 @@ fn runs_at(ip: &str) -> PodState {
 #[test]
 fn an_unscheduled_pod_is_pending_with_the_schedulers_reason() {
     let unscheduled = |condition: Value| state(&pod(&json!({ "phase": "Pending", "conditions": [condition] })), None);
+    let reason = |message: &str| format!("it cannot be scheduled: {message}");
+    let no_room = |message: &str, lacking: &str| {
+        let (lacking, reason) = ([lacking.to_owned()].into(), reason(message));
+        PodState::Pending { wait: Some(Wait::NoRoom { lacking, reason }) }
+    };
     let of_1_20 = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.";
     let of_now = "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod.";
-    for message in [of_1_20, of_now] {
+    let no_volume = "0/1 nodes are available: 1 node(s) had volume node affinity conflict.";
+    let cases = [
+        (of_1_20, no_room(of_1_20, "nvidia.com/gpu")),
+        (of_now, no_room(of_now, "memory")),
+        (no_volume, is_pending(Some(&reason(no_volume)))),
+    ];
+    for (message, expected) in cases {
         let condition =
             json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message });
-        assert_eq!(unscheduled(condition), is_pending(Some(&format!("it cannot be scheduled: {message}"))));
+        assert_eq!(unscheduled(condition), expected);
     }
-    let silent = json!({ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "" });
-    assert_eq!(unscheduled(silent), is_pending(Some("it cannot be scheduled: SchedulingGated")));
+    let gated = |message: &str| json!({ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message });
+    let message = "Scheduling is blocked due to non-empty scheduling gates";
+    for (condition, said) in [(gated(message), message), (gated(""), "SchedulingGated")] {
+        assert_eq!(unscheduled(condition), PodState::Pending { wait: Some(Wait::Gated(reason(said))) });
+    }
     let scheduled = json!({ "type": "PodScheduled", "status": "True" });
     assert_eq!(unscheduled(scheduled), is_pending(None));
 }
@@ -130,8 +144,8 @@ fn a_container_that_cannot_start_makes_its_pod_unusable() {
 fn a_kubelet_that_is_late_to_read_a_secret_leaves_the_pod_pending() {
     let (reason, message) =
         ("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition");
-    let pending = PodState::Pending { reason: Some(format!("{reason}: {message}")) };
-    assert_eq!(state(&waiting(reason, message), None), pending);
+    let pending = format!("{reason}: {message}");
+    assert_eq!(state(&waiting(reason, message), None), is_pending(Some(&pending)));
 }
 
 #[test]

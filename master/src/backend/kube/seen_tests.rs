@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::job::observation::PodState;
+use crate::job::observation::{PodState, Wait};
 
 fn job(uid: &str) -> JobKey {
     JobKey { name: "digits".parse().unwrap(), uid: uid.to_owned() }
@@ -34,7 +34,7 @@ fn foreign(index: u32) -> Pod {
 }
 
 fn waits_for(what: &str) -> PodState {
-    PodState::Pending { reason: Some(format!("it cannot be scheduled: {what}")) }
+    PodState::Pending { wait: Some(Wait::Other(format!("it cannot be scheduled: {what}"))) }
 }
 
 fn listed(seen: &SeenPods, pods: Vec<Pod>) {

@@ -380,7 +380,7 @@ impl World {
     fn create(&mut self, id: ReplicaId) {
         let place = &mut self.places[id.index as usize];
         assert!(place.seen.pod.is_none(), "{id} has a pod");
-        place.seen = Observation { pod: Some(PodState::Pending { reason: None }), ..Observation::NEW };
+        place.seen = Observation { pod: Some(PodState::Pending { wait: None }), ..Observation::NEW };
         place.replacements.note(self.now);
     }
 

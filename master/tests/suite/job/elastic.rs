@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
-use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Wait};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
@@ -107,7 +107,7 @@ fn agents_that_may_have_been_asked_to_start_are_stopped_before_a_new_master_star
 
 #[test]
 fn a_pod_that_cannot_be_scheduled_does_not_delay_a_start_after_a_takeover() {
-    let waits = found(Some(PodState::Pending { reason: Some("0/3 nodes have room".to_owned()) }));
+    let waits = found(Some(PodState::Pending { wait: Some(Wait::Other("0/3 nodes have room".to_owned())) }));
     let (_, actions) = look(&[joined(), joined(), waits.clone(), waits]);
     let members: Option<&[ReplicaId]> = roster(&actions).map(Roster::members);
     assert_eq!(members, Some(&[id("worker-0"), id("worker-1")][..]), "{actions:?}");

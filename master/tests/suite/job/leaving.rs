@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, HelperUse, Member, Place};
 use master::job::observation::Presence::{Absent, Ended, Live};
-use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState};
+use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step as step_of};
 use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
@@ -43,7 +43,8 @@ fn an_unusable_pod_is_hopeless_only_before_the_first_start() {
     };
     assert_eq!(member(unusable.clone()).phase, ReplicaPhase::Lost(LostRun::hopeless("there is no image")));
     let again = member(unusable.after_a_start());
-    assert_eq!((again.phase, again.waits_for.as_deref()), (ReplicaPhase::Requested, Some("there is no image")));
+    let wait = Wait::Other("there is no image".to_owned());
+    assert_eq!((again.phase, again.waits_for), (ReplicaPhase::Requested, Some(wait)));
     let running = PodState::Running(ADDRESSES);
     assert_eq!(running.clone().after_a_start(), running);
 }

@@ -117,7 +117,7 @@ fn any_observation() -> impl Strategy<Value = Observation> {
     let reason = || "it is gone".to_owned();
     let pod = prop_oneof![
         2 => Just(None),
-        1 => Just(Some(PodState::Pending { reason: None })),
+        1 => Just(Some(PodState::Pending { wait: None })),
         16 => Just(Some(PodState::Running(addresses))),
         1 => (any_last_words(), any_others()).prop_map(move |(exit, others)| {
             Some(PodState::Terminated { exit, reason: reason(), others })

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use master::backend::kube::KubeBackend;
 use master::backend::{BackendError, PodBackend, PodTable};
+use master::job::wait::Resources;
 use tokio::time::Instant;
 
 use super::objects::failure;
@@ -161,8 +162,9 @@ async fn an_exceeded_quota_is_reported_as_over_quota_and_not_as_a_refusal() {
     let pods = begin(&server).await;
     server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", sentence)));
     let error = pods.create(wanted("new")).await.expect_err("a pod beyond the quota was created");
-    assert!(matches!(error, BackendError::OverQuota(_)), "{error:?}");
-    assert_eq!(chain(&error), format!("create pod \"digits-worker-0\": {sentence}"));
+    let BackendError::OverQuota { lacking, source } = error else { panic!("{error:?}") };
+    assert_eq!(chain(&source), format!("create pod \"digits-worker-0\": {sentence}"));
+    assert_eq!(lacking, Resources::from(["pods".to_owned()]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,50 @@
+//! Why a replica has no pod, why its pod has no node or no address, or why its agent is not ready yet.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Resources by their names in pods, such as `cpu` or `nvidia.com/gpu`. `pods` is the number of pods.
+pub type Resources = BTreeSet<String>;
+
+/// The reason for which a replica is not ready yet. The text is a part of a sentence for users.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wait {
+    /// No node has room for the pod.
+    NoRoom {
+        /// The resources that are short.
+        lacking: Resources,
+        /// The reason, in the scheduler's words.
+        reason: String,
+    },
+    /// A quota has no room for the pod, so the pod does not exist.
+    Quota {
+        /// The resources that are short.
+        lacking: Resources,
+        /// The reason, in the API server's words.
+        reason: String,
+    },
+    /// Another program holds the pod back, and the scheduler does not consider the pod yet.
+    Gated(String),
+    /// Any other reason. Other pods that end do not change it.
+    Other(String),
+}
+
+impl Wait {
+    /// The resources of which other pods have too much.
+    pub fn lacking(&self) -> Option<&Resources> {
+        match self {
+            Self::NoRoom { lacking, .. } | Self::Quota { lacking, .. } => Some(lacking),
+            Self::Gated(_) | Self::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoom { reason, .. } | Self::Quota { reason, .. } | Self::Gated(reason) | Self::Other(reason) => {
+                f.write_str(reason)
+            }
+        }
+    }
+}
