@@ -31,6 +31,8 @@ pub(crate) type Answer = (StatusCode, Value);
 pub(crate) struct Query<'a> {
     pub(crate) plural: &'a str,
     pub(crate) selector: Option<&'a str>,
+    /// The field selector: `metadata.name=NAME`.
+    pub(crate) field: Option<&'a str>,
     /// Maximum objects in an answer.
     pub(crate) limit: Option<usize>,
     /// The token for the next page, which is the last name of the page before.
@@ -50,17 +52,23 @@ impl Objects {
     }
 
     /// Writes an object without any check.
-    pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
+    pub(crate) fn put(&mut self, plural: &str, object: Value) -> Value {
+        let kind = if self.present.contains_key(&key(plural, &object)) { "MODIFIED" } else { "ADDED" };
+        let object = self.put_unreported(plural, object);
+        self.note(plural, kind, object.clone());
+        object
+    }
+
+    /// Writes an object without any check. No watch reports it: a watch may be late for any time.
+    pub(crate) fn put_unreported(&mut self, plural: &str, mut object: Value) -> Value {
         self.version += 1;
-        let key = (plural.to_owned(), object["metadata"]["name"].as_str().expect("not a name").to_owned());
+        let key = key(plural, &object);
         let before = self.present.get(&key);
         let uid =
             before.map_or_else(|| json!(format!("uid-{}", self.version)), |before| before["metadata"]["uid"].clone());
         object["metadata"]["uid"] = uid;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let kind = if before.is_some() { "MODIFIED" } else { "ADDED" };
         self.present.insert(key, object.clone());
-        self.note(plural, kind, object.clone());
         object
     }
 
@@ -156,10 +164,14 @@ impl Objects {
 impl<'a> Query<'a> {
     /// All objects that `selector` selects.
     pub(crate) fn all(plural: &'a str, selector: Option<&'a str>) -> Self {
-        Self { plural, selector, limit: None, after: None }
+        Self { plural, selector, field: None, limit: None, after: None }
     }
 
     fn selects(&self, object: &Value) -> bool {
+        let name = self.field.map(|field| field.strip_prefix("metadata.name=").expect("not metadata.name=NAME"));
+        if name.is_some_and(|name| name_of(object) != name) {
+            return false;
+        }
         let mut wanted = self.selector.unwrap_or_default().split(',').filter(|part| !part.is_empty());
         wanted.all(|part| {
             let (key, value) = part.split_once('=').expect("not KEY=VALUE");
@@ -177,6 +189,10 @@ fn merge(into: &mut Value, patch: &Value) {
         merge(&mut into[name], field);
     }
     into.as_object_mut().expect("not an object").retain(|_, field| !field.is_null());
+}
+
+fn key(plural: &str, object: &Value) -> (String, String) {
+    (plural.to_owned(), name_of(object).to_owned())
 }
 
 fn name_of(object: &Value) -> &str {

@@ -16,7 +16,7 @@ use master::kube::Cluster;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::objects::{Answer, Objects, Query, failure, status_object};
 
@@ -77,6 +77,8 @@ pub(crate) enum Reply {
     RetryAfter(Answer, u32),
     /// Carries out the request, but sends this answer.
     DoneAnd(Answer),
+    /// Carries out the request after this time.
+    Late(Duration),
     /// Never answers.
     Silence,
 }
@@ -140,6 +142,11 @@ impl ApiServer {
         let written = self.lock().objects.put(plural, object);
         self.0.news.send_replace(());
         written
+    }
+
+    /// Writes an object, as another client would, before any watch reports it.
+    pub(crate) fn put_unreported(&self, plural: &str, object: Value) -> Value {
+        self.lock().objects.put_unreported(plural, object)
     }
 
     /// Removes an object, as another client would.
@@ -211,7 +218,8 @@ impl ApiServer {
     fn serve(&self, asked: &Asked) -> Response {
         let (plural, name) = asked.path.split_once('/').unwrap_or((&asked.path, ""));
         let limit = asked.param("limit").and_then(|limit| limit.parse().ok());
-        let query = Query { plural, selector: asked.param("labelSelector"), limit, after: asked.param("continue") };
+        let (selector, field) = (asked.param("labelSelector"), asked.param("fieldSelector"));
+        let query = Query { plural, selector, field, limit, after: asked.param("continue") };
         if asked.kind == Kind::Watch {
             return self.watch(plural, asked);
         }
@@ -312,6 +320,10 @@ async fn answer(State(server): State<ApiServer>, request: Request) -> Response {
         Some(Reply::DoneAnd(answer)) => {
             server.serve(&asked);
             json_response(answer)
+        }
+        Some(Reply::Late(pause)) => {
+            sleep(pause).await;
+            server.serve(&asked)
         }
         Some(Reply::Silence) => std::future::pending().await,
     }

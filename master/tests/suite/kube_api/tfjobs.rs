@@ -1,13 +1,19 @@
-//! Tests of TFJobs of the cluster that change while no master runs.
+//! Tests of TFJobs of the cluster: a job whose TFJob was deleted is deleted too.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use master::agent_token::AgentKey;
 use master::kube::tfjobs;
+use master::registry::Jobs;
 use master::tfjob::{Memory, Need, Place, Watched};
 use protocol::ids::UnixMillis;
 use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::server::{ApiServer, Asked, Kind, NAMESPACE};
+use super::server::{ApiServer, Asked, Kind, NAMESPACE, Reply};
 use super::world::{begin, jobs};
 
 fn place() -> Place {
@@ -38,31 +44,128 @@ fn define(server: &ApiServer) {
     server.put("", list);
 }
 
-#[tokio::test]
-async fn the_job_of_a_tfjob_that_was_deleted_while_no_master_ran_is_deleted_and_a_new_tfjob_gets_a_new_job() {
-    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
-    define(&server);
-    let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("not an image")));
-    let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
-    for name in ["deleted", "again"] {
-        let earlier = Watched::of(&tfjob(name, "earlier"), &place());
-        let Need::Apply(read) = earlier.need(None, &Memory::default(), UnixMillis(0)) else { panic!("{earlier:?}") };
-        jobs.apply(*read).await.expect("not accepted");
+/// A master that follows the TFJobs of a server.
+struct World {
+    server: ApiServer,
+    jobs: Arc<Jobs>,
+    _folder: TempDir,
+    _following: Option<AbortOnDropHandle<()>>,
+}
+
+impl World {
+    /// A master that does not follow TFJobs yet.
+    async fn begin() -> Self {
+        let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
+        define(&server);
+        let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("not an image")));
+        let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
+        Self { server, jobs, _folder: folder, _following: None }
     }
-    let again = server.put("tfjobs", tfjob("again", ""));
+
+    fn follow(self) -> Self {
+        let following = tokio::spawn(tfjobs::run(self.server.cluster(), Arc::clone(&self.jobs), place()));
+        Self { _following: Some(AbortOnDropHandle::new(following)), ..self }
+    }
+
+    /// Creates the job of a TFJob, as a master would that has seen this TFJob.
+    async fn apply(&self, tfjob: &Value) {
+        let tfjob = Watched::of(tfjob, &place());
+        let Need::Apply(read) = tfjob.need(None, &Memory::default(), UnixMillis(0)) else { panic!("{tfjob:?}") };
+        self.jobs.apply(*read).await.expect("not accepted");
+    }
+
+    /// Waits until the records of these jobs are deleted.
+    async fn deletes(&self, names: &[&str]) {
+        let is_deleted =
+            |asked: &[Asked], name: &str| has(asked, Kind::Delete, &format!("configmaps/muster-{name}"), "");
+        let what = format!("the jobs {names:?} are deleted");
+        self.server.until(&what, |asked| names.iter().all(|name| is_deleted(asked, name))).await;
+    }
+}
+
+/// Whether the API was asked for this, with `part` in the request's body.
+fn has(asked: &[Asked], kind: Kind, path: &str, part: &str) -> bool {
+    asked.iter().any(|one| one.kind == kind && one.path == path && one.body.to_string().contains(part))
+}
+
+/// How often the API was asked for the TFJobs that this field selector selects.
+fn lists_by_name(asked: &[Asked], selects: impl Fn(&str) -> bool) -> usize {
+    let is_list = |one: &&Asked| {
+        one.kind == Kind::List && one.path == "tfjobs" && one.param("fieldSelector").is_some_and(&selects)
+    };
+    asked.iter().filter(is_list).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_job_of_a_tfjob_that_was_deleted_while_no_master_ran_is_deleted_and_a_new_tfjob_gets_a_new_job() {
+    let world = World::begin().await;
+    for name in ["deleted", "again"] {
+        world.apply(&tfjob(name, "earlier")).await;
+    }
+    let again = world.server.put("tfjobs", tfjob("again", ""));
     let uid = again["metadata"]["uid"].as_str().expect("no uid").to_owned();
 
-    let _following = AbortOnDropHandle::new(tokio::spawn(tfjobs::run(server.cluster(), jobs, place())));
-    let has = |asked: &[Asked], kind: Kind, path: &str, part: &str| {
-        asked.iter().any(|one| one.kind == kind && one.path == path && one.body.to_string().contains(part))
-    };
-    server
-        .until("both jobs are deleted, and one of them is created again", |asked| {
-            let deleted = |name: &str| has(asked, Kind::Delete, &format!("configmaps/muster-{name}"), "");
-            deleted("deleted") && deleted("again") && has(asked, Kind::Create, "configmaps", &uid)
-        })
-        .await;
+    let world = world.follow();
+    world.deletes(&["deleted", "again"]).await;
+    let server = &world.server;
+    server.until("a job is created again", |asked| has(asked, Kind::Create, "configmaps", &uid)).await;
     server
         .until("the new job is shown", |asked| has(asked, Kind::Patch, "tfjobs/again/status", "TFJobSuspended"))
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_stays_while_the_api_knows_its_tfjob_although_the_watch_has_not_reported_it() {
+    let world = World::begin().await.follow();
+    let server = &world.server;
+    server
+        .until("the watch is open", |asked| asked.iter().any(|one| one.kind == Kind::Watch && one.path == "tfjobs"))
+        .await;
+    let late = server.put_unreported("tfjobs", tfjob("late", ""));
+    world.apply(&late).await;
+    world.apply(&tfjob("orphan", "deleted")).await;
+    world.deletes(&["orphan"]).await;
+    server
+        .until("the job is checked twice, or deleted", |asked| {
+            let checks = lists_by_name(asked, |selector| selector == "metadata.name=late");
+            checks >= 2 || has(asked, Kind::Delete, "configmaps/muster-late", "")
+        })
+        .await;
+    assert!(server.object("configmaps", "muster-late").is_some(), "the job is deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_tfjob_is_being_deleted_is_deleted() {
+    let world = World::begin().await.follow();
+    let mut leaving = world.server.put("tfjobs", tfjob("leaving", ""));
+    let server = &world.server;
+    server.until("the TFJob has a job", |asked| has(asked, Kind::Create, "configmaps", "leaving")).await;
+    // A finalizer of another program keeps the TFJob.
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    leaving["metadata"]["finalizers"] = json!(["example.com/keep"]);
+    server.put("tfjobs", leaving);
+    world.deletes(&["leaving"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_deletions_of_tfjobs_cause_few_requests_for_lists_even_if_the_api_is_slow() {
+    const MANY: usize = 60;
+    let world = World::begin().await.follow();
+    let names: Vec<String> = (0..MANY).map(|index| format!("job-{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for name in &names {
+        world.server.put("tfjobs", tfjob(name, ""));
+    }
+    let is_shown = |asked: &[Asked], name: &str| has(asked, Kind::Patch, &format!("tfjobs/{name}/status"), "");
+    world.server.until("every TFJob has a job", |asked| names.iter().all(|name| is_shown(asked, name))).await;
+
+    world.server.script_times(100 * MANY, Kind::List, &Reply::Late(Duration::from_secs(10)));
+    for name in &names {
+        world.server.remove("tfjobs", name);
+        // Virtual time passes only while the master waits for the API.
+        sleep(Duration::from_secs(1)).await;
+    }
+    world.deletes(&names).await;
+    let lists = lists_by_name(&world.server.journal(), |_| true);
+    assert!((MANY..2 * MANY).contains(&lists), "{lists} lists for {MANY} TFJobs");
 }
