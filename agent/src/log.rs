@@ -231,53 +231,116 @@ impl StreamLog {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-    use std::io::{Write, pipe};
-    use std::sync::mpsc::channel;
-    use std::thread;
+    use std::io::{PipeReader, Write, pipe};
+    use std::sync::mpsc;
+    use std::thread::{self, JoinHandle};
 
-    use tokio::net::unix::pipe::Receiver;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::unix::pipe::{Receiver, Sender};
     use tokio::runtime;
-    use tokio::sync::oneshot;
+    use tokio::task::{self, yield_now};
 
     use super::*;
     use crate::pump::pump;
 
-    #[test]
-    fn while_the_disk_stalls_the_agents_thread_goes_on_and_no_output_is_lost() {
-        let size = LogSize { capacity: NonZeroU64::new(1024).unwrap(), reserved: 0 };
-        let output = Arc::new(Output::create(&[std::env::temp_dir()], size).unwrap());
-        let (stalled, is_stalled) = channel();
-        let (resume, resumed) = channel();
-        let disk = Arc::clone(&output);
-        // An append that stalls holds the lock of its log.
+    fn output_of(capacity: u64) -> Arc<Output> {
+        let size = LogSize { capacity: NonZeroU64::new(capacity).unwrap(), reserved: 0 };
+        Arc::new(Output::create(&[std::env::temp_dir()], size).unwrap())
+    }
+
+    /// Stalls the disk until the returned sender sends. An append that stalls holds the lock of its log. The thread
+    /// returns whether the sender has sent in time.
+    fn stall(output: &Arc<Output>) -> (mpsc::Sender<()>, JoinHandle<bool>) {
+        let (stalled, is_stalled) = mpsc::channel();
+        let (resume, resumed) = mpsc::channel();
+        let output = Arc::clone(output);
         let disk = thread::spawn(move || {
-            let _lock = disk.both.lock();
+            let _lock = output.both.lock();
             stalled.send(()).unwrap();
             resumed.recv_timeout(Duration::from_secs(20)).is_ok()
         });
         is_stalled.recv().unwrap();
+        (resume, disk)
+    }
+
+    /// Pumps in a task until the returned sender is dropped.
+    fn pump_in_task(pipes: [PipeReader; 2], output: &Arc<Output>) -> (watch::Sender<()>, task::JoinHandle<()>) {
+        let [stdout, stderr] = pipes.map(|pipe| Receiver::from_owned_fd(pipe.into()).unwrap());
+        let (stop, stopped) = watch::channel(());
+        let output = Arc::clone(output);
+        (stop, tokio::spawn(async move { pump(stdout, stderr, &output, stopped).await }))
+    }
+
+    fn text(output: &Output, stream: Stream) -> String {
+        let (mut text, mut buffer) = (String::new(), [0; 4096]);
+        loop {
+            match output.log(stream).read(text.len() as u64, &mut buffer).unwrap() {
+                Part { length: 0, .. } => return text,
+                Part { length, .. } => text += str::from_utf8(&buffer[..length]).unwrap(),
+            }
+        }
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn while_the_disk_stalls_the_agents_thread_goes_on_and_no_output_is_lost() {
+        let output = output_of(1024);
+        let (resume, disk) = stall(&output);
         let (stdout, mut to_stdout) = pipe().unwrap();
         let (stderr, mut to_stderr) = pipe().unwrap();
         to_stdout.write_all(b"first\n").unwrap();
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let both = runtime.block_on(async {
-            let [stdout, stderr] = [stdout, stderr].map(|pipe| Receiver::from_owned_fd(pipe.into()).unwrap());
-            let (_stop, stopped) = oneshot::channel::<Infallible>();
-            let of_pump = Arc::clone(&output);
-            let pumping = tokio::spawn(async move { pump(stdout, stderr, &of_pump, stopped).await });
+        block_on(async {
+            let (_stop, pumping) = pump_in_task([stdout, stderr], &output);
             output.log(Stream::Stdout).subscribe().wait_for(|end| *end == 6).await.unwrap();
             // The append to the log of both streams waits for its lock now. This thread does not.
             to_stderr.write_all(b"second\n").unwrap();
             drop((to_stdout, to_stderr));
             resume.send(()).expect("the agent's thread has waited for the disk");
             pumping.await.unwrap();
-            let mut buffer = [0; 64];
-            let part = output.log(Stream::Both).read(0, &mut buffer).unwrap();
-            buffer[..part.length].to_vec()
         });
         assert!(disk.join().unwrap());
-        assert_eq!(String::from_utf8(both).unwrap(), "first\nsecond\n");
+        assert_eq!(text(&output, Stream::Both), "first\nsecond\n");
+    }
+
+    #[test]
+    fn output_that_waits_for_a_stalled_disk_when_the_reading_is_stopped_is_kept() {
+        let output = output_of(1024 * 1024);
+        let (resume, disk) = stall(&output);
+        let (stdout, to_stdout) = pipe().unwrap();
+        let (stderr, _) = pipe().unwrap();
+        // The pump cannot pass all of this on while the disk stalls, and the pipe cannot contain all of this.
+        let printed = "0123456789abcde\n".repeat(200 * 1024 / 16);
+        block_on(async {
+            let (stop, pumping) = pump_in_task([stdout, stderr], &output);
+            let mut to_stdout = Sender::from_owned_fd(to_stdout.into()).unwrap();
+            to_stdout.write_all(printed.as_bytes()).await.unwrap();
+            drop((to_stdout, stop));
+            yield_now().await;
+            resume.send(()).expect("the agent's thread has waited for the disk");
+            pumping.await.unwrap();
+        });
+        assert!(disk.join().unwrap());
+        let kept = text(&output, Stream::Stdout);
+        assert!(kept == printed, "{} of {} bytes are kept", kept.len(), printed.len());
+    }
+
+    #[test]
+    fn output_that_is_in_an_open_pipe_when_the_reading_is_stopped_is_kept() {
+        let output = output_of(1024);
+        let (stdout, mut to_stdout) = pipe().unwrap();
+        let (stderr, mut to_stderr) = pipe().unwrap();
+        to_stdout.write_all(b"line\nunfinished").unwrap();
+        to_stderr.write_all(b"progress").unwrap();
+        block_on(async {
+            let (stop, pumping) = pump_in_task([stdout, stderr], &output);
+            drop(stop);
+            pumping.await.unwrap();
+        });
+        assert_eq!(text(&output, Stream::Stdout), "line\nunfinished");
+        assert_eq!(text(&output, Stream::Stderr), "progress");
     }
 
     #[test]

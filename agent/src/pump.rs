@@ -1,14 +1,14 @@
 //! Copies exec.py's pipes to the logs, in bounded memory. While the disk stalls, the pipes fill, and exec.py waits.
 
-use std::convert::Infallible;
-use std::io;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::log::{Output, Stream};
@@ -20,34 +20,27 @@ const LINE_BYTES: usize = 64 * 1024;
 /// bars may stay unfinished for longer, and must be shown too.
 const LINE_WAIT: Duration = Duration::from_millis(200);
 
+/// Maximum bytes that the pump reads from a pipe after it was asked to stop. A pipe of an unprivileged process contains
+/// at most these bytes (`/proc/sys/fs/pipe-max-size`).
+const REST_BYTES: u64 = 1024 * 1024;
+
 /// Maximum number of pieces that wait for the disk.
 const PIECES_MAX: usize = 2;
 
 /// Bytes of one stream, in the order of their arrival.
 type Piece = (Stream, Box<[u8]>);
 
-/// Reads both pipes until no process has them open for writing, or until the sender of `stop` is dropped. Returns when
-/// everything that was read is in the logs.
-pub async fn pump(
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-    output: &Arc<Output>,
-    stop: oneshot::Receiver<Infallible>,
-) {
+/// Reads both pipes until no process has them open for writing, or until the sender of `stop` is dropped. Then still
+/// reads what the pipes contain. Returns when everything that was read is in the logs.
+pub async fn pump(stdout: pipe::Receiver, stderr: pipe::Receiver, output: &Arc<Output>, stop: watch::Receiver<()>) {
     let (pieces, queue) = mpsc::channel(PIECES_MAX);
-    let of_stderr = pieces.clone();
-    let reading = async {
-        tokio::join!(pump_stream(stdout, Stream::Stdout, pieces), pump_stream(stderr, Stream::Stderr, of_stderr))
-    };
-    let until_stopped = async {
-        tokio::select! {
-            results = reading => for error in <[io::Result<()>; 2]>::from(results).into_iter().filter_map(Result::err) {
-                warn!(%error, "cannot read the output to its end");
-            },
-            _ = stop => {}
+    let pump_one = async |pipe: pipe::Receiver, stream: Stream, pieces: mpsc::Sender<Piece>| {
+        if let Err(error) = pump_stream(pipe, stream, pieces, stop.clone()).await {
+            warn!(%error, ?stream, "cannot read the output to its end");
         }
     };
-    tokio::join!(until_stopped, write(queue, output));
+    let of_stdout = pump_one(stdout, Stream::Stdout, pieces.clone());
+    tokio::join!(of_stdout, pump_one(stderr, Stream::Stderr, pieces), write(queue, output));
 }
 
 /// Appends the pieces to the logs, one after another, until the pump drops the senders.
@@ -59,24 +52,27 @@ async fn write(mut pieces: mpsc::Receiver<Piece>, output: &Arc<Output>) {
     }
 }
 
-async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, pieces: mpsc::Sender<Piece>) -> io::Result<()> {
+async fn pump_stream(
+    mut pipe: pipe::Receiver,
+    stream: Stream,
+    pieces: mpsc::Sender<Piece>,
+    mut stop: watch::Receiver<()>,
+) -> io::Result<()> {
     let append = async |bytes: &[u8]| pieces.send((stream, bytes.into())).await.map_err(io::Error::other);
     let mut buffer = vec![0; LINE_BYTES];
     // buffer[..held] is the beginning of a line. At the deadline, the pump appends it to the log.
     let (mut held, mut deadline) = (0, Instant::now());
     loop {
-        // Check the deadline before every read: `timeout_at` prefers available bytes to a deadline that has passed.
-        if held > 0 && deadline <= Instant::now() {
-            append(&buffer[..held]).await?;
-            held = 0;
-        }
-        let reading = pipe.read(&mut buffer[held..]);
-        let read = if held == 0 {
-            reading.await?
-        } else if let Ok(read) = timeout_at(deadline, reading).await {
-            read?
-        } else {
-            continue;
+        let read = tokio::select! {
+            // Check the deadline before every read: a program that always prints must not hide it.
+            biased;
+            _ = stop.changed() => break,
+            () = sleep_until(deadline), if held > 0 => {
+                append(&buffer[..held]).await?;
+                held = 0;
+                continue;
+            }
+            read = pipe.read(&mut buffer[held..]) => read?,
         };
         let filled = held + read;
         let ready = ready_length(&buffer[..filled], held, read);
@@ -91,6 +87,23 @@ async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, pieces: mpsc::Sen
         if read == 0 {
             return Ok(());
         }
+    }
+    buffer.truncate(held);
+    let rest = read_rest(pipe, &mut buffer);
+    append(&buffer).await?;
+    if !rest? {
+        warn!(?stream, "a process outside the run keeps the run's output open; its later output is not kept");
+    }
+    Ok(())
+}
+
+/// Reads what the pipe contains now. Returns whether the pipe has ended.
+fn read_rest(pipe: pipe::Receiver, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    // tokio's `try_read` may miss bytes that arrived a moment ago.
+    match File::from(pipe.into_nonblocking_fd()?).take(REST_BYTES).read_to_end(buffer) {
+        Ok(read) => Ok((read as u64) < REST_BYTES),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

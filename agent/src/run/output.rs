@@ -1,12 +1,11 @@
 //! Reads the output of the current run.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::warn;
 
@@ -15,7 +14,7 @@ use crate::log::{Output, Stream};
 use crate::pump::pump;
 
 /// How long the pipes may stay open after every process of the run is dead. They stay open if the run has sent them
-/// over a socket to a process that is not a descendant of the agent.
+/// over a socket to a process that is not a descendant of the agent, and while the disk stalls.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether the run's output has been read.
@@ -26,8 +25,8 @@ pub(super) enum RunOutput {
     /// A task reads the pipes. It returns the end of the run's stderr.
     Reading {
         task: JoinHandle<Vec<u8>>,
-        /// Dropping this sender ends the reading. `None`: it has been dropped.
-        stop: Option<oneshot::Sender<Infallible>>,
+        /// Dropping this sender ends the reading, except of bytes that are in the pipes. `None`: it has been dropped.
+        stop: Option<watch::Sender<()>>,
         /// When to stop reading. This is set when every process is dead.
         deadline: Option<Instant>,
     },
@@ -41,7 +40,7 @@ pub(super) enum RunOutput {
 impl RunOutput {
     /// Starts to read the pipes of a run.
     pub(super) fn read(pipes: Pipes, output: &Arc<Output>) -> Self {
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stopped) = watch::channel(());
         let output = Arc::clone(output);
         let task = tokio::spawn(async move {
             let begin = output.log(Stream::Stderr).end();
@@ -71,8 +70,8 @@ impl RunOutput {
             Self::None => Some(Vec::new()),
             Self::Read { stderr } => Some(mem::take(stderr)),
             Self::Reading { stop, deadline, .. } => {
-                if *deadline.get_or_insert(now + DRAIN_LIMIT) <= now && stop.take().is_some() {
-                    warn!("a process outside the run keeps the run's output open; the rest of the output is not read");
+                if *deadline.get_or_insert(now + DRAIN_LIMIT) <= now {
+                    *stop = None;
                 }
                 None
             }
