@@ -74,7 +74,8 @@ impl From<&Error> for Exit {
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
             Error::Cluster(error) => Self::from(error),
-            Error::Local(_) | Error::Runtime(_) | Error::Env(_) | Error::CodeNotKept(_) => Self::MasterFailed,
+            Error::Local(_) | Error::Runtime(_) | Error::Env(_) => Self::MasterFailed,
+            Error::CodeNotKept(_) | Error::TooOldToReplace { .. } => Self::MasterFailed,
             Error::Output(_)
             | Error::WaitTimeout { .. }
             | Error::DeleteTimeout { .. }
@@ -138,6 +139,7 @@ impl From<&MasterError> for Exit {
             MasterError::Setup(_)
             | MasterError::Unreachable { .. }
             | MasterError::Silent { .. }
+            | MasterError::TooOld { .. }
             | MasterError::NotAMaster { .. } => Self::MasterFailed,
         }
     }

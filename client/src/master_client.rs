@@ -9,13 +9,15 @@ use log::debug;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::dry_run::DryRun;
 use protocol::elastic::JobPatch;
-use protocol::error::Problem;
+use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::Warning;
 use protocol::progress::JobSeries;
-use protocol::routes::{AGENT_PROGRAM, CODE, CODE_BLOBS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOBS};
-use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobOptions, TfJobRequest};
+use protocol::routes::{
+    AGENT_PROGRAM, CODE, CODE_BLOBS, JOB_DRY_RUNS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOB_DRY_RUNS, TFJOBS,
+};
+use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
 use protocol::view::{JobList, JobView, MasterView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
@@ -66,6 +68,12 @@ pub(crate) enum MasterError {
     /// The master refused the request.
     #[error("{}", .0.detail)]
     Refused(Problem),
+    /// An earlier version of the master, which has no route for dry runs.
+    #[error("the master at {url} is too old for a dry run")]
+    TooOld {
+        /// The master's address.
+        url: MasterUrl,
+    },
     /// Another program listens at this address.
     #[error("{url} answers, but not as a Muster master (HTTP status {status})")]
     NotAMaster {
@@ -85,7 +93,7 @@ impl MasterError {
             Self::Refused(problem) => gateway_trouble(problem.status),
             Self::NotAMaster { status, .. } => gateway_trouble(*status),
             Self::NoWay(error) => error.is_transient(),
-            Self::Setup(_) => false,
+            Self::Setup(_) | Self::TooOld { .. } => false,
         }
     }
 
@@ -163,29 +171,35 @@ impl MasterClient {
 
     /// Asks the master whether it would accept a job.
     pub(crate) async fn dry_run(&self, spec: &JobSpec, old: OldJob) -> Result<DryRun, MasterError> {
-        let query = [("dry_run", true), ("replace", old == OldJob::IsDeletedFirst)];
-        self.json(self.request(Method::POST, self.url.join(JOBS)).query(&query).json(spec)).await
+        let query = [("replace", old == OldJob::IsDeletedFirst)];
+        self.dry(self.request(Method::POST, self.url.join(JOB_DRY_RUNS)).query(&query).json(spec)).await
+    }
+
+    /// Asks the master whether it would accept a TFJob.
+    pub(crate) async fn dry_run_of_tfjob(&self, tfjob: &TfJobRequest) -> Result<DryRun, MasterError> {
+        self.dry(self.request(Method::POST, self.url.join(TFJOB_DRY_RUNS)).json(tfjob)).await
+    }
+
+    async fn dry(&self, request: RequestBuilder) -> Result<DryRun, MasterError> {
+        match self.json(request).await {
+            Err(MasterError::Refused(problem)) if problem.code == ErrorCode::UnknownRoute => {
+                Err(MasterError::TooOld { url: self.url.clone() })
+            }
+            answer => answer,
+        }
     }
 
     /// Submits a TFJob. Returns the job, and warnings about fields that have another meaning in Muster.
     pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(Submitted, Vec<Warning>), MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(tfjob)).await?;
         let status = answer.status();
-        let TfJobAnswer { job, change, warnings, dry_run: _ } = self.parsed(answer).await?;
-        let job = job.ok_or_else(|| self.not_a_master(status))?;
+        let TfJobAnswer { job, change, warnings } = self.parsed(answer).await?;
         let submitted = match status {
             StatusCode::CREATED => Submitted::New(job),
             _ if change == JobPatch::default() => Submitted::Before(job),
             _ => Submitted::Changed { job, change },
         };
         Ok((submitted, warnings))
-    }
-
-    /// Asks the master whether it would accept a TFJob.
-    pub(crate) async fn check_tfjob(&self, tfjob: &TfJobRequest) -> Result<TfJobAnswer, MasterError> {
-        let options = TfJobOptions { dry_run: true, ..tfjob.options.clone() };
-        let tfjob = TfJobRequest { options, ..tfjob.clone() };
-        self.json(self.request(Method::POST, self.url.join(TFJOBS)).json(&tfjob)).await
     }
 
     /// All TFJobs.

@@ -3,15 +3,19 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::elastic::JobPatch;
 use crate::origin::Warning;
 
-/// What a submit would do. The answer of `POST /v1/jobs?dry_run=true`.
+/// What a submit would do. The answer of `POST /v1/dry-runs/jobs` and `POST /v1/dry-runs/tfjobs`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DryRun {
     /// Whether the job is already on record, so that a submit creates nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_record: bool,
+    /// How a TFJob would change its job, if this job is on record.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub change: JobPatch,
     /// Whether the master does not have the code that the job brings. A submit needs this code first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lacks_code: bool,

@@ -63,6 +63,11 @@ pub const CODE: &str = "/v1/code/{id}";
 pub const CODE_BLOBS: &str = "/v1/code/{id}/blobs";
 /// Master: submits a TFJob, see [`crate::tfjob::TfJobRequest`], or lists all TFJobs.
 pub const TFJOBS: &str = "/v1/tfjobs";
+/// Master: checks a job as a submit does, and creates nothing. Answers with a [`crate::dry_run::DryRun`]. A master
+/// without this route would ignore a parameter of [`JOBS`] and create the job, so this is a route of its own.
+pub const JOB_DRY_RUNS: &str = "/v1/dry-runs/jobs";
+/// Master: checks a TFJob as a submit does, and creates nothing. Answers with a [`crate::dry_run::DryRun`].
+pub const TFJOB_DRY_RUNS: &str = "/v1/dry-runs/tfjobs";
 /// Master: shows one job as a TFJob with its status.
 pub const JOB_TFJOB: &str = "/v1/jobs/{name}/tfjob";
 /// Master: answers with a [`crate::view::MasterView`].

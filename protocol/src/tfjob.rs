@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::code::{CodeId, ScriptPath};
-use crate::dry_run::DryRun;
 use crate::elastic::JobPatch;
 use crate::env::EnvName;
 use crate::origin::Warning;
@@ -21,7 +20,7 @@ pub const TFJOB_GROUP: &str = "kubeflow.org";
 /// The kind of a TFJob object.
 pub const TFJOB_KIND: &str = "TFJob";
 
-/// The body of `POST /v1/tfjobs`.
+/// The body of `POST /v1/tfjobs` and `POST /v1/dry-runs/tfjobs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -79,26 +78,19 @@ pub struct TfJobOptions {
     /// The path of the script in `code`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptPath>,
-    /// Whether the master only checks the TFJob, and creates nothing.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub dry_run: bool,
 }
 
 /// The answer of `POST /v1/tfjobs`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TfJobAnswer {
-    /// The job. Absent if the TFJob was only checked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<JobView>,
-    /// How the TFJob changes its job, if this job was on record before. In a dry run, how it would change the job.
+    /// The job.
+    pub job: JobView,
+    /// How the TFJob changes its job, if this job was on record before.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub change: JobPatch,
     /// The fields that have another meaning in Muster, or no effect.
     pub warnings: Vec<Warning>,
-    /// What the TFJob would create. Present only if the TFJob was only checked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dry_run: Option<DryRun>,
 }
 
 /// The answer of `GET /v1/tfjobs`.

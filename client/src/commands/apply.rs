@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use protocol::dry_run::DryRun;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::tfjob::{Entrypoint, TfJobOptions, TfJobRequest};
 use protocol::view::BackendKind;
 use tokio::sync::watch;
 
-use super::bring::{Checked, Order};
+use super::bring::Order;
 use super::dry_run;
 use super::leaving::Stage;
 use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
@@ -158,7 +159,7 @@ impl Files {
 }
 
 /// Prints what each TFJob would create, and what the master has said about it.
-fn show_all(orders: &[Named], checks: Vec<Option<Checked>>, to: (Data, &Notes)) -> Result<Exit, Error> {
+fn show_all(orders: &[Named], checks: Vec<Option<DryRun>>, to: (Data, &Notes)) -> Result<Exit, Error> {
     let (mut data, notes) = to;
     for (Named { order, .. }, checked) in orders.iter().zip(checks) {
         dry_run::show(order, checked.as_ref(), (Format::Text, &mut data, notes))?;

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use protocol::dry_run::DryRun;
-use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::{Origin, Warning};
-use protocol::tfjob::{TfJobAnswer, TfJobRequest};
+use protocol::tfjob::TfJobRequest;
 use protocol::view::BackendKind;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
@@ -79,14 +78,6 @@ pub(super) enum Order {
         /// The code that the job brings.
         code: Option<Packed>,
     },
-}
-
-/// What a master has said about an order.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Checked {
-    pub(super) dry_run: DryRun,
-    /// How a TFJob would change its job, if this job is on record.
-    pub(super) change: JobPatch,
 }
 
 impl Order {
@@ -179,26 +170,24 @@ impl Order {
     }
 
     /// Asks the master whether it would accept the job.
-    pub(super) async fn check(&self, client: &MasterClient, old: OldJob) -> Result<Checked, MasterError> {
+    pub(super) async fn check(&self, client: &MasterClient, old: OldJob) -> Result<DryRun, MasterError> {
         match self {
-            Self::Job { spec, .. } | Self::OnMachines { spec } => {
-                Ok(Checked { dry_run: client.dry_run(spec, old).await?, change: JobPatch::default() })
-            }
-            Self::TfJob { request, .. } => {
-                let TfJobAnswer { change, dry_run, warnings, job: _ } = client.check_tfjob(request).await?;
-                Ok(Checked { dry_run: DryRun { warnings, ..dry_run.unwrap_or_default() }, change })
-            }
+            Self::Job { spec, .. } | Self::OnMachines { spec } => client.dry_run(spec, old).await,
+            Self::TfJob { request, .. } => client.dry_run_of_tfjob(request).await,
         }
     }
 
     /// Makes sure that the master will accept this job after the old job with its name is deleted. Sends the job's code,
     /// so that nothing is left that the master could refuse.
     pub(super) async fn make_ready(&self, client: &MasterClient, notes: &Notes) -> Result<(), Error> {
-        let check = || persist(notes, || self.check(client, OldJob::IsDeletedFirst));
-        let mut lacks_code = check().await?.dry_run.lacks_code;
+        let check = async || match persist(notes, || self.check(client, OldJob::IsDeletedFirst)).await {
+            Err(MasterError::TooOld { url }) => Err(Error::TooOldToReplace { name: self.name().clone(), url }),
+            checked => Ok(checked?),
+        };
+        let mut lacks_code = check().await?.lacks_code;
         if let Some(code) = self.code().filter(|_| lacks_code) {
             notes.say(&send(client, code).await?);
-            lacks_code = check().await?.dry_run.lacks_code;
+            lacks_code = check().await?.lacks_code;
         }
         if lacks_code { Err(Error::CodeNotKept(self.name().clone())) } else { Ok(()) }
     }

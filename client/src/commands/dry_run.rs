@@ -4,7 +4,7 @@ use protocol::dry_run::{DryRun, PodsOfKind};
 use protocol::elastic::JobPatch;
 use serde_json::Value;
 
-use super::bring::{Checked, Order};
+use super::bring::Order;
 use crate::args::{Checker, Format};
 use crate::error::Error;
 use crate::master_client::{MasterClient, MasterError, OldJob};
@@ -16,7 +16,7 @@ pub(super) async fn check(
     order: &Order,
     checker: Checker,
     (client, old): (&MasterClient, OldJob),
-) -> Result<Option<Checked>, MasterError> {
+) -> Result<Option<DryRun>, MasterError> {
     match checker {
         Checker::Client => Ok(None),
         Checker::Server => order.check(client, old).await.map(Some),
@@ -24,7 +24,7 @@ pub(super) async fn check(
 }
 
 /// The answer without a master. Only a running master can be asked.
-pub(super) fn without_master(checker: Checker) -> Result<Option<Checked>, Error> {
+pub(super) fn without_master(checker: Checker) -> Result<Option<DryRun>, Error> {
     match checker {
         Checker::Client => Ok(None),
         Checker::Server => Err(Error::NoServer),
@@ -34,16 +34,15 @@ pub(super) fn without_master(checker: Checker) -> Result<Option<Checked>, Error>
 /// Prints what the order would create, and what the master has said.
 pub(super) fn show(
     order: &Order,
-    checked: Option<&Checked>,
+    checked: Option<&DryRun>,
     (format, data, notes): (Format, &mut Data, &Notes),
 ) -> Result<(), Error> {
     notes.say(&sentence(order, checked));
-    let dry_run = checked.map(|checked| &checked.dry_run);
-    for warning in dry_run.iter().flat_map(|dry_run| &dry_run.warnings) {
+    for warning in checked.iter().flat_map(|checked| &checked.warnings) {
         notes.say(&order.told(warning));
     }
-    match (dry_run, format) {
-        (Some(dry_run), Format::Json) => data.json(dry_run)?,
+    match (checked, format) {
+        (Some(checked), Format::Json) => data.json(checked)?,
         (None, Format::Json) => data.json(&order.content())?,
         (Some(DryRun { pods, .. }), Format::Text) if !pods.is_empty() => {
             pods.iter().try_for_each(|kind| data.text(&document_of_pods(kind)))?;
@@ -53,14 +52,14 @@ pub(super) fn show(
     Ok(())
 }
 
-fn sentence(order: &Order, checked: Option<&Checked>) -> String {
+fn sentence(order: &Order, checked: Option<&DryRun>) -> String {
     let job = order.title();
-    let Some(Checked { dry_run, change }) = checked else {
+    let Some(checked) = checked else {
         return format!("{job}: checked on this machine, nothing was submitted (dry run)");
     };
-    match (dry_run.on_record, change == &JobPatch::default(), dry_run.lacks_code) {
+    match (checked.on_record, checked.change == JobPatch::default(), checked.lacks_code) {
         (true, true, _) => format!("{job} is on record: a submit would change nothing (dry run)"),
-        (true, false, _) => format!("{job} would be {} (dry run)", narrate::changed(*change)),
+        (true, false, _) => format!("{job} would be {} (dry run)", narrate::changed(checked.change)),
         (false, _, true) => format!("{job} would be created, after the upload of its code (dry run)"),
         (false, _, false) => format!("{job} would be created (dry run)"),
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::slice;
 use std::time::Duration;
 
+use protocol::dry_run::DryRun;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
@@ -12,7 +13,7 @@ use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::bring::{self, Checked, Order};
+use super::bring::{self, Order};
 use super::delete::delete_if_there;
 use super::dry_run;
 use super::leaving::{Stage, to_follow, unless_interrupted};
@@ -93,7 +94,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
 
 fn checked(
     order: &Order,
-    answer: Option<&Checked>,
+    answer: Option<&DryRun>,
     (format, mut data, notes): (Format, Data, &Notes),
 ) -> Result<Exit, Error> {
     dry_run::show(order, answer, (format, &mut data, notes))?;

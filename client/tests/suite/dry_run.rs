@@ -54,6 +54,20 @@ fn the_old_job_stays_if_the_master_refuses_the_job_that_would_replace_it() {
 }
 
 #[test]
+fn a_master_that_is_too_old_for_a_dry_run_neither_creates_nor_deletes_a_job() {
+    let master = in_kubernetes(Script { is_old: true, ..Script::default() });
+    let old = format!("error: the master at {} is too old ", master.url);
+    let ended = submit(&master, &["train.py", "--image", "x:1", "--dry-run=server"]).expect_code(3);
+    ended
+        .expect_stderr(&format!("{old}for a dry run\n"))
+        .expect_stderr("hint: upgrade the master, or let this machine");
+    let ended = submit(&master, &["train.py", "--image", "x:1", "--replace", "-d"]).expect_code(3);
+    let ended = ended.expect_stderr(&format!("{old}to check job digits before the old job is deleted"));
+    ended.expect_stderr(&format!("delete the old job first: client delete digits --master {};", master.url));
+    assert_nothing_changed(&master);
+}
+
+#[test]
 fn the_code_of_a_job_that_replaces_another_is_sent_before_the_old_job_is_deleted() {
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
     submit(&master, &["train.py", "--replace", "-d"]).expect_code(0);
@@ -61,7 +75,7 @@ fn the_code_of_a_job_that_replaces_another_is_sent_before_the_old_job_is_deleted
     let place =
         |part: &str| asked.iter().position(|request| request.contains(part)).unwrap_or_else(|| panic!("{asked:?}"));
     assert!(place("/blobs") < place("DELETE"), "{asked:?}");
-    assert_eq!(asked.iter().filter(|request| request.contains("dry_run=true")).count(), 2, "{asked:?}");
+    assert_eq!(asked.iter().filter(|request| request.contains("/v1/dry-runs/")).count(), 2, "{asked:?}");
 }
 
 #[test]
@@ -71,7 +85,7 @@ fn a_dry_run_of_the_server_prints_one_pod_of_each_kind_and_neither_builds_nor_su
     let ended = submit(&master, &["--image", "r.example.com/digits:1", "--dry-run=server"]).expect_code(0);
     assert_eq!(ended.stdout, "---\n# 2 pods such as this one\nkind: Pod\nmetadata:\n  name: digits-worker-0\n");
     assert_eq!(ended.stderr, "job digits would be created (dry run)\n");
-    assert_eq!(master.asked(), ["GET /v1/master", "POST /v1/jobs?dry_run=true&replace=false"]);
+    assert_eq!(master.asked(), ["GET /v1/master", "POST /v1/dry-runs/jobs?replace=false"]);
     let ended = submit(&master, &["train.py", "--image", "x:1", "--dry-run=server", "-o", "json"]).expect_code(0);
     let answer: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&answer["lacks_code"], &answer["pods"][0]["count"]), (&json!(true), &json!(2)));

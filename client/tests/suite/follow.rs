@@ -174,9 +174,9 @@ fn replace_deletes_the_old_job_and_then_submits() {
     let asked = master.asked();
     let asked: Vec<&str> = asked.iter().map(|request| request.split('?').next().unwrap()).collect();
     let job = "GET /v1/jobs/digits";
-    let submit = "POST /v1/jobs";
-    assert_eq!(asked, ["GET /v1/master", submit, job, "DELETE /v1/jobs/digits", job, submit]);
-    assert!(master.asked()[1].ends_with("?dry_run=true&replace=true"), "{:?}", master.asked());
+    let check = "POST /v1/dry-runs/jobs";
+    assert_eq!(asked, ["GET /v1/master", check, job, "DELETE /v1/jobs/digits", job, "POST /v1/jobs"]);
+    assert!(master.asked()[1].ends_with("?replace=true"), "{:?}", master.asked());
 }
 
 #[test]

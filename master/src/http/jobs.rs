@@ -7,22 +7,21 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::StatusCode;
-use protocol::dry_run::DryRun;
 use protocol::elastic::JobPatch;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::routes::{self, LONG_POLL_MAX_SECONDS};
 use protocol::view::{JobList, JobView};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::AppState;
 use super::connections::Caller;
 use super::error::ApiError;
 use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
-use crate::registry::{JobHandle, JobsError, OldJob, Submitted};
+use crate::registry::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
 use crate::template;
 
@@ -40,42 +39,26 @@ pub(super) struct Poll {
     wait: Option<u64>,
 }
 
-/// Whether a job is only checked.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SubmitQuery {
-    /// Whether the master only checks the job, and creates nothing.
-    dry_run: bool,
-    /// With `dry_run`: whether the caller will delete the job that has this name at present.
-    replace: bool,
-}
-
-/// The answer to a submit.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-#[serde(untagged)]
-pub(super) enum SubmitAnswer {
-    /// The job.
-    Job(Box<JobView>),
-    /// What a submit would do.
-    DryRun(DryRun),
-}
+/// No parameters. Without this check, a parameter that changes the meaning of a submit for another version of the master
+/// would be ignored.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoQuery {}
 
 /// Submits a job. The answer comes when the job is on record, before its start. A repeated submit changes nothing.
-/// With `dry_run`, only checks the job.
+/// `POST /v1/dry-runs/jobs` only checks a job.
 #[utoipa::path(
     post,
     path = routes::JOBS,
-    params(SubmitQuery),
     request_body(content = JobRequest, description = "At most 4 MiB, within 10 seconds"),
     responses(
         (status = 201, description = "The job is on record", body = JobView),
-        (status = 200, description = "This job was already on record, or the job was only checked", body = SubmitAnswer),
-        (status = 400, description = "The query is not valid", body = Problem, content_type = "application/problem+json"),
+        (status = 200, description = "This job was already on record", body = JobView),
         (status = 409, description = "Another job has this name, the record of this name cannot be read, or the \
             job's code is missing",
             body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
+        BadQuery,
         BadBody,
         NotLetIn,
         Down,
@@ -83,24 +66,15 @@ pub(super) enum SubmitAnswer {
 )]
 pub(super) async fn submit(
     State(state): State<AppState>,
-    query: Result<Query<SubmitQuery>, QueryRejection>,
+    query: Result<Query<NoQuery>, QueryRejection>,
     request: Request,
-) -> Result<(StatusCode, Json<SubmitAnswer>), ApiError> {
-    let Query(SubmitQuery { dry_run, replace }) = query.map_err(bad_query)?;
-    if replace && !dry_run {
-        let detail = "replace is only for dry_run: to replace a job, first delete it";
-        return Err(ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, detail));
-    }
+) -> Result<(StatusCode, Json<JobView>), ApiError> {
+    let Query(NoQuery {}) = query.map_err(bad_query)?;
     let request: JobRequest = parsed_body(request, "a job").await?;
     let spec = JobSpec::try_from(request)?;
     let warnings = template::warnings(&spec);
-    if dry_run {
-        let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
-        let checked = state.jobs.dry_run(&spec, old).await?;
-        return Ok((StatusCode::OK, Json(SubmitAnswer::DryRun(DryRun { warnings, ..checked }))));
-    }
     let (status, Json(view)) = accept(&state, spec).await?;
-    Ok((status, Json(SubmitAnswer::Job(Box::new(JobView { warnings, ..view })))))
+    Ok((status, Json(JobView { warnings, ..view })))
 }
 
 /// Submits a job. Returns 201 for a new job, and 200 for a job that was already submitted.

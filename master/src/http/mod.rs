@@ -4,6 +4,7 @@ mod about;
 mod code;
 mod connections;
 mod create;
+mod dry_runs;
 mod error;
 mod framing;
 mod guard;
@@ -85,6 +86,8 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(series::series))
         .routes(routes!(tfjobs::list, tfjobs::apply))
         .routes(routes!(tfjobs::show))
+        .routes(routes!(dry_runs::job))
+        .routes(routes!(dry_runs::tfjob))
         .routes(routes!(about::master))
         .routes(routes!(about::agent_program))
         .routes(routes!(code::put_blobs))

@@ -22,7 +22,7 @@ use crate::tfjob;
 /// Maximum refused fields that an answer names.
 const NAMED_MAX: usize = 20;
 
-/// Submits a TFJob as a job, or only checks the TFJob. A TFJob that is submitted again can suspend or resume its job
+/// Submits a TFJob as a job. A TFJob that is submitted again can suspend or resume its job
 /// and, with `enableDynamicWorker`, change the number of workers. A job that has ended does not change.
 #[utoipa::path(
     post,
@@ -30,7 +30,7 @@ const NAMED_MAX: usize = 20;
     request_body(content = TfJobRequest, description = "At most 4 MiB, within 10 seconds"),
     responses(
         (status = 201, description = "The job is on record", body = TfJobAnswer),
-        (status = 200, description = "This job was already on record, or the TFJob was only checked", body = TfJobAnswer),
+        (status = 200, description = "This job was already on record", body = TfJobAnswer),
         (status = 409, description = "Another job has this name, the TFJob on record differs in other fields or in its \
             code, the code is missing, or the record cannot be read",
             body = Problem, content_type = "application/problem+json"),
@@ -45,19 +45,20 @@ pub(super) async fn apply(
     request: Request,
 ) -> Result<(StatusCode, Json<TfJobAnswer>), ApiError> {
     let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
-    let read = tfjob::read(&request, &state.about.place).map_err(refused)?;
+    let read = read(&state, &request)?;
     let warnings = read.warnings().to_vec();
-    if request.options.dry_run {
-        let (dry_run, change) = state.jobs.dry_run_of_tfjob(&read).await?;
-        return Ok((StatusCode::OK, Json(TfJobAnswer { job: None, change, warnings, dry_run: Some(dry_run) })));
-    }
     let Applied { submitted, change } = state.jobs.apply(read).await?;
     let (status, handle) = match submitted {
         Submitted::Created(handle) => (StatusCode::CREATED, handle),
         Submitted::Existing(handle) => (StatusCode::OK, handle),
     };
     let job = handle.view.borrow().clone();
-    Ok((status, Json(TfJobAnswer { job: Some(job), change, warnings, dry_run: None })))
+    Ok((status, Json(TfJobAnswer { job, change, warnings })))
+}
+
+/// Translates a TFJob for this master.
+pub(super) fn read(state: &AppState, request: &TfJobRequest) -> Result<tfjob::Read, ApiError> {
+    tfjob::read(request, &state.about.place).map_err(refused)
 }
 
 /// Lists all jobs that came from a TFJob, in the order of their names.

@@ -1,7 +1,6 @@
 //! Checks a job as a submit does, and creates nothing.
 
 use protocol::dry_run::DryRun;
-use protocol::elastic::JobPatch;
 use protocol::job::JobSpec;
 
 use super::error::{JobsError, of_store};
@@ -37,19 +36,19 @@ impl Jobs {
         .await
     }
 
-    /// Makes the checks of [`Jobs::apply`]. Also returns how the TFJob would change a job that is on record.
+    /// Makes the checks of [`Jobs::apply`].
     ///
     /// # Errors
     /// As [`Jobs::apply`].
-    pub async fn dry_run_of_tfjob(&self, tfjob: &Read) -> Result<(DryRun, JobPatch), JobsError> {
+    pub async fn dry_run_of_tfjob(&self, tfjob: &Read) -> Result<DryRun, JobsError> {
         let spec = &tfjob.spec;
         in_time(&spec.name, async {
             match self.context.store.get(&spec.name).await.map_err(of_store)? {
                 Some(stored) => {
                     let change = apply::change_of(&stored, tfjob)?;
-                    Ok((DryRun { on_record: true, ..DryRun::default() }, change))
+                    Ok(DryRun { on_record: true, change, ..DryRun::default() })
                 }
-                None => Ok((self.check_new(spec).await?, JobPatch::default())),
+                None => self.check_new(spec).await,
             }
         })
         .await

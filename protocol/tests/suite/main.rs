@@ -4,6 +4,7 @@ mod aged_output;
 mod agent;
 mod code;
 mod common;
+mod dry_run;
 mod duration;
 mod group;
 mod ids;

@@ -33,13 +33,15 @@ pub(crate) struct Script {
     pub(crate) refusal: Option<Problem>,
     /// Whether an earlier command submitted the job.
     pub(crate) before: bool,
-    /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. The dry run of a submit counts too. An
-    /// entry with `?` is the beginning of a request with a query.
+    /// Requests to which the master answers 503 once, such as `POST /v1/jobs`. An entry with `?` is the beginning of a
+    /// request with a query.
     pub(crate) away: Vec<&'static str>,
     /// Requests whose answer is lost once, after the master has done what they ask for.
     pub(crate) lost: Vec<&'static str>,
     /// The error with which the master refuses code.
     pub(crate) code_refusal: Option<Problem>,
+    /// Whether the master is of a version without dry runs.
+    pub(crate) is_old: bool,
     /// The pods that a dry run shows.
     pub(crate) pods: Vec<PodsOfKind>,
     /// Whether submits are recorded but never answered.
@@ -182,10 +184,10 @@ async fn answer_to(shared: &Shared, request: Request) -> Response {
     let (method, uri) = (request.method().as_str().to_owned(), request.uri().clone());
     let query = uri.query().unwrap_or_default();
     match (method.as_str(), uri.path()) {
-        ("POST", "/v1/jobs") => {
+        ("POST", "/v1/jobs" | "/v1/dry-runs/jobs") => {
             let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            if query.contains("dry_run=true") {
+            if uri.path() == "/v1/dry-runs/jobs" {
                 return shared.dry_run(&body);
             }
             *shared.submitted.lock().unwrap() = Some(body);
@@ -266,6 +268,9 @@ impl Shared {
 
     fn dry_run(&self, body: &serde_json::Value) -> Response {
         let script = self.script.lock().unwrap();
+        if script.is_old {
+            return problem(404, ErrorCode::UnknownRoute, "no route has this path");
+        }
         if let Some(refusal) = &script.refusal {
             return problem(refusal.status, refusal.code, &refusal.detail);
         }

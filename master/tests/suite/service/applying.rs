@@ -12,6 +12,7 @@ use crate::service::harness::{Master, reach, until};
 use crate::service::pushing::keep_other;
 
 const TFJOBS: &str = "/v1/tfjobs";
+const TFJOB_DRY_RUNS: &str = "/v1/dry-runs/tfjobs";
 
 /// The request to apply a TFJob with two workers. `policy` is the run policy of the TFJob.
 fn request(name: &str, policy: &Value, options: &Value) -> Value {
@@ -102,11 +103,24 @@ async fn applying_a_tfjob_with_other_code_is_refused_and_the_error_names_the_pus
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_tells_how_the_tfjob_would_change_its_job_and_changes_nothing() {
+    let master = Master::serving(None).await;
+    let body = |suspend| request("later", &json!({ "suspend": suspend }), &json!({}));
+    assert_eq!(master.post(TFJOBS, &body(true)).await.status, 201);
+    let checked = master.post(TFJOB_DRY_RUNS, &body(false)).await;
+    let answer = checked.json();
+    assert_eq!((checked.status, &answer["on_record"]), (200, &json!(true)), "{checked:?}");
+    assert_eq!(answer["change"], json!({ "suspended": false }));
+    assert_eq!(master.get("/v1/jobs/later/tfjob").await.json()["spec"]["runPolicy"]["suspend"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_creates_nothing_and_a_refusal_names_each_wrong_field() {
     let master = Master::serving(None).await;
-    let checked = master.post(TFJOBS, &request("mnist", &json!({}), &json!({ "dry_run": true }))).await;
-    assert_eq!((checked.status, checked.json().get("job")), (200, None), "{checked:?}");
-    assert_eq!(checked.json()["dry_run"], json!({ "pods": [] }));
+    let checked = master.post(TFJOB_DRY_RUNS, &request("mnist", &json!({}), &json!({}))).await;
+    assert_eq!((checked.status, &checked.json()["pods"]), (200, &json!([])), "{checked:?}");
+    let warned = "spec.tfReplicaSpecs.Worker.template.spec.containers[0].image";
+    assert_eq!(checked.json()["warnings"][0]["path"], warned);
     let refused = master.post(TFJOBS, &request("mnist", &json!({ "wrong": 1, "backoffLimit": "x" }), &json!({}))).await;
     assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("bad_tfjob")), "{refused:?}");
     let detail = "the TFJob is refused: spec.runPolicy.backoffLimit: \"x\" is not a whole number from 0 to 4294967295; \
@@ -118,5 +132,5 @@ async fn a_dry_run_creates_nothing_and_a_refusal_names_each_wrong_field() {
     let spec = crate::service::elastic::elastic("own", 1, 2);
     master.submit(spec).await;
     assert_eq!(master.get("/v1/jobs/own/tfjob").await.status, 404);
-    assert_eq!(master.post(TFJOBS, &request("own", &json!({}), &json!({ "dry_run": true }))).await.status, 409);
+    assert_eq!(master.post(TFJOB_DRY_RUNS, &request("own", &json!({}), &json!({}))).await.status, 409);
 }

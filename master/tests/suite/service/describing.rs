@@ -37,6 +37,8 @@ async fn exactly_the_existing_routes_are_described() {
         "/readyz",
         "/v1/code/{id}",
         "/v1/code/{id}/blobs",
+        "/v1/dry-runs/jobs",
+        "/v1/dry-runs/tfjobs",
         "/v1/jobs",
         "/v1/jobs/{name}",
         "/v1/jobs/{name}/cancel",

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use crate::service::harness::{Answer, Master, client, reach, spec};
 
+const DRY_RUNS: &str = "/v1/dry-runs/jobs";
+
 fn job(name: &str) -> Value {
     json!({"name": name, "strategy": "AllReduce", "worker_num": 2})
 }
@@ -63,18 +65,22 @@ async fn a_dry_run_creates_nothing_and_tells_whether_the_master_lacks_the_code()
         (job("new"), json!({"pods": []})),
         (json!({"name": "brought", "strategy": "AllReduce", "code": code}), json!({"pods": [], "lacks_code": true})),
     ] {
-        let checked = master.post("/v1/jobs?dry_run=true", &body).await;
+        let checked = master.post(DRY_RUNS, &body).await;
         assert_eq!((checked.status, checked.json()), (200, answer), "{checked:?}");
     }
-    refused(
-        &master,
-        master.post("/v1/jobs?dry_run=true", &json!({"name": "a"})).await,
-        (422, "bad_request"),
-        "strategy",
-    )
-    .await;
-    refused(&master, master.post("/v1/jobs?replace=true", &job("new")).await, (400, "bad_request"), "dry_run").await;
-    refused(&master, master.post("/v1/jobs?dryrun=true", &job("new")).await, (400, "bad_request"), "dryrun").await;
+    let unfit = master.post(DRY_RUNS, &json!({"name": "a"})).await;
+    refused(&master, unfit, (422, "bad_request"), "strategy").await;
+    let unknown = master.post(&format!("{DRY_RUNS}?force=true"), &job("new")).await;
+    refused(&master, unknown, (400, "bad_request"), "force").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submit_with_a_parameter_creates_nothing() {
+    let master = Master::serving(None).await;
+    for parameter in ["dry_run", "replace"] {
+        let answer = master.post(&format!("/v1/jobs?{parameter}=true"), &job("new")).await;
+        refused(&master, answer, (400, "bad_request"), parameter).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,11 +88,11 @@ async fn a_dry_run_refuses_a_taken_name_unless_the_old_job_is_to_be_replaced() {
     let master = Master::serving(None).await;
     let first = master.post("/v1/jobs", &job("taken")).await;
     let other = json!({"name": "taken", "strategy": "AllReduce", "worker_num": 3});
-    let checked = master.post("/v1/jobs?dry_run=true", &other).await;
+    let checked = master.post(DRY_RUNS, &other).await;
     assert_eq!((checked.status, checked.code().as_str()), (409, "job_exists"));
-    let same = master.post("/v1/jobs?dry_run=true", &job("taken")).await;
+    let same = master.post(DRY_RUNS, &job("taken")).await;
     assert_eq!((same.status, same.json()), (200, json!({"on_record": true, "pods": []})));
-    let replacing = master.post("/v1/jobs?dry_run=true&replace=true", &other).await;
+    let replacing = master.post("/v1/dry-runs/jobs?replace=true", &other).await;
     assert_eq!((replacing.status, replacing.json()), (200, json!({"pods": []})));
     assert_eq!(master.get("/v1/jobs/taken").await.json()["uid"], first.json()["uid"]);
 }

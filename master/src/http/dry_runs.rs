@@ -1,0 +1,81 @@
+//! `/v1/dry-runs`: checks jobs as a submit does, and creates nothing.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
+use protocol::dry_run::DryRun;
+use protocol::error::Problem;
+use protocol::job::{JobRequest, JobSpec};
+use protocol::routes;
+use protocol::tfjob::TfJobRequest;
+use serde::Deserialize;
+
+use super::AppState;
+use super::error::ApiError;
+use super::jobs::{bad_query, parsed_body};
+use super::openapi::{BadBody, BadQuery, Down, NotLetIn};
+use super::tfjobs::read;
+use crate::registry::OldJob;
+use crate::template;
+
+/// What the caller does before the submit.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DryRunQuery {
+    /// Whether the caller will delete the job that has this name at present.
+    replace: bool,
+}
+
+/// Checks a job as `POST /v1/jobs` does, and creates nothing.
+#[utoipa::path(
+    post,
+    path = routes::JOB_DRY_RUNS,
+    params(DryRunQuery),
+    request_body(content = JobRequest, description = "At most 4 MiB, within 10 seconds"),
+    responses(
+        (status = 200, description = "What a submit of this job would do", body = DryRun),
+        (status = 409, description = "Another job has this name, or the record of this name cannot be read",
+            body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
+        BadQuery,
+        BadBody,
+        NotLetIn,
+        Down,
+    ),
+)]
+pub(super) async fn job(
+    State(state): State<AppState>,
+    query: Result<Query<DryRunQuery>, QueryRejection>,
+    request: Request,
+) -> Result<Json<DryRun>, ApiError> {
+    let Query(DryRunQuery { replace }) = query.map_err(bad_query)?;
+    let request: JobRequest = parsed_body(request, "a job").await?;
+    let spec = JobSpec::try_from(request)?;
+    let warnings = template::warnings(&spec);
+    let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
+    let checked = state.jobs.dry_run(&spec, old).await?;
+    Ok(Json(DryRun { warnings, ..checked }))
+}
+
+/// Checks a TFJob as `POST /v1/tfjobs` does, and creates and changes nothing.
+#[utoipa::path(
+    post,
+    path = routes::TFJOB_DRY_RUNS,
+    request_body(content = TfJobRequest, description = "At most 4 MiB, within 10 seconds"),
+    responses(
+        (status = 200, description = "What a submit of this TFJob would do", body = DryRun),
+        (status = 409, description = "Another job has this name, the TFJob on record differs in other fields or in its \
+            code, or the record cannot be read", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The TFJob is refused", body = Problem, content_type = "application/problem+json"),
+        BadBody,
+        NotLetIn,
+        Down,
+    ),
+)]
+pub(super) async fn tfjob(State(state): State<AppState>, request: Request) -> Result<Json<DryRun>, ApiError> {
+    let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
+    let tfjob = read(&state, &request)?;
+    let checked = state.jobs.dry_run_of_tfjob(&tfjob).await?;
+    Ok(Json(DryRun { warnings: tfjob.warnings().to_vec(), ..checked }))
+}
