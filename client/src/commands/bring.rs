@@ -133,18 +133,12 @@ impl Order {
     /// Submits the job. If the master does not have the job's code, sends the code and submits again. Prints the
     /// master's warnings about fields.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
-        let submitted = self.submit_with_code(client, notes).await;
-        if submitted.as_ref().is_err_and(MasterError::is_transient) {
-            // The answer may have been lost after the master has accepted the job.
-            notes.say(&in_doubt(self.name().as_str()));
-        }
-        submitted
-    }
-
-    async fn submit_with_code(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         match (self.submit_once(client, notes).await, self.code()) {
             (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
-                notes.say(&send(client, code).await?);
+                let sent = send(client, code).await.inspect_err(|_| {
+                    notes.say(&format!("job {} was not submitted, because its code could not be sent", self.name()));
+                });
+                notes.say(&sent?);
                 self.submit_once(client, notes).await
             }
             (outcome, _) => outcome,
@@ -164,7 +158,13 @@ impl Order {
                 Self::TfJob { request, .. } => client.apply(request).await,
             }
         })
-        .await?;
+        .await
+        .inspect_err(|error| {
+            if error.is_transient() {
+                // The answer may have been lost after the master has accepted the job.
+                notes.say(&in_doubt(self.name().as_str()));
+            }
+        })?;
         warnings.iter().for_each(|warning| notes.say(&self.told(warning)));
         Ok(submitted.of_request(requests.into_inner()))
     }

@@ -18,8 +18,9 @@ use crate::narrate;
 use crate::output::{Data, Notes};
 use crate::patience::Patience;
 
-pub(super) async fn run(masters: Masters, args: WaitArgs, data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let names = distinct(&args.jobs.names);
+pub(super) async fn run(masters: Masters, mut args: WaitArgs, data: Data, notes: &Notes) -> Result<Exit, Error> {
+    args.jobs.names = distinct(&args.jobs.names);
+    let names = args.jobs.names.clone();
     let work = wait_for_all(masters, args, (data, notes.clone()));
     unless_interrupted(work, &names, || Stage::Waiting, notes).await
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use protocol::error::{ErrorCode, Problem};
 use protocol::view::BackendKind;
 use serde_json::json;
 
@@ -51,6 +52,16 @@ fn the_code_of_a_job_is_sent_once_and_the_named_image_is_not_modified() {
     assert_eq!(master.files(), files.map(|(path, text)| (path.to_owned(), text.to_owned())));
     submit(folder.path(), &master, &[&["./src/train.py"], &IMAGE[..]].concat()).expect_code(0);
     assert_eq!(asked(&master)[5..], ["GET /v1/master", "POST /v1/jobs"], "the code was sent twice");
+}
+
+#[test]
+fn a_job_whose_code_could_not_be_sent_was_not_submitted() {
+    let busy = Problem { status: 503, code: ErrorCode::Unavailable, detail: "too busy for code".to_owned() };
+    let master =
+        FakeMaster::start(Script { views: vec![succeeded("digits")], code_refusal: Some(busy), ..Script::default() });
+    let ended = submit(project().path(), &master, &["src/train.py"]).expect_code(3);
+    let ended = ended.expect_stderr("job digits was not submitted, because its code could not be sent\n");
+    assert!(!ended.stderr.contains("may or may not"), "{}", ended.stderr);
 }
 
 #[test]

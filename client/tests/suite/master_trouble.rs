@@ -20,13 +20,13 @@ fn an_unreachable_master_is_reported_at_once() {
 }
 
 #[test]
-fn a_submit_is_repeated_while_the_master_is_away_and_says_so_once() {
+fn each_request_of_a_submit_is_repeated_while_the_master_is_away_and_says_so_once() {
     let folder = folder_with_script();
     let away = vec!["GET /v1/master", "GET /v1/master", "POST /v1/jobs", "POST /v1/jobs"];
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], away, ..Script::default() });
     let ended = run(folder.path(), &["--task", "digits", "-d", "--master", &master.url]).expect_code(0);
-    let twice = "away for a moment; retrying\naway for a moment; retrying\njob digits accepted: ";
-    assert!(ended.stderr.starts_with(twice), "{}", ended.stderr);
+    let once_each = "away for a moment; retrying\naway for a moment; retrying\njob digits accepted: ";
+    assert!(ended.stderr.starts_with(once_each), "{}", ended.stderr);
     let asked = [&["GET /v1/master"; 3][..], &["POST /v1/jobs"; 3]].concat();
     assert_eq!(master.asked(), asked);
 }

@@ -216,6 +216,13 @@ fn a_wait_for_several_jobs_prints_those_that_have_ended() {
 }
 
 #[test]
+fn a_wait_for_one_job_that_is_named_twice_prints_this_job() {
+    let master = serving(vec![succeeded("digits")]);
+    let ended = at(&master, &["wait", "digits", "digits", "-o", "json"]).expect_code(0);
+    assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), succeeded("digits"));
+}
+
+#[test]
 fn an_ended_job_is_not_cancelled() {
     for (view, state) in [
         (succeeded("digits"), "succeeded"),
