@@ -17,7 +17,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "N", value_parser = restarts, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
     /// Pause before the first restart, for example 10s. Each further restart doubles the pause, up to 5m [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) backoff: Option<u32>,
     /// Exit codes of exec.py after which the job fails without a restart, for example 2,3 [default: none]
     #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, allow_negative_numbers = true)]
@@ -28,17 +28,17 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_failure: Option<OnFailure>,
     /// Maximum time until all replicas have started. After this time, the job fails [default: 10m]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) start_timeout: Option<u32>,
     /// After the start timeout, delete all pods and try again later instead of failing. So two jobs that each hold half
     /// of a cluster do not block each other forever
     #[arg(long)]
     pub(crate) requeue: bool,
     /// Maximum time from the submit to the end of the job [default: no limit]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) deadline: Option<u32>,
     /// Time from the end of the job until the master deletes the job and its output [default: no limit]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) ttl_after_finished: Option<u32>,
     /// Pods to delete at the end: `all`, `none` or `running`. With `running`, ended pods stay for kubectl logs. With
     /// `none`, all pods stay, and their agents run for up to 10 more minutes, for inspection [default: running]
@@ -50,7 +50,7 @@ pub(crate) struct PolicyArgs {
     pub(crate) success_policy: Option<SuccessPolicy>,
     /// Minimum time from a start of an elastic job to a restart that adds new workers. If the maximum number of workers
     /// is ready, the job restarts at once [default: 30s if exec.py reports its steps with muster.py; else 5m]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) grow_interval: Option<u32>,
     /// Action of an elastic job when the master cannot reach a replica whose exec.py may still run: `wait` for the
     /// cluster to remove the pod, or `replace` the pod after the lease [default: wait; replace on machines that join]
@@ -58,7 +58,7 @@ pub(crate) struct PolicyArgs {
     pub(crate) on_unreachable: Option<OnUnreachable>,
     /// With --on-unreachable replace: a replica is lost when its agent has not answered for this time. The agent kills
     /// exec.py when the master has sent no request for three times as long [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true, requires = "on_unreachable")]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true, requires = "on_unreachable")]
     pub(crate) lease: Option<u32>,
     /// Keep a warm interpreter in each pod: a Python process that has imported these modules and waits for exec.py.
     /// Restarts are then faster, and pods need more memory. --preload=numpy,keras names the modules. Without MODULES:

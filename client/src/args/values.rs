@@ -73,7 +73,9 @@ pub(super) fn moment(text: &str) -> Result<UnixMillis, String> {
 }
 
 fn invalid_duration(text: &str, error: BadDuration) -> String {
-    format!("invalid duration \"{}\": {error}", shown(text))
+    let positive = text.strip_prefix('-').filter(|rest| humantime::parse_duration(rest).is_ok());
+    let advice = positive.map_or_else(|| error.to_string(), |rest| format!("write {rest}, without a minus sign"));
+    format!("invalid duration \"{}\": {advice}", shown(text))
 }
 
 /// The first 40 characters of an invalid value, so that it fits into a sentence.

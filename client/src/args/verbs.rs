@@ -63,12 +63,12 @@ pub(crate) struct LogsArgs {
         long,
         value_name = "DURATION",
         value_parser = seconds,
-        allow_negative_numbers = true,
+        allow_hyphen_values = true,
         conflicts_with = "since_time"
     )]
     pub(crate) since: Option<u32>,
     /// Only lines that were complete at or after this time by the master's clock, for example 2026-11-24T00:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = moment)]
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub(crate) since_time: Option<UnixMillis>,
     /// Show when each line was complete, by the master's clock, such as 2026-11-24T00:00:00.000Z. A line whose time is
     /// unknown has - instead
@@ -84,7 +84,7 @@ pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) jobs: NamesArg,
     /// Give up after this time, for example 90s, 10m or 2h [default: never]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
