@@ -183,7 +183,7 @@ impl Error {
             Self::SeveralLocalMasters(masters) => {
                 masters.first().map(|one| format!("choose one, for example with --master {}", one.url))
             }
-            Self::NotAtLocalMasters { .. } => Some("client list shows the jobs of all local masters".to_owned()),
+            Self::NotAtLocalMasters { .. } => Some(format!("to see all local jobs: {}", command("list"))),
             Self::NoLocalMaster | Self::LocalDetached => Some(
                 "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897".to_owned(),
             ),

@@ -10,6 +10,7 @@ use protocol::view::{JobView, LogLine};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinSet;
 
+use crate::command_line::command;
 use crate::error::Error;
 use crate::hints;
 use crate::log_stream::{self, Lines, Unfinished, Until, Wanted};
@@ -137,7 +138,9 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             Some(Event::Away(reason)) => notes.say(&format!("{reason}; retrying")),
             Some(Event::Failed(error)) => return Err(error),
             None => {
-                notes.say("the last log lines did not arrive; client logs shows all stored output");
+                let name = last.as_ref().map_or("NAME", |view| view.name.as_str());
+                let logs = command(&format!("logs {name}"));
+                notes.say(&format!("the last log lines did not arrive; to see all stored output: {logs}"));
                 logs_open = false;
             }
         }

@@ -13,6 +13,7 @@ use protocol::pod::PodOptions;
 use protocol::run_policy::OnFailure;
 
 use crate::args::{EnvArg, SubmitArgs};
+use crate::command_line::command;
 use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
 use crate::script::NoScript;
@@ -56,10 +57,16 @@ impl RequestError {
     /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Spec(SpecError::WaitWithoutCode) => {
+                let named = command("train.py --image IMAGE");
+                return Some(format!("name the script, as in {named}, or leave out --on-failure"));
+            }
             Self::Spec(error) => return Some(spec_hint(error).to_owned()),
             Self::NoVariable(name) => return Some(format!("set {name}, or give --env {name}=VALUE")),
             Self::MountedTwice(_) => "give the volumes different paths",
-            Self::NoScript(_) => "name the training script, for example client train.py",
+            Self::NoScript(_) => {
+                return Some(format!("name the training script, for example {}", command("train.py")));
+            }
             Self::EnvFile(_)
             | Self::Variable(_)
             | Self::NoFolder(_)
@@ -97,7 +104,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
         SpecError::ReplaceInFixedJob => "give --worker-num MIN:MAX, or leave out --on-unreachable",
-        SpecError::WaitWithoutCode => "name the script, as in client train.py --image IMAGE, or leave out --on-failure",
+        SpecError::WaitWithoutCode => "name the script, or leave out --on-failure",
         SpecError::LongLease(_) => "give a shorter --lease",
         SpecError::TooManyModules(_) => {
             "give fewer modules to --preload; modules that these modules import need no entry"

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::ClusterError;
 use super::rights::{self, Right};
 use super::rollout::Rollout;
+use crate::command_line::command;
 
 /// The minor version of the oldest Kubernetes with which Muster is tested: 1.20.
 const OLDEST_MINOR: u32 = 20;
@@ -181,9 +182,11 @@ fn rollout(rollout: &Rollout) -> Check {
         Rollout::Waits(state) => (Verdict::Warn, state),
         Rollout::NoImage(reason) | Rollout::Stuck(reason) => (Verdict::Fail, reason),
     };
-    let hint =
-        "kubectl describe pods -l app.kubernetes.io/component=master shows more; client install repairs the master";
-    Check { name: "rollout".to_owned(), verdict, detail: detail.clone(), hint: Some(hint.to_owned()) }
+    let hint = format!(
+        "kubectl describe pods -l app.kubernetes.io/component=master shows more; to repair the master: {}",
+        command("install")
+    );
+    Check { name: "rollout".to_owned(), verdict, detail: detail.clone(), hint: Some(hint) }
 }
 
 fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
@@ -192,7 +195,7 @@ fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
         Ok(version) if version == own => passed("port-forward", format!("the master answers, version {version}")),
         Ok(version) => {
             let detail = format!("the master has version {version}, this client has {own}");
-            warned("port-forward", detail, "client install brings the master to the version of this client")
+            warned("port-forward", detail, format!("to install the version of this client: {}", command("install")))
         }
         Err((detail, hint)) => Check {
             name: "port-forward".to_owned(),
@@ -217,7 +220,8 @@ fn image(image: &str, nodes: usize) -> Check {
         (_, nodes) if nodes > 1 && !has_registry => {
             let detail =
                 format!("{image} is not from a registry: only nodes that already have the image can run the master");
-            warned("image", detail, "push the image: make images REGISTRY=REGISTRY, then client install --image NAME")
+            let install = command("install --image NAME");
+            warned("image", detail, format!("push the image: make images REGISTRY=REGISTRY, then {install}"))
         }
         (image, _) => passed("image", image),
     }

@@ -199,7 +199,9 @@ impl ClusterError {
                 let delete = format!("kubectl delete secret muster -n {}", place.namespace());
                 format!("to create the Secret again: {delete}; client install --master {place}")
             }
-            Self::Kubeflow => "run TFJobs with client apply -f FILE, which needs no --tfjobs".to_owned(),
+            Self::Kubeflow => {
+                format!("leave out --tfjobs, and run TFJobs with {}", command("apply -f FILE"))
+            }
             Self::Foreign { .. } => "choose another namespace with -n, or delete these objects".to_owned(),
             Self::NoNamespace(name) => format!("kubectl create namespace {name}"),
             Self::NoImage { .. } => "run `make images`, which builds the image and loads it into a local cluster; or push the image and name it with --image"

@@ -6,6 +6,7 @@ use std::process::{Output, Stdio};
 use tokio::process::Command;
 
 use super::Environment;
+use crate::command_line::command;
 use crate::output::Notes;
 
 /// The port of manifests/base/service.yaml.
@@ -185,7 +186,8 @@ async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), EnvError
             notes.say("MUSTER_TOKEN is set from the Secret muster");
         }
         Err(reason) if reason.contains("(NotFound)") => {
-            notes.say("there is no Secret muster in this namespace yet: run `client install`, or `make token`, then repeat this command");
+            let install = command("install");
+            notes.say(&format!("there is no Secret muster in this namespace yet: run `{install}`, or `make token`, then repeat this command"));
         }
         Err(reason) => notes.say(&format!("set MUSTER_TOKEN by hand: the Secret muster cannot be read: {reason}")),
     }

@@ -86,10 +86,10 @@ impl SpawnError {
                 Some(format!("use another tag: -t TAG or -r; to see the other job: {show}"))
             }
             Self::Another { name, .. } => Some(format!("to delete this job: {}", command(&format!("delete {name}")))),
-            Self::NoScript => Some(
-                "put the script last, for example client spawn -w 3 train.py; client spawn --help lists the options"
-                    .to_owned(),
-            ),
+            Self::NoScript => {
+                let example = command("spawn -w 3 train.py");
+                Some(format!("put the script last, for example {example}; client spawn --help lists the options"))
+            }
             Self::NamespaceElsewhere(_) => Some("leave out -n, or give --master kube".to_owned()),
             Self::Read { .. }
             | Self::Line { .. }

@@ -79,6 +79,13 @@ fn the_pod_file_of_the_folder_is_used_and_variables_that_look_secret_get_a_hint(
 }
 
 #[test]
+fn a_missing_script_has_a_hint_with_a_command_for_the_same_master() {
+    let master = master();
+    let ended = run(folder(&[]).path(), &["spawn", "--master", &master.url]).expect_code(2);
+    ended.expect_stderr(&format!("for example client spawn -w 3 train.py --master {};", master.url));
+}
+
+#[test]
 fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_the_training() {
     let folder = folder(&[("train.py", "")]);
     let script =
