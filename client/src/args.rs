@@ -24,7 +24,7 @@ use protocol::ids::JobName;
 use protocol::job::Strategy;
 
 pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Service, TfJobs, UninstallArgs};
-pub(crate) use self::code::CodeArgs;
+pub(crate) use self::code::{CodeArgs, SyntaxArgs};
 pub(crate) use self::dry_run::{Checker, DryRunArgs};
 pub(crate) use self::kubernetes::{BuildArgs, ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};

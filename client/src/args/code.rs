@@ -25,7 +25,14 @@ pub(crate) struct CodeArgs {
     /// Folder with the job's code [default: see SCRIPT]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
-    /// Submit even if SCRIPT does not parse with this machine's Python. The Python of the image may be newer
+    #[command(flatten)]
+    pub(crate) syntax: SyntaxArgs,
+}
+
+/// Whether a job may have a script that does not parse.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct SyntaxArgs {
+    /// Submit even if the script does not parse with this machine's Python. The Python of the image may be newer
     #[arg(long)]
     pub(crate) no_syntax_check: bool,
 }

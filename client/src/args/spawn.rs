@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use protocol::image::ImageRef;
 
+use super::SyntaxArgs;
 use super::values::count;
 use crate::kube_place::namespace_name;
 
@@ -64,6 +65,8 @@ pub(crate) struct SpawnArgs {
     /// Maximum restarts after failures
     #[arg(long, value_name = "N", value_parser = count, default_value = "0", allow_negative_numbers = true)]
     pub(crate) max_restarts: u32,
+    #[command(flatten)]
+    pub(crate) syntax: SyntaxArgs,
 }
 
 /// Adds the verb `spawn` to the command line if the program's name is `tf-spawner`.

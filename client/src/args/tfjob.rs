@@ -7,7 +7,7 @@ use protocol::env::EnvName;
 use protocol::ids::JobName;
 
 use super::values::count;
-use super::{DryRunArgs, EnvArg};
+use super::{DryRunArgs, EnvArg, SyntaxArgs};
 use crate::kube_place::namespace_name;
 
 pub(super) const APPLY_EXAMPLES: &str = "\
@@ -45,6 +45,8 @@ pub(crate) struct ApplyArgs {
     /// file]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) syntax: SyntaxArgs,
     /// Follow the job to its end. With a local master, this is the default
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) follow: bool,

@@ -14,6 +14,7 @@ use super::bring::Order;
 use super::dry_run;
 use super::leaving::Stage;
 use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
+use super::syntax::{self, Syntax};
 use super::which_master::{running_master, with_namespace};
 use crate::args::{ApplyArgs, Format};
 use crate::command_line;
@@ -39,15 +40,16 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     let config = &with_namespace(config, args.namespace.as_ref());
     command_line::remember_choice(given, &config.master);
     let entrypoints = entrypoints(&mut documents, config, notes).await;
-    let files = Files { entrypoints, code: args.code.as_deref().map(tfjob::code_folder).transpose()? };
+    let code = args.code.as_deref().map(tfjob::code_folder).transpose()?;
+    let files = Files { entrypoints, code, syntax: Syntax::of(args.syntax) };
     let options = options(&args)?;
     let Some(client) = running_master(config).await? else {
         if let Some(checker) = args.dry_run.dry_run {
-            let orders = files.orders(documents, BackendKind::Process, &options)?;
+            let orders = files.orders(documents, BackendKind::Process, &options).await?;
             let checks = orders.iter().map(|_| dry_run::without_master(checker)).collect::<Result<Vec<_>, _>>()?;
             return show_all(&orders, checks, (data, notes));
         }
-        let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options)?;
+        let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options).await?;
         if config.master == MasterChoice::Local(LocalBecause::Default) {
             notes.say(LOCAL_BY_DEFAULT);
         }
@@ -56,7 +58,7 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     };
     let backend = persist(notes, || client.about()).await?.backend;
     if let Some(checker) = args.dry_run.dry_run {
-        let orders = files.orders(documents, backend, &options)?;
+        let orders = files.orders(documents, backend, &options).await?;
         let mut checks = vec![];
         for Named { origin, order } in &orders {
             let answer = dry_run::check(order, checker, (&client, OldJob::Stays)).await;
@@ -65,12 +67,12 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
         return show_all(&orders, checks, (data, notes));
     }
     if args.follow {
-        let Named { origin, order } = files.order(only(documents)?, backend, options)?;
+        let Named { origin, order } = files.order(only(documents)?, backend, options).await?;
         let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
         let outcome = at_running_master(submission, (Format::Text, false), (data, notes)).await;
         return followed(outcome, &origin);
     }
-    send_all(&client, files.orders(documents, backend, &options)?, (data, notes)).await
+    send_all(&client, files.orders(documents, backend, &options).await?, (data, notes)).await
 }
 
 /// The programs that images run, for containers without a command. Asks this machine's Docker. If the program of an
@@ -117,20 +119,26 @@ struct Files {
     entrypoints: BTreeMap<String, Entrypoint>,
     /// The folder of `--code`.
     code: Option<PathBuf>,
+    /// Whether the scripts in this folder must parse.
+    syntax: Syntax,
 }
 
 impl Files {
-    fn orders(
+    async fn orders(
         &self,
         documents: Vec<Document>,
         backend: BackendKind,
         options: &TfJobOptions,
     ) -> Result<Vec<Named>, Error> {
-        documents.into_iter().map(|document| self.order(document, backend, options.clone())).collect()
+        let mut orders = vec![];
+        for document in documents {
+            orders.push(self.order(document, backend, options.clone()).await?);
+        }
+        Ok(orders)
     }
 
-    /// The request for a document. Reads the code that the job brings.
-    fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, Error> {
+    /// The request for a document. Reads the code that the job brings, and checks its script.
+    async fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, Error> {
         let mut document = document;
         let origin = document.origin.clone();
         let folder = self.code.as_deref().unwrap_or(Path::new(&document.folder)).to_owned();
@@ -146,7 +154,11 @@ impl Files {
         let code = match &self.code {
             Some(folder) if backend == BackendKind::Kubernetes => {
                 let script = document.with_code(&self.entrypoints, folder)?;
-                Some((Packed::read(folder, &script)?, script))
+                let code = Packed::read(folder, &script)?;
+                if self.syntax == Syntax::Checked {
+                    syntax::check_script(&code, script.as_str()).await?;
+                }
+                Some((code, script))
             }
             Some(_) | None => None,
         };

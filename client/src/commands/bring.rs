@@ -50,7 +50,7 @@ pub(super) async fn with_code(
     let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
     let packed = packing.await.expect("packing does not panic")?;
     if backend == BackendKind::Kubernetes && syntax == Syntax::Checked {
-        syntax::check_script(&packed, &spec.script).await?;
+        syntax::check_script(&packed, spec.script.as_str()).await?;
     }
     Ok((JobSpec { code: Some(packed.id()), ..spec }, packed))
 }

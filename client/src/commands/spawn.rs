@@ -14,6 +14,7 @@ use super::bring::Order;
 use super::delete;
 use super::leaving::Stage;
 use super::submit::{Submission, at_own_master, at_running_master};
+use super::syntax::{self, Syntax};
 use super::which_master::{Masters, running_master, with_namespace};
 use crate::args::{Format, SpawnArgs};
 use crate::command_line;
@@ -49,11 +50,11 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
         notes.say(&format!("{name} can make programs run other code before your script"));
     }
     let Some(client) = running_master(config).await? else {
-        let order = order(&args, tag, inputs, BackendKind::Process)?;
+        let order = order(&args, tag, inputs, BackendKind::Process).await?;
         return at_own_master(order, config, (Format::Text, data, notes)).await;
     };
     let backend = persist(notes, || client.about()).await?.backend;
-    let order = order(&args, tag.clone(), inputs, backend)?;
+    let order = order(&args, tag.clone(), inputs, backend).await?;
     if args.follow {
         let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
         return at_running_master(submission, (Format::Text, false), (data, notes)).await;
@@ -97,9 +98,14 @@ fn read(args: &SpawnArgs) -> Result<Inputs, Error> {
     })
 }
 
-fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind) -> Result<Order, Error> {
+/// The training, as a job. Checks the script if pods will run it.
+async fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind) -> Result<Order, Error> {
+    let script = inputs.script.clone();
     let (request, files) = spawn::job(args, tag, inputs, backend == BackendKind::Process)?;
     let code = Packed::in_memory(files)?;
+    if backend == BackendKind::Kubernetes && Syntax::of(args.syntax) == Syntax::Checked {
+        syntax::check_script(&code, &script).await?;
+    }
     let spec = JobSpec::try_from(request).map_err(RequestError::from)?;
     Ok(Order::Job { spec: Box::new(JobSpec { code: Some(code.id()), ..spec }), code: Some(code) })
 }

@@ -46,7 +46,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let (format, image) = (args.format.output, args.image.clone());
     let (detach, replace, dry_run) = (args.detach, args.replace, args.dry_run.dry_run);
-    let syntax = Syntax::ignored_if(args.code.no_syntax_check);
+    let syntax = Syntax::of(args.code.syntax);
     let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());

@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::args::SyntaxArgs;
 use crate::pack::{PackError, Packed};
 
 /// Maximum time for Python to parse files. After this time, the client sends the code unchecked.
@@ -22,15 +23,20 @@ pub(super) enum Syntax {
 }
 
 impl Syntax {
+    /// What the flags of a submit say.
+    pub(super) fn of(SyntaxArgs { no_syntax_check }: SyntaxArgs) -> Self {
+        Self::ignored_if(no_syntax_check)
+    }
+
     /// `Ignored` if the user gave the flag that skips the check.
     pub(super) fn ignored_if(is_given: bool) -> Self {
         if is_given { Self::Ignored } else { Self::Checked }
     }
 }
 
-/// Refuses code whose script does not parse.
-pub(super) async fn check_script(code: &Packed, script: &ScriptPath) -> Result<(), PackError> {
-    let wrong = first_mistake(code.sources().filter(|(path, _)| *path == script.as_str())).await;
+/// Refuses code whose script does not parse. Checks only a script whose name ends in .py.
+pub(super) async fn check_script(code: &Packed, script: &str) -> Result<(), PackError> {
+    let wrong = first_mistake(code.sources().filter(|(path, _)| *path == script)).await;
     wrong.map_or(Ok(()), |wrong| Err(PackError::DoesNotParse(wrong)))
 }
 

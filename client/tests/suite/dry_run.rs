@@ -125,3 +125,21 @@ fn dry_run_needs_one_of_its_two_values_after_an_equals_sign() {
     }
     run(folder.path(), &["--dry-run"]).expect_code(2).expect_stderr("client").expect_stderr("server");
 }
+
+#[test]
+fn a_tfjob_whose_script_does_not_parse_is_refused_unless_the_check_is_turned_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let tfjob = "apiVersion: kubeflow.org/v1\nkind: TFJob\nmetadata: { name: digits }\nspec:\n  tfReplicaSpecs:\n    \
+                 Worker:\n      template: { spec: { containers: [{ name: tensorflow, image: \"a:1\", command: \
+                 [python, train.py] }] } }\n";
+    std::fs::write(folder.path().join("tfjob.yaml"), tfjob).unwrap();
+    std::fs::write(folder.path().join("train.py"), "print(\n").unwrap();
+    let master = in_kubernetes(Script::default());
+    let apply = ["apply", "-f", "tfjob.yaml", "--code", ".", "--dry-run=client", "--master", &master.url];
+    let refused = run(folder.path(), &apply).expect_code(2);
+    refused
+        .expect_stderr("error: the script does not parse: ")
+        .expect_stderr("(train.py, line 1)")
+        .expect_stderr("--no-syntax-check");
+    run(folder.path(), &[&apply[..], &["--no-syntax-check"]].concat()).expect_code(0);
+}

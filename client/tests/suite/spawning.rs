@@ -86,6 +86,24 @@ fn a_missing_script_has_a_hint_with_a_command_for_the_same_master() {
 }
 
 #[test]
+fn a_script_that_does_not_parse_is_refused_unless_the_check_is_turned_off() {
+    let folder = folder(&[("train.py", "print(\n"), ("train", "print(\n")]);
+    let spawned = |more: &[&str]| {
+        let master = master();
+        let ended = run(folder.path(), &[&["spawn", "-t", "Run_1", "--master", &master.url], more].concat());
+        (ended, master)
+    };
+    let (refused, master) = spawned(&["train.py"]);
+    let refused =
+        refused.expect_code(2).expect_stderr("error: the script does not parse: ").expect_stderr("(train.py, line 1)");
+    refused.expect_stderr("--no-syntax-check");
+    assert_eq!(master.asked(), ["GET /v1/master"]);
+    for unchecked in [&["train.py", "--no-syntax-check"][..], &["train"]] {
+        spawned(unchecked).0.expect_code(0);
+    }
+}
+
+#[test]
 fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_the_training() {
     let folder = folder(&[("train.py", "")]);
     let script =
