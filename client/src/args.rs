@@ -234,7 +234,7 @@ pub(crate) enum Verb {
     /// Remove the master of a namespace, with all its jobs and their records
     #[command(after_help = "Examples:\n  client uninstall --dry-run\n  client uninstall -y -n team")]
     Uninstall(UninstallArgs),
-    /// Check this machine for local jobs, or the cluster, your rights and the master; the exit code is 1 if a check fails
+    /// Check this machine, the master of --master URL, or a cluster with --master kube; exits with 1 if a check fails
     #[command(after_help = "Examples:\n  client doctor\n  client doctor --master kube:kind-dev/team -o json")]
     Doctor(DoctorArgs),
     /// Print a shell completion script

@@ -301,7 +301,7 @@ fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
 }
 
 /// Judges whether Docker answers. A failure is only a warning: the client needs Docker only to add the agent to images.
-pub(super) fn docker(answer: Result<(), String>) -> Check {
+pub(crate) fn docker(answer: Result<(), String>) -> Check {
     match answer {
         Ok(()) => passed("Docker", "answers"),
         Err(error) => warned(

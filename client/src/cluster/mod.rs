@@ -23,7 +23,7 @@ use kube::api::ListParams;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Resource};
 
-pub(crate) use self::checks::{Check, Verdict};
+pub(crate) use self::checks::{Check, Verdict, docker as check_docker};
 pub(crate) use self::doctor::{Surroundings, examine};
 pub(crate) use self::error::ClusterError;
 pub(crate) use self::forward::Forward;

@@ -1,9 +1,11 @@
-//! `doctor`: checks the cluster, the user's rights, the master, the connection to the master, and Docker. If the user
-//! chose no cluster, checks this machine, where jobs then run. The checks of a cluster are then only warnings.
+//! `doctor`: checks what the user's jobs need: the cluster, the user's rights, the master, the connection to the master,
+//! and Docker. If the user gives a master's address, checks only this master. If the user chose neither, checks this
+//! machine, where jobs then run. The checks of a cluster are then only warnings.
 
+use protocol::view::{BackendKind, MasterView};
 use serde_json::json;
 
-use super::which_master::through_cluster;
+use super::which_master::{Masters, through_cluster};
 use crate::args::{DoctorArgs, Format};
 use crate::cluster::{self, Check, Surroundings, Verdict};
 use crate::config::{Config, MasterChoice};
@@ -12,23 +14,18 @@ use crate::exit::Exit;
 use crate::image;
 use crate::kube_place::KubePlace;
 use crate::local_checks;
-use crate::output::{Data, checks_text};
+use crate::master_url::MasterUrl;
+use crate::output::{Data, Notes, checks_text};
 
-pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data) -> Result<Exit, Error> {
+pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let DoctorArgs { place, format } = args;
-    let cluster = Cluster::of(config, place.namespace.is_some());
-    let place = config.place().or_namespace(place.namespace);
-    let (master, docker) = tokio::join!(version(place.clone()), image::engine_answers(&config.image.docker));
-    let surroundings = Surroundings {
-        master: master.map_err(|error| (error.to_string(), error.hint())),
-        docker: docker.map_err(|error| error.to_string()),
-    };
-    let of_cluster = cluster::examine(&place, surroundings).await;
-    let checks = match cluster {
-        Cluster::Chosen => of_cluster,
-        Cluster::Unused => {
+    let at = config.place().or_namespace(place.namespace.clone());
+    let checks = match (&config.master, place.namespace) {
+        (MasterChoice::Kube(_), _) | (_, Some(_)) => of_cluster(&at, config).await,
+        (MasterChoice::At(url), None) => of_master(url, config, notes).await,
+        (MasterChoice::Local(_), None) => {
             let mut checks = local_checks::examine(&config.run_folders).await;
-            checks.extend(of_cluster.into_iter().map(as_warning));
+            checks.extend(of_cluster(&at, config).await.into_iter().map(as_warning));
             checks
         }
     };
@@ -40,22 +37,52 @@ pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data) -> R
     Ok(if has_failed { Exit::NotSucceeded } else { Exit::Done })
 }
 
-/// Whether the user's jobs run in a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cluster {
-    /// The user named a cluster, a namespace, or a master that may be in a cluster.
-    Chosen,
-    /// Jobs run on this machine, with a local master.
-    Unused,
+/// The checks of a cluster and of the master in this namespace.
+async fn of_cluster(place: &KubePlace, config: &Config) -> Vec<Check> {
+    let (master, docker) = tokio::join!(version(place.clone()), docker(config));
+    let surroundings = Surroundings { master: master.map_err(|error| (error.to_string(), error.hint())), docker };
+    cluster::examine(place, surroundings).await
 }
 
-impl Cluster {
-    fn of(config: &Config, has_namespace: bool) -> Self {
-        match config.master {
-            MasterChoice::Local(_) if !has_namespace => Self::Unused,
-            MasterChoice::Local(_) | MasterChoice::At(_) | MasterChoice::Kube(_) => Self::Chosen,
+async fn docker(config: &Config) -> Result<(), String> {
+    image::engine_answers(&config.image.docker).await.map_err(|error| error.to_string())
+}
+
+/// The checks of the master at this address. Only a master in Kubernetes needs Docker, to add the agent to images.
+async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check> {
+    let about = async {
+        let masters = Masters::find("doctor", config, notes).await?;
+        masters.of_all(async |client| Ok(vec![client.about().await?])).await
+    };
+    match about.await {
+        Ok(about) => {
+            let mut checks: Vec<Check> = about.iter().map(|about| answering(url, about)).collect();
+            if about.iter().any(|about| about.backend == BackendKind::Kubernetes) {
+                checks.push(cluster::check_docker(docker(config).await));
+            }
+            checks
         }
+        Err(error) => vec![master(Verdict::Fail, error.to_string(), error.hint())],
     }
+}
+
+/// The check of a master that answers.
+fn answering(url: &MasterUrl, MasterView { version, backend, uid: _ }: &MasterView) -> Check {
+    let own = env!("CARGO_PKG_VERSION");
+    if version != own {
+        let detail = format!("the master at {url} has version {version}, this client has {own}");
+        return master(Verdict::Warn, detail, Some("use a client of the master's version".to_owned()));
+    }
+    let (place, hint) = match backend {
+        BackendKind::Process => ("processes on its host", None),
+        BackendKind::Joined => ("machines that join it", None),
+        BackendKind::Kubernetes => ("pods", Some("to check its cluster: client doctor --master kube".to_owned())),
+    };
+    master(Verdict::Ok, format!("{url} answers, version {version}, and runs jobs in {place}"), hint)
+}
+
+fn master(verdict: Verdict, detail: String, hint: Option<String>) -> Check {
+    Check { name: "master".to_owned(), verdict, detail, hint }
 }
 
 fn as_warning(check: Check) -> Check {

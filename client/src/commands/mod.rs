@@ -96,7 +96,7 @@ pub(crate) async fn run(
         Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
         Some(Verb::Install(args)) => install::run(args, &config()?, (&mut data, notes)).await,
         Some(Verb::Uninstall(args)) => uninstall::run(args, &config()?, notes).await,
-        Some(Verb::Doctor(args)) => doctor::run(args, &config()?, &mut data).await,
+        Some(Verb::Doctor(args)) => doctor::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
     }
 }

@@ -247,6 +247,25 @@ fn an_unreadable_record_can_be_deleted() {
 }
 
 #[test]
+fn doctor_checks_only_the_master_whose_address_is_given() {
+    let checks = |master: &FakeMaster| {
+        let ended = at(master, &["doctor", "-o", "json"]);
+        let shown: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let checks = shown["checks"].as_array().unwrap().iter();
+        (ended.code, checks.map(|check| format!("{} {}", check["name"], check["verdict"])).collect::<Vec<_>>())
+    };
+    // The version of the fake master differs from that of the client.
+    let master = serving(vec![]);
+    assert_eq!(checks(&master), (Some(0), vec![r#""master" "warn""#.to_owned()]));
+    assert_eq!(master.asked(), ["GET /v1/master"]);
+    let refusing = FakeMaster::start(Script { token: Some("s3cret".to_owned()), ..Script::default() });
+    assert_eq!(checks(&refusing), (Some(1), vec![r#""master" "fail""#.to_owned()]));
+    let backend = Some(protocol::view::BackendKind::Kubernetes);
+    let (_, of_pods) = checks(&FakeMaster::start(Script { backend, ..Script::default() }));
+    assert!(of_pods.len() == 2 && of_pods[1].starts_with(r#""Docker""#), "{of_pods:?}");
+}
+
+#[test]
 fn completions_name_flags_and_verbs() {
     let folder = folder_with_script();
     for shell in ["bash", "zsh", "fish"] {
