@@ -68,30 +68,10 @@ pub(crate) async fn run(
             scale::run(&client("scale", &args.job).await?, &args.job.name, args.worker_num, notes).await
         }
         Some(Verb::Push(args)) => push::run(client("push", &args.job).await?, args, notes).await,
-        Some(Verb::Suspend(args)) => {
-            for_each(&masters("suspend").await?, &args.names, notes, async |client, name| {
-                scale::suspend(&client, &name, notes).await
-            })
-            .await
-        }
-        Some(Verb::Resume(args)) => {
-            for_each(&masters("resume").await?, &args.names, notes, async |client, name| {
-                scale::resume(&client, &name, notes).await
-            })
-            .await
-        }
-        Some(Verb::Cancel(args)) => {
-            for_each(&masters("cancel").await?, &args.names, notes, async |client, name| {
-                cancel::cancel(&client, &name, notes).await
-            })
-            .await
-        }
-        Some(Verb::Delete(args)) => {
-            for_each(&masters("delete").await?, &args.names, notes, async |client, name| {
-                delete::delete(&client, &name, notes).await
-            })
-            .await
-        }
+        Some(Verb::Suspend(args)) => for_each(&masters("suspend").await?, &args.names, notes, scale::suspend).await,
+        Some(Verb::Resume(args)) => for_each(&masters("resume").await?, &args.names, notes, scale::resume).await,
+        Some(Verb::Cancel(args)) => for_each(&masters("cancel").await?, &args.names, notes, cancel::cancel).await,
+        Some(Verb::Delete(args)) => for_each(&masters("delete").await?, &args.names, notes, delete::delete).await,
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
         Some(Verb::Install(args)) => install::run(args, &config()?, (&mut data, notes)).await,
@@ -106,10 +86,10 @@ async fn for_each(
     masters: &Masters,
     names: &[JobName],
     notes: &Notes,
-    work: impl AsyncFn(MasterClient, JobName) -> Result<(), Error>,
+    work: impl AsyncFn(&MasterClient, &JobName, &Notes) -> Result<(), Error>,
 ) -> Result<Exit, Error> {
     let work = &work;
-    let outcomes = several::each(names, notes, |name| async move { work(masters.of(&name)?, name).await });
+    let outcomes = several::each(names, notes, |name| async move { work(&masters.of(&name)?, &name, notes).await });
     Ok(outcomes.await?.exit())
 }
 
