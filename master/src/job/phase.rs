@@ -84,6 +84,8 @@ pub enum JobPhase {
         ending: Ending,
         /// When stopping began.
         since: Duration,
+        /// The longest time between SIGTERM and SIGKILL that a run of this start may have been given.
+        grace: Duration,
     },
     /// The job restarts. The driver deletes pods that cannot serve the next start, and backs off.
     Restarting {
@@ -280,8 +282,8 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
             restarting(Restart { next, without, until, since }, seen)
         }
         // The outcome of this start is decided, so a request to cancel comes too late.
-        (_, JobPhase::Stopping { generation, horizon, next, ending, since }) => {
-            stopping(Stop { generation, horizon, next, ending, since }, seen)
+        (_, JobPhase::Stopping { generation, horizon, next, ending, since, grace }) => {
+            stopping(Stop { generation, horizon, next, ending, since, grace }, seen)
         }
         (_, JobPhase::Releasing { result, since }) => releasing(result, since, seen),
         (_, JobPhase::Finished { result }) => finished(result, seen),

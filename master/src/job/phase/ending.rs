@@ -18,14 +18,17 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     // After a takeover, this master may discover a run only now.
     let generation = stop.generation.or(gang.newest_generation());
     if has_unended_run(generation, seen) || generation != stop.generation {
-        let overdue = now >= stop.since + limit(&stop.ending, policy);
+        let given = grace(&stop.ending, seen);
+        // A run that was asked earlier may have been given more.
+        let grace = stop.grace.max(given);
+        let overdue = now >= stop.since + limit(grace, policy);
         let actions = if overdue {
             vec![Action::DeletePods(PodSelection::Unended)]
         } else {
-            vec![Action::StopRuns { grace: grace(&stop.ending, seen) }]
+            vec![Action::StopRuns { grace: given }]
         };
         let next = stop.next.max(generation.map_or(stop.next, Generation::next));
-        return (Stop { generation, horizon: generation.or(stop.horizon), next, ..stop }.into(), actions);
+        return (Stop { generation, horizon: generation.or(stop.horizon), next, grace, ..stop }.into(), actions);
     }
     match stop.ending {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),

@@ -53,7 +53,7 @@ impl JobPhase {
         match self {
             Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
             Self::Restarting { until, .. } | Self::Halted(Halt { until, .. }) => Some(earlier(*until)),
-            Self::Stopping { since, ending, .. } => Some(*since + stop::limit(ending, policy)),
+            Self::Stopping { since, grace, .. } => Some(*since + stop::limit(*grace, policy)),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
             Self::Running { .. } => job,
             Self::Suspended { .. } | Self::Finished { .. } => None,

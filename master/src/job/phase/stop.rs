@@ -17,20 +17,22 @@ pub(super) struct Stop {
     pub(super) next: Generation,
     pub(super) ending: Ending,
     pub(super) since: Duration,
+    pub(super) grace: Duration,
 }
 
 impl From<Stop> for JobPhase {
-    fn from(Stop { generation, horizon, next, ending, since }: Stop) -> Self {
-        Self::Stopping { generation, horizon, next, ending, since }
+    fn from(Stop { generation, horizon, next, ending, since, grace }: Stop) -> Self {
+        Self::Stopping { generation, horizon, next, ending, since, grace }
     }
 }
 
 /// Stops the runs of this phase. `ending` is the outcome of the start.
 pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let generation = phase.generation().or_else(|| seen.gang.newest_generation());
-    let actions = vec![Action::StopRuns { grace: grace(&ending, seen) }];
-    let next = next_start(phase, generation, seen.epoch);
-    (Stop { generation, horizon: generation.or(phase.horizon()), next, ending, since: seen.now }.into(), actions)
+    let grace = grace(&ending, seen);
+    let (horizon, next) = (generation.or(phase.horizon()), next_start(phase, generation, seen.epoch));
+    let stop = Stop { generation, horizon, next, ending, since: seen.now, grace };
+    (stop.into(), vec![Action::StopRuns { grace }])
 }
 
 /// Stops a start that has failed.
@@ -71,15 +73,10 @@ pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     }
 }
 
-/// Time from a stop request to the deletion of a pod whose run has not ended: the longest [`grace`] of this ending, and
-/// time to report the end.
-pub(super) fn limit(ending: &Ending, policy: &Policy) -> Duration {
-    let longest = match ending {
-        Ending::Failed(_) | Ending::Regroup | Ending::Suspended => policy.stop_grace.max(policy.saving_grace),
-        Ending::Succeeded => policy.success_grace,
-        Ending::Cancelled => policy.stop_grace,
-    };
-    longest + policy.release_timeout
+/// Time from a stop request to the deletion of a pod whose run has not ended: the longest `grace` that a run may have
+/// been given, and time to report the end.
+pub(super) fn limit(grace: Duration, policy: &Policy) -> Duration {
+    grace + policy.release_timeout
 }
 
 fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {

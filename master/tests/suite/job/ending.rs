@@ -111,8 +111,14 @@ fn the_end_does_not_wait_for_a_replica_that_was_never_configured_or_is_lost() {
 
 #[test]
 fn before_the_first_start_the_end_does_not_wait_for_a_silent_agent() {
-    let phase =
-        JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending: Ending::Cancelled, since: SINCE };
+    let phase = JobPhase::Stopping {
+        generation: None,
+        horizon: None,
+        next: FIRST,
+        ending: Ending::Cancelled,
+        since: SINCE,
+        grace: POLICY.stop_grace,
+    };
     let (phase, _) = look(phase, &workers(&[Joined, Scheduled]));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
 }

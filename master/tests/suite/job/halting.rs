@@ -119,7 +119,10 @@ fn a_halted_job_can_be_cancelled_and_suspended() {
     let (phase, _) = step(halted(0), JobEvent::CancelWished, seen(&gang, &halting(0), SOON));
     assert_eq!(phase, stopping(Ending::Cancelled));
     let (phase, _) = look_at(SOON, halted(0), &gang, &suspended);
-    assert_eq!(phase, stopping(Ending::Suspended));
+    // Every script is dead, so no script lacks the helper.
+    let (next, grace) = (AGAIN, POLICY.saving_grace);
+    let (generation, ending) = (Some(FIRST), Ending::Suspended);
+    assert_eq!(phase, JobPhase::Stopping { generation, horizon: generation, next, ending, since: SOON, grace });
     assert_eq!(look_at(SOON, phase, &gang, &suspended).0, JobPhase::Suspended { next: AGAIN });
 }
 
@@ -236,7 +239,10 @@ fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configu
             let (phase, actions) = look(JobPhase::Pending { gathering, since: SINCE }, members);
             let (next, since) = (SECOND, SOON);
             let (generation, horizon, ending) = (Some(AGAIN), Some(AGAIN), Ending::Regroup);
-            assert_eq!(phase, JobPhase::Stopping { generation, horizon, next, ending, since });
+            assert_eq!(
+                phase,
+                JobPhase::Stopping { generation, horizon, next, ending, since, grace: POLICY.stop_grace }
+            );
             assert!(matches!(actions[..], [Action::StopRuns { .. }]), "{actions:?}");
             let horizon = Some(AGAIN);
             let again = JobPhase::Restarting { next, without: PodSelection::Unfit, until: SOON, since };

@@ -15,7 +15,9 @@ use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
-use crate::job::support::{FIRST, POLICY, SOON, exit, exited, id, look, running, seen, stop_with, stopped, stopping};
+use crate::job::support::{
+    FIRST, POLICY, SOON, exit, exited, id, look, look_at, running, seen, stop_with, stopped, stopping, workers,
+};
 
 const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
 const ADDRESSES: Addresses = Addresses { agent: AGENT, tensorflow: AGENT };
@@ -126,6 +128,31 @@ fn the_other_runs_have_time_to_save_during_an_eviction_if_every_script_uses_the_
     assert_eq!(of(HelperUse::Begun, HelperUse::Begun), stop_with(POLICY.saving_grace));
     assert_eq!(of(HelperUse::Begun, HelperUse::None), stop_with(POLICY.leaving_grace));
     assert_eq!(of(HelperUse::None, HelperUse::Begun), stop_with(POLICY.leaving_grace));
+}
+
+#[test]
+fn a_pod_whose_run_does_not_end_is_deleted_after_the_longest_grace_that_a_run_was_given() {
+    let evicted = |pod| {
+        let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
+        let evicted = Member { pod, ..with_helper("worker-0", drained, HelperUse::Begun) };
+        Gang::new(vec![evicted, with_helper("worker-1", Running(FIRST), HelperUse::Begun)])
+    };
+    let (saving, _) = look(running(), &evicted(Live));
+    let limit = SOON + POLICY.saving_grace + POLICY.release_timeout;
+    // The evicted pod has ended. The other script may still save.
+    let (saving, actions) = look_at(limit - Duration::from_nanos(1), saving, &evicted(Ended));
+    assert_eq!((saving.deadline(&POLICY), actions), (Some(limit), stop_with(Duration::ZERO)));
+    assert_eq!(look_at(limit, saving, &evicted(Ended)).1, [Action::DeletePods(PodSelection::Unended)]);
+
+    let failing = workers(&[Exited(FIRST, exit(1, 9)), Running(FIRST)]);
+    let (failed, actions) = look(running(), &failing);
+    let limit = SOON + POLICY.release_timeout;
+    assert_eq!((failed.deadline(&POLICY), actions), (Some(limit), stop_with(Duration::ZERO)));
+    assert_eq!(look_at(limit, failed, &failing).1, [Action::DeletePods(PodSelection::Unended)]);
+
+    let leaving = Gang::new(vec![with_helper("worker-0", Running(FIRST), HelperUse::Begun)]);
+    let (regrouping, _) = look(stopping(Ending::Regroup), &leaving);
+    assert_eq!(regrouping.deadline(&POLICY), Some(SOON + POLICY.saving_grace + POLICY.release_timeout));
 }
 
 #[test]

@@ -309,7 +309,14 @@ fn a_cancel_ends_a_job_that_waits_for_its_next_start() {
     let gang = workers(&[Joined, Joined]);
     let (phase, actions) = step(restarting(), JobEvent::CancelWished, seen(&gang, &THREE, SOON));
     let ending = Ending::Cancelled;
-    let expected = JobPhase::Stopping { generation: None, horizon: Some(AGAIN), next: AGAIN, ending, since: SOON };
+    let expected = JobPhase::Stopping {
+        generation: None,
+        horizon: Some(AGAIN),
+        next: AGAIN,
+        ending,
+        since: SOON,
+        grace: POLICY.stop_grace,
+    };
     assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.stop_grace }]));
     let (phase, _) = step(phase, JobEvent::CancelWished, seen(&gang, &THREE, SOON));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
@@ -352,6 +359,7 @@ fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
         next: FIRST,
         ending: Ending::Failed(failure.clone()),
         since: SOON,
+        grace: Duration::ZERO,
     };
     let (phase, actions) = look(failing, &workers(&[Joined, lost()]), &THREE, 2);
     let until = SOON + POLICY.backoff * 4;

@@ -10,8 +10,8 @@ use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
 
 use crate::job::support::{
-    FIRST, POLICY, SINCE, SOON, absent, begun, create, exit, id, look, look_at, lost, pending, restarting, running,
-    seen, starting, stop_with, stopping, with_pods, workers,
+    FIRST, POLICY, SINCE, SOON, absent, begun, create, exit, exited, id, look, look_at, lost, pending, restarting,
+    running, seen, starting, stop_with, stopping, with_pods, workers,
 };
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
@@ -119,7 +119,14 @@ fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing_replicas() {
     let failure =
         Failure::StartTimeout { missing: vec![id("worker-1"), id("worker-2")], after_seconds: 600, reason: None };
     let ending = Ending::Failed(failure);
-    let stopping = JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: deadline };
+    let stopping = JobPhase::Stopping {
+        generation: None,
+        horizon: None,
+        next: FIRST,
+        ending,
+        since: deadline,
+        grace: Duration::ZERO,
+    };
     let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
     assert_eq!(look_at(deadline, pending(), &seen), (stopping, stop));
 }
@@ -135,7 +142,9 @@ fn each_phase_of_a_job_without_a_deadline_has_the_expected_time_limit() {
     assert_eq!(deadline(running()), None);
     assert_eq!(deadline(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 3 + 20));
     assert_eq!(deadline(stopping(Ending::Succeeded)), Some(SOON.as_secs() + 3 + 20));
-    assert_eq!(deadline(stopping(Ending::Regroup)), Some(SOON.as_secs() + 40 + 20), "a save may take 40 s");
+    let failed = Ending::Failed(exited("worker-0", exit(1, 9)));
+    assert_eq!(deadline(stopping(failed)), Some(SOON.as_secs() + 20));
+    assert_eq!(deadline(stopping(Ending::Regroup)), Some(SOON.as_secs() + 3 + 20));
     assert_eq!(deadline(releasing), Some(120));
     assert_eq!(deadline(JobPhase::Finished { result: JobResult::Succeeded }), None);
 }

@@ -167,7 +167,17 @@ pub(crate) fn restarting() -> JobPhase {
 
 /// The phase after the end was decided at [`SOON`].
 pub(crate) fn stopping(ending: Ending) -> JobPhase {
-    JobPhase::Stopping { generation: Some(FIRST), horizon: Some(FIRST), next: FIRST.next(), ending, since: SOON }
+    let (generation, next, grace) = (Some(FIRST), FIRST.next(), grace_of(&ending));
+    JobPhase::Stopping { generation, horizon: generation, next, ending, since: SOON, grace }
+}
+
+/// The grace of an ending if no pod leaves and no script uses the helper.
+pub(crate) fn grace_of(ending: &Ending) -> Duration {
+    match ending {
+        Ending::Failed(_) => Duration::ZERO,
+        Ending::Succeeded => POLICY.success_grace,
+        Ending::Cancelled | Ending::Regroup | Ending::Suspended => POLICY.stop_grace,
+    }
 }
 
 /// The actions of the phase `Stopping`, which gives runs this grace.

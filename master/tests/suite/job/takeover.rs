@@ -15,7 +15,8 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::job::support::{
-    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, exit, exited, id, lost, seen, stop_with, stopped, was_lost, workers,
+    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, exit, exited, grace_of, id, lost, seen, stop_with, stopped,
+    was_lost, workers,
 };
 
 /// One step in which the second master observes the gang.
@@ -34,7 +35,8 @@ fn pending() -> JobPhase {
 }
 
 fn stopping(generation: Option<Generation>, ending: Ending) -> JobPhase {
-    JobPhase::Stopping { generation, horizon: generation, next: SECOND, ending, since: SOON }
+    let grace = grace_of(&ending);
+    JobPhase::Stopping { generation, horizon: generation, next: SECOND, ending, since: SOON, grace }
 }
 
 #[test]
