@@ -33,7 +33,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -432,12 +431,9 @@ def KerasCallback(job, folder):
         def on_train_begin(self, logs=None):
             nonlocal latest
             strategy = self.model.distribute_strategy
-            checkpoint = tf.train.Checkpoint(model=self.model, step=saved_step, epoch=saved_epoch)
-            # All ranks must save, because saving sums some variables over all ranks. Only the chief's files are kept.
-            self._scratch = None if job.is_chief else tempfile.mkdtemp(prefix="muster-")
-            self._manager = tf.train.CheckpointManager(checkpoint, self._scratch or folder, max_to_keep=3)
+            self._checkpoint = tf.train.Checkpoint(model=self.model, step=saved_step, epoch=saved_epoch)
             if latest:
-                checkpoint.restore(latest)
+                self._checkpoint.restore(latest)
                 job._saved = self.step
                 latest = None  # A second `fit` continues with the present weights.
             add = lambda numbers: strategy.reduce("sum", strategy.run(tf.identity, args=(numbers,)), axis=None)
@@ -495,10 +491,12 @@ def KerasCallback(job, folder):
         def _save(self):
             saved_step.assign(self.step)
             saved_epoch.assign(self.epoch)
-            self._manager.save(checkpoint_number=self.step)
+            # All ranks must save, because saving sums some variables over all ranks. Only the chief's files are kept.
+            kept = contextlib.nullcontext(folder) if job.is_chief else tempfile.TemporaryDirectory(prefix="muster-")
+            with kept as place:
+                manager = tf.train.CheckpointManager(self._checkpoint, place, max_to_keep=3)
+                manager.save(checkpoint_number=self.step)
             job._note_saved()
-            if self._scratch:
-                shutil.rmtree(self._scratch)
 
     return Callback()
 
