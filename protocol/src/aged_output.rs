@@ -1,5 +1,5 @@
-//! An agent's output with the age of each part: for each part, its age and its length, then its bytes. Ages do not depend
-//! on the time of day of the agent's machine. [`AgedReader`] reads this format and does no I/O.
+//! An agent's output with the age of each part: for each part, its age and its length, then its bytes. Ages do not
+//! depend on the time of day of the agent's machine. [`AgedReader`] reads this format and does no I/O.
 
 use std::time::Duration;
 

@@ -27,8 +27,8 @@ pub(super) enum Stage {
     Watching,
 }
 
-/// Does `work`. If an interrupt comes first, says what happens to the jobs and which commands follow them again. The work
-/// has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
+/// Does `work`. If an interrupt comes first, says what happens to the jobs and which commands follow them again. The
+/// work has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
 pub(super) async fn unless_interrupted(
     work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
     names: &[JobName],

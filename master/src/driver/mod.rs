@@ -284,8 +284,8 @@ impl Driver {
     }
 }
 
-/// The replicas that a new driver tracks from the beginning. If the job has ended, these are only the replicas that still
-/// have pods, which the back end lists: a master may have thousands of finished jobs.
+/// The replicas that a new driver tracks from the beginning. If the job has ended, these are only the replicas that
+/// still have pods, which the back end lists: a master may have thousands of finished jobs.
 fn tracked(record: &JobRecord) -> Vec<ReplicaId> {
     if record.ended.is_some() { vec![] } else { record.replicas() }
 }

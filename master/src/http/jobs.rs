@@ -39,8 +39,8 @@ pub(super) struct Poll {
     wait: Option<u64>,
 }
 
-/// No parameters. Without this check, a parameter that changes the meaning of a submit for another version of the master
-/// would be ignored.
+/// No parameters. Without this check, a parameter that changes the meaning of a submit for another version of the
+/// master would be ignored.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NoQuery {}

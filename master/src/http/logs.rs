@@ -64,9 +64,9 @@ pub(super) struct LogQuery {
 }
 
 /// Sends the output that the master keeps. With `replica`, sends the bytes of one replica. Otherwise, or with `lines`,
-/// sends lines, each as a line of JSON. To continue after a line, pass the line's `offset` in `from`. With `unfinished`,
-/// a line that is still being written is sent at most five times a second, marked by `unfinished`. With `follow`, the
-/// answer ends when the job ends. An answer with bytes also ends before a gap in the bytes.
+/// sends lines, each as a line of JSON. To continue after a line, pass the line's `offset` in `from`. With
+/// `unfinished`, a line that is still being written is sent at most five times a second, marked by `unfinished`. With
+/// `follow`, the answer ends when the job ends. An answer with bytes also ends before a gap in the bytes.
 #[utoipa::path(
     get,
     path = routes::JOB_LOGS,

@@ -20,7 +20,8 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Whether the pod has ended. The back end may still list the pod.
+    /// Whether the agent has ended, and so has everything that it started. The back end may still list the pod, and
+    /// other containers of the pod may still run ([`Others::Running`]).
     pub fn has_ended(&self) -> bool {
         matches!(self.state, PodState::Terminated { .. } | PodState::Disrupted { .. })
     }

@@ -30,8 +30,8 @@ pub fn missing(gang: &Gang) -> Upkeep {
     Upkeep { create: gang.members().filter(is_missing).map(|member| member.id).collect(), ..Upkeep::default() }
 }
 
-/// Decides which pods of an elastic job to create and to delete, independent of the starts of its gang. The pods of the gang's members stay in any state, because they show how
-/// the start ended.
+/// Decides which pods of an elastic job to create and to delete, independent of the starts of its gang. The pods of the
+/// gang's members stay in any state, because they show how the start ended.
 pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     let wanted = wanted(gang, workers);
     let (create, later): (Vec<&Member>, Vec<&Member>) =

@@ -1,5 +1,5 @@
-//! The watch for the back end and the store. It restarts kube's watch in two cases: when a list gets no answer, and when
-//! kube's watch would repeat for ever a request that always fails.
+//! The watch for the back end and the store. It restarts kube's watch in two cases: when a list gets no answer, and
+//! when kube's watch would repeat for ever a request that always fails.
 
 use std::fmt::Debug;
 use std::time::Duration;

@@ -32,9 +32,9 @@ const HOPELESS: [&str; 6] = [
 const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 /// The kubelet has just failed to pull the image. The kubelet's message gives the cause.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
-/// Parts of the messages of failed pulls that will fail again: the image does not exist, or this cluster may not read it
-/// (Docker's and containerd's messages; `distribution/registry/api/errcode`). All other failed pulls may succeed later,
-/// for example after a registry's limit of requests, a restart of the registry, or a time-out.
+/// Parts of the messages of failed pulls that will fail again: the image does not exist, or this cluster may not read
+/// it (Docker's and containerd's messages; `distribution/registry/api/errcode`). All other failed pulls may succeed
+/// later, for example after a registry's limit of requests, a restart of the registry, or a time-out.
 const LASTING: [&str; 11] = [
     "not found",
     "manifest unknown",

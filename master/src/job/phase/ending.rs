@@ -69,8 +69,8 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
     (JobPhase::Releasing { result, since }, vec![action])
 }
 
-/// Whether the end of the job waits for the replica's pod. If the agent has ended and the pod is being deleted, the other
-/// containers may take their time.
+/// Whether the end of the job waits for the replica's pod. If the agent has ended and the pod is being deleted, the
+/// other containers may take their time.
 fn is_to_be_released(place: &Member) -> bool {
     match place.pod {
         Presence::Live => true,

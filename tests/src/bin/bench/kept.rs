@@ -1,5 +1,5 @@
-//! Measures how long other requests wait while large logs are read, and what finished jobs cost: memory, and the time of
-//! a start and of a list.
+//! Measures how long other requests wait while large logs are read, and what finished jobs cost: memory, and the time
+//! of a start and of a list.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
