@@ -19,8 +19,9 @@ pub(crate) struct UsageError {
 pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<String>) -> UsageError {
     let text = error.to_string();
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
-    let sentence =
-        validation_sentence(error).unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
+    let sentence = validation_sentence(error)
+        .or_else(|| equals_sentence(error))
+        .unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
     let hint = meant.map(|flag| format!("did you mean {flag}?")).or_else(|| tip(&text));
     UsageError { sentence, hint: Some(hint.unwrap_or_else(|| where_to_look(error, verb))) }
 }
@@ -58,6 +59,16 @@ fn validation_sentence(error: &clap::Error) -> Option<String> {
     // clap names the flag with its placeholder: `--worker-num <N>`.
     let flag = flag.split(' ').next().unwrap_or(flag);
     error.source().map(|cause| format!("{flag}: {cause}"))
+}
+
+/// The sentence for a flag whose value must follow an equals sign.
+fn equals_sentence(error: &clap::Error) -> Option<String> {
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::NoEquals, Some(ContextValue::String(flag))) => {
+            Some(format!("write the value after an equals sign: {flag}"))
+        }
+        (_, _) => None,
+    }
 }
 
 fn one_line(paragraph: &str) -> String {

@@ -123,7 +123,8 @@ fn dry_run_needs_one_of_its_two_values_after_an_equals_sign() {
         let refused = run(folder.path(), arguments).expect_code(2);
         assert!(refused.stderr.starts_with("error: ") && refused.stderr.contains("--dry-run"), "{}", refused.stderr);
     }
-    run(folder.path(), &["--dry-run"]).expect_code(2).expect_stderr("client").expect_stderr("server");
+    let sentence = "error: write the value after an equals sign: --dry-run=<client|server>\n";
+    run(folder.path(), &["--dry-run"]).expect_code(2).expect_stderr(sentence);
 }
 
 #[test]
