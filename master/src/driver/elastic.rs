@@ -131,11 +131,11 @@ impl Starts {
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
         };
-        self.change(GangChange { generation, at: now, workers: roster.workers(), cause, lost_steps: None });
+        self.change(generation, now, roster.workers(), cause);
     }
 
-    fn change(&mut self, change: GangChange) {
-        self.changes.push(GangChange { lost_steps: self.lost_steps.take(), ..change });
+    fn change(&mut self, generation: Generation, at: UnixMillis, workers: u32, cause: ChangeCause) {
+        self.changes.push(GangChange { generation, at, workers, cause, lost_steps: self.lost_steps.take() });
         if self.changes.len() > CHANGES_MAX {
             self.changes.remove(0);
         }
@@ -182,13 +182,7 @@ impl Driver {
         }
         if let Some(cause) = self.starts.cause.take().filter(is_of_user) {
             let workers = self.stored.record.spec.worker_num;
-            self.starts.change(GangChange {
-                generation,
-                at: self.context.store.now(),
-                workers,
-                cause,
-                lost_steps: None,
-            });
+            self.starts.change(generation, self.context.store.now(), workers, cause);
         }
     }
 
