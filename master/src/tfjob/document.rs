@@ -43,10 +43,10 @@ impl Document {
             findings.refuse("kind", format!("\"{kind}\" is not supported: use {TFJOB_KIND}"));
             return None;
         }
-        let known = format!("use {TFJOB_GROUP}/v1, {TFJOB_GROUP}/v1beta2 or {TFJOB_GROUP}/v1alpha1");
+        let known = format!("use {TFJOB_GROUP}/v1, or the older v1beta2, v1beta1, v1alpha2 or v1alpha1");
         let api_version = fields.required_text("apiVersion", &known, findings)?;
         let is_oldest = match api_version.split_once('/') {
-            Some((TFJOB_GROUP, "v1" | "v1beta2")) => false,
+            Some((TFJOB_GROUP, "v1" | "v1beta2" | "v1beta1" | "v1alpha2")) => false,
             Some((TFJOB_GROUP, "v1alpha1")) => true,
             _ => {
                 findings.refuse("apiVersion", format!("\"{api_version}\" is not supported: {known}"));

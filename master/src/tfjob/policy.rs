@@ -8,8 +8,19 @@ use protocol::run_policy::{CleanPods, RestartRule, RunPolicy, SuccessPolicy};
 use super::fields::{Fields, Findings};
 use super::roles::Replicas;
 
-/// Fields that were directly under `spec` in early versions.
-const ONCE_IN_SPEC: [&str; 4] = ["cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"];
+/// Fields that were directly under `spec` in early versions, with their names in `runPolicy`.
+const ONCE_IN_SPEC: [(&str, &str); 5] = [
+    ("cleanPodPolicy", "cleanPodPolicy"),
+    ("ttlSecondsAfterFinished", "ttlSecondsAfterFinished"),
+    ("ttlSecondsAfterFinishing", "ttlSecondsAfterFinished"),
+    ("activeDeadlineSeconds", "activeDeadlineSeconds"),
+    ("backoffLimit", "backoffLimit"),
+];
+/// Fields of early versions that have no effect here. The API server stores each version as v1 without a change.
+const WITHOUT_EFFECT: [(&str, &str); 2] = [
+    ("cleanPodDelay", "it has no effect: pods are stopped at once"),
+    ("tfRpcLayer", "it has no effect: TensorFlow uses gRPC"),
+];
 /// The controller that Muster replaces.
 const TRAINING_OPERATOR: &str = "kubeflow.org/training-operator";
 const AVAILABLE: &str = "spec.runPolicy.schedulingPolicy.minAvailable";
@@ -30,16 +41,17 @@ pub(super) struct Policy {
 /// Reads the policy of a `spec`.
 pub(super) fn read(spec: &mut Fields, findings: &mut Findings) -> Policy {
     let mut policy = spec.object("runPolicy", findings);
-    for name in ONCE_IN_SPEC {
-        if let Some(value) = spec.take(name) {
+    for (old, name) in ONCE_IN_SPEC {
+        if let Some(value) = spec.take(old) {
             if policy.has(name) {
-                findings.refuse(&spec.path(name), format!("the field {} exists too: remove one", policy.path(name)));
+                findings.refuse(&spec.path(old), format!("the field {} exists too: remove one", policy.path(name)));
             } else {
-                findings.warn(&spec.path(name), format!("it is read as {}, its newer name", policy.path(name)));
+                findings.warn(&spec.path(old), format!("it is read as {}, its newer name", policy.path(name)));
                 policy.put(name, value);
             }
         }
     }
+    WITHOUT_EFFECT.into_iter().for_each(|(name, why)| spec.without_effect(name, why, findings));
     let clean_pods = clean_pods(&mut policy, findings);
     check_manager(&mut policy, findings);
     let mut scheduling = policy.object("schedulingPolicy", findings);
