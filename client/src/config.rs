@@ -22,6 +22,8 @@ const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
 const LOAD_VARIABLE: &str = "MUSTER_LOAD";
 /// The local cluster for the images. If the variable is not set, the tool uses its default cluster.
 const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
+/// The registries that use plain HTTP, separated by commas.
+const PLAIN_REGISTRIES_VARIABLE: &str = "MUSTER_PLAIN_REGISTRIES";
 /// The address of Docker's API. The docker command reads this variable too.
 const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
 /// The Docker context. Ignored if `DOCKER_HOST` is set.
@@ -125,6 +127,8 @@ pub(crate) struct ImageConfig {
     pub(crate) load: Option<String>,
     /// The cluster to load into.
     pub(crate) load_cluster: Option<String>,
+    /// Registries that use plain HTTP, besides those on the loopback interface.
+    pub(crate) plain_registries: Vec<String>,
 }
 
 /// The variables with which the docker command finds its engine.
@@ -230,7 +234,13 @@ fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError
         folder,
         tls: set(DOCKER_TLS_VERIFY_VARIABLE)?.is_some(),
     };
-    Ok(ImageConfig { docker, load: set(LOAD_VARIABLE)?, load_cluster: set(LOAD_CLUSTER_VARIABLE)? })
+    let plain = set(PLAIN_REGISTRIES_VARIABLE)?.unwrap_or_default();
+    Ok(ImageConfig {
+        docker,
+        load: set(LOAD_VARIABLE)?,
+        load_cluster: set(LOAD_CLUSTER_VARIABLE)?,
+        plain_registries: plain.split(',').map(str::trim).filter(|host| !host.is_empty()).map(str::to_owned).collect(),
+    })
 }
 
 /// The default folder of the docker command's files.
@@ -330,6 +340,7 @@ mod tests {
             ("DOCKER_TLS_VERIFY", "1"),
             ("MUSTER_LOAD", "Kind"),
             ("MUSTER_LOAD_CLUSTER", "dev"),
+            ("MUSTER_PLAIN_REGISTRIES", "a.example:5000, b.example,"),
         ];
         let docker = DockerVariables {
             host: Some("tcp://192.168.49.2:2376".to_owned()),
@@ -338,7 +349,12 @@ mod tests {
             cert_path: Some("/certs".into()),
             tls: true,
         };
-        let image = ImageConfig { docker, load: Some("Kind".to_owned()), load_cluster: Some("dev".to_owned()) };
+        let image = ImageConfig {
+            docker,
+            load: Some("Kind".to_owned()),
+            load_cluster: Some("dev".to_owned()),
+            plain_registries: vec!["a.example:5000".to_owned(), "b.example".to_owned()],
+        };
         assert_eq!(read(&minikube), Ok(image));
         let empty = read(&[("MUSTER_LOAD", ""), ("DOCKER_TLS_VERIFY", "")]).unwrap();
         assert_eq!((empty.docker.tls, empty.load), (false, None));

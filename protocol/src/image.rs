@@ -1,5 +1,5 @@
-//! Image names, by the grammar of the distribution project (`distribution/reference`, reference.go). A parsed name
-//! contains no spaces or line breaks, so it is safe in a Dockerfile or on a command line.
+//! Image names, by the grammar of the distribution project (`distribution/reference`, reference.go), and the program of an
+//! image. A parsed name contains no spaces or line breaks, so it is safe in a Dockerfile or on a command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,10 +29,39 @@ pub struct ImageRef {
 #[error("\"{0}\" is not the name of an image: write [HOST[:PORT]/]NAME[:TAG], in lower case, for example allreduce:1")]
 pub struct BadImageRef(String);
 
+/// The program that an image runs by default, and its user.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Entrypoint {
+    /// The image's ENTRYPOINT.
+    pub command: Vec<String>,
+    /// The image's CMD.
+    pub args: Vec<String>,
+    /// The image's USER, empty if the image names no user.
+    pub user: String,
+}
+
 impl ImageRef {
     /// The host and path, without tag and digest.
     pub fn repository(&self) -> &str {
         &self.repository
+    }
+
+    /// The host of the registry, with its port if the name has one. `None` if the name means the default registry.
+    pub fn host(&self) -> Option<&str> {
+        self.repository.split_once('/').map(|(first, _)| first).filter(|first| is_host(first))
+    }
+
+    /// The path without the host.
+    pub fn path(&self) -> &str {
+        let host = self.host().map_or(0, |host| host.len() + 1);
+        &self.repository[host..]
+    }
+
+    /// The digest, if the name has one.
+    pub fn digest(&self) -> Option<&str> {
+        self.digest.as_deref()
     }
 
     /// The tag, if the name has one.
@@ -50,11 +79,7 @@ impl ImageRef {
 
     /// The same path and tag in another registry. `None` when the result is not a valid name.
     pub fn below(&self, registry: &str) -> Option<Self> {
-        let path = match self.repository.split_once('/') {
-            Some((first, path)) if is_host(first) => path,
-            Some(_) | None => &self.repository,
-        };
-        let tag = self.tag.as_deref().unwrap_or(DEFAULT_TAG);
+        let (path, tag) = (self.path(), self.tag.as_deref().unwrap_or(DEFAULT_TAG));
         format!("{}/{path}:{tag}", registry.trim_end_matches('/')).parse().ok()
     }
 

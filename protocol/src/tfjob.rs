@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::code::{CodeId, ScriptPath};
 use crate::elastic::JobPatch;
 use crate::env::EnvName;
+use crate::image::Entrypoint;
 use crate::origin::Warning;
 use crate::view::JobView;
 
@@ -33,19 +34,6 @@ pub struct TfJobRequest {
     /// What the caller adds to the document.
     #[serde(default)]
     pub options: TfJobOptions,
-}
-
-/// The program that an image runs by default, and its user.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct Entrypoint {
-    /// The image's ENTRYPOINT.
-    pub command: Vec<String>,
-    /// The image's CMD.
-    pub args: Vec<String>,
-    /// The image's USER, empty if the image names no user.
-    pub user: String,
 }
 
 /// What a caller adds to a TFJob.

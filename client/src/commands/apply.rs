@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use protocol::dry_run::DryRun;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
-use protocol::tfjob::{Entrypoint, TfJobOptions, TfJobRequest};
+use protocol::image::Entrypoint;
+use protocol::tfjob::{TfJobOptions, TfJobRequest};
 use protocol::view::BackendKind;
 use tokio::sync::watch;
 
@@ -75,19 +76,11 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     send_all(&client, files.orders(documents, backend, &options).await?, (data, notes)).await
 }
 
-/// The programs that images run, for containers without a command. Asks this machine's Docker. If the program of an
-/// image is not known, the master refuses the TFJob.
+/// The programs that images run, for containers without a command. If the program of an image is not known, the master
+/// refuses the TFJob.
 async fn entrypoints(documents: &mut [Document], config: &Config, notes: &Notes) -> BTreeMap<String, Entrypoint> {
     let images = documents.iter_mut().flat_map(Document::images_without_command).collect();
-    match image::programs(&images, &config.image).await {
-        Ok(known) => known,
-        Err(error) => {
-            notes.say(&format!(
-                "could not ask Docker which programs the images run: {error}; add the field `command` to the containers"
-            ));
-            BTreeMap::new()
-        }
-    }
+    image::programs(&images, &config.image, notes).await
 }
 
 fn options(args: &ApplyArgs) -> Result<TfJobOptions, Error> {

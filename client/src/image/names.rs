@@ -46,10 +46,9 @@ pub(super) fn tag_or_digest(image: &ImageRef) -> String {
 
 /// The key of the login for an image's registry, as `docker login` stores it.
 pub(super) fn login_server(image: &ImageRef) -> &str {
-    match image.repository().split_once('/') {
-        Some(("docker.io" | "index.docker.io", _)) => HUB_LOGIN,
-        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
-        Some(_) | None => HUB_LOGIN,
+    match image.host() {
+        None | Some("docker.io" | "index.docker.io") => HUB_LOGIN,
+        Some(host) => host,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pulls and pushes images through the engine, with the logins from `docker login`.
+//! Pulls and pushes images through the engine, with the logins from `docker login`. Finds these logins for others.
 
 use std::collections::HashMap;
 
@@ -56,9 +56,25 @@ fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
     image.at(digest)
 }
 
+/// The login for the engine, if there is one.
+async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
+    let serveraddress = Some(login_server(image).to_owned());
+    Ok(stored_login(image, notes).await?.map(|login| match login {
+        DockerCredential::UsernamePassword(username, password) => DockerCredentials {
+            username: Some(username),
+            password: Some(password),
+            serveraddress,
+            ..DockerCredentials::default()
+        },
+        DockerCredential::IdentityToken(token) => {
+            DockerCredentials { identitytoken: Some(token), serveraddress, ..DockerCredentials::default() }
+        }
+    }))
+}
+
 /// The login for the image's registry, if there is one. Uses a blocking thread, because the lookup may run a helper
 /// program.
-async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
+pub(super) async fn stored_login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredential>, ImageError> {
     let server = login_server(image).to_owned();
     let asked = server.clone();
     let found = tokio::task::spawn_blocking(move || docker_credential::get_credential(&asked)).await;
@@ -66,7 +82,7 @@ async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentia
     if let Some(helper) = found.as_ref().err().and_then(failed_helper) {
         notes.say(&format!("image {}: {helper}; continuing without a login", short(image)));
     }
-    credentials(found, server)
+    if_stored(found, server)
 }
 
 /// Describes a failure of a credential helper. A helper without a login for the registry has not failed.
@@ -90,22 +106,13 @@ fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
     }
 }
 
-/// A login for the engine. Most images need no login, so a missing login is not an error, as in the docker command.
-fn credentials(
+/// Most images need no login, so a missing login is not an error, as in the docker command.
+fn if_stored(
     found: Result<DockerCredential, CredentialRetrievalError>,
     server: String,
-) -> Result<Option<DockerCredentials>, ImageError> {
-    let serveraddress = Some(server.clone());
+) -> Result<Option<DockerCredential>, ImageError> {
     match found {
-        Ok(DockerCredential::UsernamePassword(username, password)) => Ok(Some(DockerCredentials {
-            username: Some(username),
-            password: Some(password),
-            serveraddress,
-            ..DockerCredentials::default()
-        })),
-        Ok(DockerCredential::IdentityToken(token)) => {
-            Ok(Some(DockerCredentials { identitytoken: Some(token), serveraddress, ..DockerCredentials::default() }))
-        }
+        Ok(login) => Ok(Some(login)),
         // `ConfigReadError` may also mean that the file is missing.
         Err(
             CredentialRetrievalError::NoCredentialConfigured
@@ -172,9 +179,9 @@ mod tests {
             (CredentialRetrievalError::NoCredentialConfigured, None),
         ] {
             assert_eq!(failed_helper(&error).as_deref(), said);
-            assert!(credentials(Err(error), "r:5000".to_owned()).unwrap().is_none());
+            assert!(if_stored(Err(error), "r:5000".to_owned()).unwrap().is_none());
         }
-        let unreadable = credentials(Err(CredentialRetrievalError::CredentialDecodingError), "r:5000".to_owned());
+        let unreadable = if_stored(Err(CredentialRetrievalError::CredentialDecodingError), "r:5000".to_owned());
         assert_eq!(unreadable.unwrap_err().to_string(), "read the login for r:5000: Unable to decode credential");
     }
 

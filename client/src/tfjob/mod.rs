@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use protocol::code::ScriptPath;
 use protocol::ids::JobName;
-use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER};
+use protocol::image::Entrypoint;
+use protocol::tfjob::TFJOB_CONTAINER;
 use serde_json::{Value, json};
 
 pub(crate) use self::files::{read, split};

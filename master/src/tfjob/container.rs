@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use protocol::env::{EnvName, MUSTER_PREFIX};
+use protocol::image::Entrypoint;
 use protocol::routes::AGENT_PORT;
-use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER, TfJobRequest};
+use protocol::tfjob::{TFJOB_CONTAINER, TfJobRequest};
 use serde_json::Value;
 
 use super::fields::Findings;
@@ -54,15 +55,16 @@ pub(super) fn command(
     if !command.is_empty() {
         return Some([command, args].concat());
     }
-    let of_image = container["image"].as_str().and_then(|image| request.entrypoints.get(image));
-    let of_image =
-        of_image.map(|image| [&image.command[..], if args.is_empty() { &image.args } else { &args }].concat());
+    let known = container["image"].as_str().and_then(|image| request.entrypoints.get(image));
+    let of_image = known.map(|image| [&image.command[..], if args.is_empty() { &image.args } else { &args }].concat());
     let found = of_image.filter(|command| !command.is_empty());
     if found.is_none() {
-        let why = format!(
-            "the program of the image is unknown: add the field command to containers[{TFJOB_CONTAINER}] of {name}"
-        );
-        findings.refuse(&format!("{path}.command"), why);
+        let why = match known {
+            Some(_) => "the image has neither ENTRYPOINT nor CMD",
+            None => "the program of the image is unknown",
+        };
+        let todo = format!("add the field command to containers[{TFJOB_CONTAINER}] of {name}");
+        findings.refuse(&format!("{path}.command"), format!("{why}: {todo}"));
     }
     found
 }

@@ -3,6 +3,8 @@
 use std::fs;
 
 use e2e::{Finished, Scene};
+use serde_json::{Value, json};
+use testkit::registry::{FakeAnswer, FakeRegistry, TestImage};
 
 /// Prints the task and ends. A parameter server does not end; the master stops it when the job ends.
 const SCRIPT: &str = "import json, os, time
@@ -62,12 +64,14 @@ fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_re
     let of_cluster =
         tfjob("mnist", &[("Worker", 1)], COMMAND).replace("env: [{ name: BATCH, value: \"64\" }]", variable);
     let elsewhere = tfjob("mnist", &[("Worker", 1)], "command: [python, /var/other.py]");
+    // Nothing listens at this address, so no registry has the image.
+    let nobody = tfjob("mnist", &[("Worker", 1)], "args: []").replace("mnist:1", "localhost:1/mnist:1");
     let two = [tfjob("a", &[("Worker", 1)], COMMAND), tfjob("b", &[("Worker", 1)], COMMAND)].join("---\n");
     for (document, sentence) in [
         (tfjob("mnist", &[("Worker", 1)], "command: [/opt/train]"), "\"/opt/train\" is a program of the image"),
         (elsewhere, "put the script beside the TFJob's file, or name the script's folder with --code DIR"),
         (of_cluster, "its value comes from the cluster: set the value with --env KEY=VALUE"),
-        (tfjob("mnist", &[("Worker", 1)], "args: []"), "add the field command to containers[tensorflow] of Worker"),
+        (nobody, "add the field command to containers[tensorflow] of Worker"),
         (two, "2 TFJobs are given, but a local master runs only one"),
         ("kind: TFJob\nkind: TFJob\n".to_owned(), "project/job.yaml is not valid YAML: duplicate mapping key: kind"),
     ] {
@@ -78,6 +82,53 @@ fn a_tfjob_that_cannot_run_on_this_machine_is_refused_and_the_error_names_the_re
         run.says(&[sentence]);
         scene.assert_empty();
     }
+}
+
+/// Applies the TFJob of the scene, on a machine without Docker whose user has this `config.json` of Docker.
+fn apply_without_docker(scene: &Scene, config: &Value) -> Finished {
+    fs::write(scene.path().join("config.json"), config.to_string()).expect("cannot write the logins");
+    let mut client = scene.client(&["apply", "-f", "project/job.yaml"]);
+    client.env("DOCKER_HOST", "unix:///nowhere/docker.sock").env("DOCKER_CONFIG", scene.path());
+    Finished::of(&mut client)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tfjob_without_a_command_runs_the_program_that_the_registry_of_its_image_names() {
+    let registry = FakeRegistry::start().await;
+    for (name, config) in [
+        ("entrypoint", json!({ "Entrypoint": ["python", "/var/of-the-image/mnist.py"], "User": "tf" })),
+        ("cmd", json!({ "Cmd": ["/usr/local/bin/python", "/var/of-the-image/mnist.py"] })),
+        ("both", json!({ "Entrypoint": ["python"], "Cmd": ["/var/of-the-image/mnist.py"] })),
+    ] {
+        let image = registry.push(&format!("{name}:1"), &TestImage::new(&config)).await;
+        let scene = scene(&tfjob("mnist", &[("Worker", 2)], "args: []").replace("mnist:1", &image));
+        let run = apply_without_docker(&scene, &json!({})).code(0);
+        assert!(run.stdout.contains(" worker 0 64\n"), "{name}: {}", run.stdout);
+        scene.assert_empty();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_users_login_is_sent_to_the_registry_of_the_image_only_and_an_identity_token_is_refused_by_name() {
+    const BASIC: &str = "Basic dGVhbTpzZWNyZXQ=";
+    let registry = FakeRegistry::start().await;
+    let image = TestImage::new(&json!({ "Entrypoint": ["python", "/var/of-the-image/mnist.py"] }));
+    let name = registry.push("closed:1", &image).await;
+    let headers = vec![("www-authenticate", "Basic realm=\"r\"".to_owned())];
+    let answer = FakeAnswer { headers, wants: Some(BASIC.to_owned()), ..FakeAnswer::ok(image.manifest.clone()) };
+    registry.set("/v2/closed/manifests/1", answer).await;
+    let scene = scene(&tfjob("mnist", &[("Worker", 2)], "args: []").replace("mnist:1", &name));
+    let auths = |server: &str, login: Value| json!({ "auths": { server: login } });
+    let login = json!({ "auth": "dGVhbTpzZWNyZXQ=" });
+
+    let elsewhere = apply_without_docker(&scene, &auths("registry.example.com", login.clone())).code(2);
+    elsewhere.says(&[&format!("image {name}: its program is unknown: {} answered 401", registry.host())]);
+    assert!(registry.received().await.iter().all(|request| request.authorization.is_none()));
+    let token = json!({ "auth": "dGVhbTpzZWNyZXQ=", "identitytoken": "abc" });
+    let refused = apply_without_docker(&scene, &auths(&registry.host(), token)).code(2);
+    refused.says(&[&format!("the login for {} is an identity token, which only Docker can use", registry.host())]);
+    let run = apply_without_docker(&scene, &auths(&registry.host(), login)).code(0);
+    assert!(run.stdout.contains(" worker 0 64\n"), "{}", run.stdout);
 }
 
 #[test]

@@ -1,0 +1,50 @@
+//! The challenge of a registry that wants a login (RFC 7235), and the token server that it names (pure).
+
+use http_auth::ChallengeParser;
+use reqwest::Url;
+
+/// How to log in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Challenge {
+    /// With a user and a password.
+    Basic,
+    /// With a token from the server at this address. The address has the service in its query.
+    Bearer(Url),
+}
+
+/// Reads the header `WWW-Authenticate`. `None` if no challenge is known. Prefers a token server, as Docker does.
+pub(crate) fn read(header: &str) -> Option<Challenge> {
+    let all: Vec<_> = ChallengeParser::new(header).collect::<Result<_, _>>().ok()?;
+    let token_server = all.iter().find(|one| one.scheme.eq_ignore_ascii_case("bearer")).and_then(|bearer| {
+        let value = |wanted: &str| {
+            let found = bearer.params.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+            found.map(|(_, value)| value.to_unescaped())
+        };
+        let mut realm = Url::parse(&value("realm")?).ok()?;
+        if let Some(service) = value("service") {
+            realm.query_pairs_mut().append_pair("service", &service);
+        }
+        Some(Challenge::Bearer(realm))
+    });
+    let is_basic = all.iter().any(|one| one.scheme.eq_ignore_ascii_case("basic"));
+    token_server.or_else(|| is_basic.then_some(Challenge::Basic))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_challenge_names_a_token_server_or_asks_for_a_password() {
+        let bearer = r#"Bearer realm="https://auth.example.com/token?a=1",service="registry.example.com",scope="x""#;
+        let server = "https://auth.example.com/token?a=1&service=registry.example.com".parse().unwrap();
+        for header in [bearer.to_owned(), format!("Basic realm=\"r\", {bearer}")] {
+            let Some(Challenge::Bearer(found)) = read(&header) else { panic!("{header}") };
+            assert_eq!(found, Url::clone(&server));
+        }
+        assert_eq!(read("Basic realm=\"r\""), Some(Challenge::Basic));
+        for header in ["", "Negotiate", "Bearer", "Bearer realm=\"no address\"", "\"", "Bearer realm="] {
+            assert_eq!(read(header), None, "{header}");
+        }
+    }
+}

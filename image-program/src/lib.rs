@@ -1,0 +1,120 @@
+//! Looks up in a registry which program an image runs: its ENTRYPOINT, CMD and USER. Pulls no layer. The protocol is
+//! that of the OCI Distribution Specification and of Docker's token servers.
+
+mod address;
+mod challenge;
+mod fetch;
+mod manifest;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use protocol::image::{Entrypoint, ImageRef};
+use tokio::sync::{Mutex, Semaphore};
+
+use self::address::{Address, Place};
+use self::fetch::{Http, Session};
+use self::manifest::Manifest;
+
+/// Maximum number of look-ups at a time.
+const LOOK_UPS_MAX: usize = 8;
+/// Maximum number of programs to remember.
+const PROGRAMS_MAX: usize = 1024;
+
+/// A user and a password for the registry of an image.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The user.
+    pub user: String,
+    /// The password, or a token that replaces it.
+    pub password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(…)")
+    }
+}
+
+/// Why the program of an image is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookUpError {
+    /// The registry did not answer, or its answer was unexpected. A later attempt may succeed.
+    #[error("{host} {reason}")]
+    Passing {
+        /// The host that was asked.
+        host: String,
+        /// What happened, without a subject.
+        reason: String,
+    },
+    /// The registry wants another login, or has no such image. Status 401, 403 or 404.
+    #[error("{host} answered {status}")]
+    Refused {
+        /// The host that was asked.
+        host: String,
+        /// The status of the answer.
+        status: u16,
+    },
+    /// The registry has the image, but its program cannot be used.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// This machine cannot send requests to registries.
+#[derive(Debug, thiserror::Error)]
+#[error("prepare requests to registries of images")]
+pub struct SetupError(#[source] reqwest::Error);
+
+/// Looks up programs, and remembers them by the digest of the image's configuration.
+pub struct Registries {
+    http: Http,
+    turns: Semaphore,
+    known: Mutex<BTreeMap<String, Entrypoint>>,
+}
+
+impl Registries {
+    /// Prepares requests. Uses plain HTTP for registries on the loopback interface, and for the hosts in `plain`, each
+    /// with its port if the names of images have one. Uses HTTPS for all other registries.
+    ///
+    /// # Errors
+    /// Fails if the HTTP library cannot be set up.
+    pub fn new(plain: Vec<String>) -> Result<Self, SetupError> {
+        let http = Http::new(plain).map_err(SetupError)?;
+        Ok(Self { http, turns: Semaphore::new(LOOK_UPS_MAX), known: Mutex::default() })
+    }
+
+    /// Returns ENTRYPOINT, CMD and USER of an image. Sends the login only to the image's registry, and to the token
+    /// server that this registry names.
+    ///
+    /// # Errors
+    /// See [`LookUpError`].
+    pub async fn program(&self, image: &ImageRef, login: Option<&Login>) -> Result<Entrypoint, LookUpError> {
+        let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
+        let address = Address::of(image);
+        let mut session = Session::new(&self.http, &address, login);
+        let config = match session.manifest(&address.reference).await? {
+            Manifest::Image { config } => config,
+            Manifest::Index(entries) => {
+                let chosen = manifest::choose(&entries, manifest::architecture())
+                    .map_err(|others| LookUpError::Unusable(format!("{image} {others}")))?;
+                match session.manifest(&Place::Digest(chosen)).await? {
+                    Manifest::Image { config } => config,
+                    Manifest::Index(_) => {
+                        return Err(LookUpError::Unusable(format!("{image} is an index of indexes")));
+                    }
+                }
+            }
+        };
+        if let Some(program) = self.known.lock().await.get(&config) {
+            return Ok(program.clone());
+        }
+        let program = manifest::program(&session.blob(&config).await?)
+            .map_err(|reason| LookUpError::Unusable(format!("{image} {reason}")))?;
+        let mut known = self.known.lock().await;
+        if known.len() >= PROGRAMS_MAX {
+            known.clear();
+        }
+        known.insert(config, program.clone());
+        Ok(program)
+    }
+}
