@@ -74,6 +74,16 @@ pub struct Config {
     #[arg(hide_default_value = true, hide_possible_values = true)]
     pub watch_tfjobs: WatchTfJobs,
 
+    /// Pull secrets that --watch-tfjobs may read, separated by commas: to look up what an image runs if a TFJob names the
+    /// secret and has no command
+    #[arg(long = "pull-secret", env = "MUSTER_PULL_SECRETS", value_name = "NAME", value_delimiter = ',')]
+    #[arg(value_parser = pull_secret)]
+    pub pull_secrets: Vec<String>,
+
+    /// Registries that use plain HTTP, separated by commas, each with its port; for look-ups of what an image runs
+    #[arg(long = "plain-registry", env = "MUSTER_PLAIN_REGISTRIES", value_name = "HOST", value_delimiter = ',')]
+    pub plain_registries: Vec<String>,
+
     /// File with the bearer token for every request except health checks, /metrics and /openapi.json
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -138,6 +148,7 @@ impl Config {
             ("--agent-image", self.agent_image.is_some()),
             ("--allow-host-volumes", self.allow_host_volumes),
             ("--watch-tfjobs", self.watch_tfjobs != WatchTfJobs::No),
+            ("--pull-secret", !self.pull_secrets.is_empty()),
         ];
         let of_lasting_agents = ("--agent-key-file", self.agent_key_file.is_some());
         let (name, unused) = match self.backend() {
@@ -233,6 +244,15 @@ impl Config {
     /// The log filter, in the syntax of tracing's `EnvFilter`.
     pub fn log_filter() -> String {
         variable("RUST_LOG").unwrap_or_else(|| "info".to_owned())
+    }
+}
+
+/// The name of a pull secret. The master's own Secret has another purpose.
+fn pull_secret(text: &str) -> Result<String, String> {
+    match text {
+        "muster" => Err("the Secret muster contains the master's token, not the login of a registry".to_owned()),
+        "" => Err("the name is empty".to_owned()),
+        name => Ok(name.to_owned()),
     }
 }
 

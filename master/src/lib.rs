@@ -29,6 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
+use image_program::Registries;
 use protocol::lease::Lease;
 use tokio::net::TcpListener;
 use tokio::task::JoinError;
@@ -49,7 +50,7 @@ use crate::descriptors::Descriptors;
 use crate::driver::Context;
 use crate::http::{About, Server};
 use crate::job::key::JobKey;
-use crate::kube::Cluster;
+use crate::kube::{Cluster, ProgramSource};
 use crate::logs::Archive;
 use crate::registry::Jobs;
 use crate::signals::Signals;
@@ -100,8 +101,15 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     }
     announce(&listener)?;
     let of_tfjobs = cluster.filter(|_| config.watch_tfjobs != WatchTfJobs::No);
-    let follow = |cluster| kube::tfjobs::run(cluster, Arc::clone(&jobs), place.clone());
-    let _tfjobs = of_tfjobs.map(|cluster| AbortOnDropHandle::new(tokio::spawn(follow(cluster))));
+    let _tfjobs = match of_tfjobs {
+        Some(cluster) => {
+            let registries = Registries::new(config.plain_registries.clone())?;
+            let programs = ProgramSource::new(cluster.clone(), registries, &config.pull_secrets);
+            let follow = kube::tfjobs::run(cluster, Arc::clone(&jobs), place.clone(), Arc::new(programs));
+            Some(AbortOnDropHandle::new(tokio::spawn(follow)))
+        }
+        None => None,
+    };
 
     let end = CancellationToken::new();
     let about = About { backend: config.backend().into(), place, agent_binary: config.agent_to_give()? };

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::Role;
+use crate::image::Entrypoint;
 
 /// The label with the name of a TFJob.
 pub(crate) const TFJOB_NAME: &str = "training.kubeflow.org/job-name";
@@ -52,6 +53,10 @@ pub struct TfJobOrigin {
     /// The fields that have another meaning in Muster, or no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
+    /// The programs of the images whose containers have no `command`, by the names of the images, if the master has
+    /// looked them up. A tag may name another image later.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub programs: BTreeMap<String, Entrypoint>,
     /// The uid of the job's TFJob object in the cluster. `None` if a client sent the TFJob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_uid: Option<String>,

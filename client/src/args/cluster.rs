@@ -40,9 +40,26 @@ pub(crate) struct InstallArgs {
     #[arg(long, value_name = "RULE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(hide_possible_values = true)]
     pub(crate) tfjobs: Option<TfJobs>,
+    /// Pull secret that the master may read, to look up what an image runs if a TFJob names the secret and has no
+    /// command. Repeatable. A later `client install` without this flag keeps the names
+    #[arg(long = "pull-secret", value_name = "NAME", requires = "tfjobs", value_parser = pull_secret)]
+    pub(crate) pull_secrets: Vec<String>,
     /// Print the objects for kubectl apply -f -, without the Secret, and install nothing
     #[arg(long)]
     pub(crate) export: bool,
+}
+
+/// The name of a pull secret. The master's own Secret has another purpose.
+fn pull_secret(text: &str) -> Result<String, String> {
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let edges_ok = text.bytes().next().is_some_and(is_word) && text.bytes().last().is_some_and(is_word);
+    if !edges_ok || !text.bytes().all(|byte| is_word(byte) || matches!(byte, b'-' | b'.')) {
+        return Err("the name of a Secret has lower-case letters, digits, '-' and '.'".to_owned());
+    }
+    if text == "muster" {
+        return Err("the Secret muster contains the master's token, not the login of a registry".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 /// The Service of an installation.

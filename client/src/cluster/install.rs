@@ -34,6 +34,8 @@ pub(crate) struct Order {
     pub(crate) service: ServiceChoice,
     /// Which TFJobs of the namespace the master runs. If `None`, the present setting stays.
     pub(crate) tfjobs: Option<TfJobs>,
+    /// The pull secrets that the master may read. If empty, the present ones stay.
+    pub(crate) pull_secrets: Vec<String>,
 }
 
 /// The settings of the present installation. They stay unless the order names others.
@@ -43,6 +45,8 @@ struct Present {
     image: Option<ImageRef>,
     /// Which TFJobs the master runs. `None` if it has no rights on TFJobs.
     tfjobs: Option<TfJobs>,
+    /// The pull secrets that the master may read.
+    pull_secrets: Vec<String>,
 }
 
 impl Order {
@@ -64,6 +68,11 @@ impl Order {
         if let Some(tfjobs) = self.tfjobs.or(present.tfjobs) {
             objects.iter_mut().for_each(|object| manifests::watch_tfjobs(object, tfjobs));
             objects.splice(0..0, manifests::tfjob_rights());
+        }
+        let names = if self.pull_secrets.is_empty() { &present.pull_secrets } else { &self.pull_secrets };
+        if !names.is_empty() {
+            objects.iter_mut().for_each(|object| manifests::read_pull_secrets(object, names));
+            objects.splice(0..0, manifests::pull_secret_rights(names));
         }
         let kind = self.tfjobs.map(|_| manifests::tfjob_kind());
         kind.into_iter().chain(objects).chain(service).collect()
@@ -193,7 +202,9 @@ async fn user(cluster: &Cluster) -> Result<PodUser, ClusterError> {
 async fn present(cluster: &Cluster) -> Result<Present, ClusterError> {
     let deployment = find(cluster, &manifests::deployment()).await?;
     let watched = || deployment.as_ref().and_then(manifests::watched_tfjobs).unwrap_or(TfJobs::True);
+    let role = find(cluster, &manifests::pull_secret_objects()[0]).await?.filter(is_ours);
     Ok(Present {
+        pull_secrets: role.as_ref().map(manifests::pull_secrets).unwrap_or_default(),
         tfjobs: has_tfjobs(cluster).await?.then(watched),
         image: deployment.as_ref().and_then(manifests::image),
     })
@@ -238,7 +249,7 @@ mod tests {
 
     /// The image that an installation without `--image` gets after an installation with this image.
     fn after(present: &str) -> String {
-        let order = Order { image: None, service: ServiceChoice::NodePort, tfjobs: None };
+        let order = Order { image: None, service: ServiceChoice::NodePort, tfjobs: None, pull_secrets: vec![] };
         let mut objects =
             Order { image: Some(image(present)), ..order.clone() }.objects(&Present::default(), PodUser::OfManifest);
         objects.retain(|object| manifests::kind(object) == "Deployment");
@@ -254,7 +265,7 @@ mod tests {
             format!("r.example.com:5000/team/muster-master:{version}")
         );
         assert_eq!(after("muster-master:0.0.1"), manifests::default_image().to_string());
-        let order = Order { image: None, service: ServiceChoice::Keep, tfjobs: None };
+        let order = Order { image: None, service: ServiceChoice::Keep, tfjobs: None, pull_secrets: vec![] };
         assert_eq!(order.image(&Present::default()), manifests::default_image());
     }
 
@@ -270,9 +281,25 @@ mod tests {
     }
 
     #[test]
+    fn an_installation_without_pull_secrets_keeps_the_present_ones_and_otherwise_replaces_them() {
+        let names = |asked: &[&str], present: &[&str]| {
+            let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+            let order = Order { image: None, service: ServiceChoice::Keep, tfjobs: None, pull_secrets: words(asked) };
+            let present = Present { pull_secrets: words(present), ..Present::default() };
+            let objects = order.objects(&present, PodUser::OfManifest);
+            let role = objects.iter().find(|object| manifests::shown(object) == "role/muster-pull-secrets");
+            role.map(manifests::pull_secrets)
+        };
+        assert_eq!(names(&[], &[]), None);
+        assert_eq!(names(&[], &["team"]), Some(vec!["team".to_owned()]));
+        assert_eq!(names(&["hub"], &["team"]), Some(vec!["hub".to_owned()]));
+    }
+
+    #[test]
     fn the_image_of_the_flag_wins_over_the_present_image() {
         let present = Present { image: Some(image("r.example.com/muster-master:0.0.1")), ..Present::default() };
-        let order = Order { image: Some(image("other:1")), service: ServiceChoice::Keep, tfjobs: None };
+        let order =
+            Order { image: Some(image("other:1")), service: ServiceChoice::Keep, tfjobs: None, pull_secrets: vec![] };
         assert_eq!(order.image(&present), image("other:1"));
     }
 }

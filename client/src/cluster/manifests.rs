@@ -1,5 +1,5 @@
 //! The objects of an installation, from the files in `manifests/`. `kubectl apply -k manifests/` applies the same
-//! files, except the file for TFJobs.
+//! files, except those for TFJobs and for pull secrets.
 
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
@@ -12,6 +12,9 @@ const ACCOUNT: &str = include_str!("../../../manifests/base/account.yaml");
 const MASTER: &str = include_str!("../../../manifests/base/master.yaml");
 const SERVICE: &str = include_str!("../../../manifests/base/service.yaml");
 const TFJOBS: &str = include_str!("../../../manifests/tfjobs.yaml");
+const PULL_SECRETS: &str = include_str!("../../../manifests/pull-secrets.yaml");
+/// The path of the names of Secrets in the Role for pull secrets (JSON Pointer).
+const SECRET_NAMES: &str = "/rules/0/resourceNames";
 /// The path of the master's arguments in the Deployment (JSON Pointer).
 const MASTER_ARGS: &str = "/spec/template/spec/containers/0/args";
 
@@ -31,8 +34,37 @@ pub(super) fn deployment() -> DynamicObject {
 
 /// If the object is the Deployment, lets its master run these TFJobs of the namespace.
 pub(super) fn watch_tfjobs(object: &mut DynamicObject, tfjobs: TfJobs) {
+    add_flag(object, flag_of(tfjobs));
+}
+
+/// If the object is the Deployment, tells its master that it may read these pull secrets.
+pub(super) fn read_pull_secrets(object: &mut DynamicObject, names: &[String]) {
+    add_flag(object, &format!("--pull-secret={}", names.join(",")));
+}
+
+fn add_flag(object: &mut DynamicObject, flag: &str) {
     let args = object.data.pointer_mut(MASTER_ARGS).and_then(Value::as_array_mut);
-    args.into_iter().for_each(|args| args.push(json!(flag_of(tfjobs))));
+    args.into_iter().for_each(|args| args.push(json!(flag)));
+}
+
+/// The master's right to read the pull secrets with these names. `names` is not empty: a rule without names would be
+/// for all Secrets.
+pub(super) fn pull_secret_rights(names: &[String]) -> Vec<DynamicObject> {
+    let mut objects = parsed(&[PULL_SECRETS]);
+    let known = objects.iter_mut().filter_map(|object| object.data.pointer_mut(SECRET_NAMES));
+    known.for_each(|known| *known = json!(names));
+    objects
+}
+
+/// The Role and the RoleBinding for pull secrets, by their names.
+pub(super) fn pull_secret_objects() -> Vec<DynamicObject> {
+    parsed(&[PULL_SECRETS])
+}
+
+/// The names of the pull secrets in this Role.
+pub(super) fn pull_secrets(role: &DynamicObject) -> Vec<String> {
+    let names = role.data.pointer(SECRET_NAMES).and_then(Value::as_array).into_iter().flatten();
+    names.filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
 /// Which TFJobs of the namespace the master of this Deployment runs, if any.
@@ -188,6 +220,25 @@ mod tests {
             assert_eq!(watched_tfjobs(&deployment), None);
             watch_tfjobs(&mut deployment, tfjobs);
             assert_eq!(watched_tfjobs(&deployment), Some(tfjobs));
+        }
+    }
+
+    #[test]
+    fn pull_secrets_need_a_right_for_each_name_and_a_flag_of_the_master() {
+        let names = ["team".to_owned(), "hub".to_owned()];
+        let rights = pull_secret_rights(&names);
+        let shown: Vec<String> = rights.iter().map(shown).collect();
+        assert_eq!(shown, ["role/muster-pull-secrets", "rolebinding/muster-pull-secrets"]);
+        let rule = json!([{ "apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get"] }]);
+        assert_eq!(rights[0].data["rules"], rule);
+        assert_eq!(pull_secrets(&rights[0]), names);
+        let mut deployment = deployment();
+        read_pull_secrets(&mut deployment, &names);
+        let args = deployment.data.pointer(MASTER_ARGS).and_then(Value::as_array).unwrap();
+        assert_eq!(args.last().unwrap(), "--pull-secret=team,hub");
+        for object in rights {
+            rights::on_object("get", kind(&object));
+            assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
         }
     }
 

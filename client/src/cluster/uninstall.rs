@@ -42,6 +42,7 @@ pub(crate) struct Found {
 fn installed() -> Vec<DynamicObject> {
     let mut objects = manifests::required(&manifests::default_image());
     objects.extend(manifests::tfjob_rights());
+    objects.extend(manifests::pull_secret_objects());
     objects.push(manifests::node_port());
     objects.sort_by_key(|object| manifests::kind(object) != "Deployment");
     objects[1..].reverse();
@@ -231,6 +232,8 @@ mod tests {
         let names = [
             "deployment/muster",
             "service/muster",
+            "rolebinding/muster-pull-secrets",
+            "role/muster-pull-secrets",
             "rolebinding/muster-tfjobs",
             "role/muster-tfjobs",
             "rolebinding/muster",

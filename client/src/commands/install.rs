@@ -12,13 +12,13 @@ use crate::output::{Data, Notes};
 use crate::patience::Patience;
 
 pub(super) async fn run(args: InstallArgs, config: &Config, (data, notes): (&mut Data, &Notes)) -> Result<Exit, Error> {
-    let InstallArgs { place, image, service, tfjobs, export } = args;
+    let InstallArgs { place, image, service, tfjobs, pull_secrets, export } = args;
     let service = match service {
         None => ServiceChoice::Keep,
         Some(Service::None) => ServiceChoice::None,
         Some(Service::Nodeport) => ServiceChoice::NodePort,
     };
-    let order = Order { image, service, tfjobs };
+    let order = Order { image, service, tfjobs, pull_secrets };
     if export {
         data.json(&cluster::exported(&order))?;
         notes.say("the Secret muster is not in the list; to create the Secret: make token");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hyper::{Request, header};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::client::Body;
@@ -209,6 +209,10 @@ impl Cluster {
     }
 
     pub(crate) fn quotas(&self) -> Api<ResourceQuota> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn secrets(&self) -> Api<Secret> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

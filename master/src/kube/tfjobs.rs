@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use super::api::call;
 use super::changes::changes_of;
+use super::programs::ProgramSource;
 use super::{ApiFailure, Cluster};
 use crate::error_chain::error_chain;
 use crate::registry::{JobHandle, Jobs, JobsError};
@@ -33,13 +34,14 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 const DELETED_AT_ONCE: usize = 8;
 
 /// Follows the TFJobs while the cluster's definition of TFJobs is Muster's. `place` says where their replicas run.
-pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place) {
+/// `programs` looks up what images run.
+pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place, programs: Arc<ProgramSource>) {
     let mut is_told = false;
     loop {
         match cluster.has_our_tfjobs().await {
             Ok(true) => {
                 info!(namespace = cluster.namespace(), "following the TFJobs of the namespace");
-                Following::new(&cluster, &jobs, &place).run().await;
+                Following::new(&cluster, &jobs, &place, &programs).run().await;
                 is_told = false;
             }
             Ok(false) if !is_told => {
@@ -61,6 +63,7 @@ struct Following {
     cluster: Cluster,
     jobs: Arc<Jobs>,
     place: Place,
+    programs: Arc<ProgramSource>,
     /// The objects, by name.
     tended: BTreeMap<String, Tended>,
     /// While the watch lists all objects: the names of the objects listed so far.
@@ -81,10 +84,10 @@ struct Tended {
 }
 
 impl Following {
-    fn new(cluster: &Cluster, jobs: &Arc<Jobs>, place: &Place) -> Self {
+    fn new(cluster: &Cluster, jobs: &Arc<Jobs>, place: &Place, programs: &Arc<ProgramSource>) -> Self {
         let (cluster, jobs, place) = (cluster.clone(), Arc::clone(jobs), place.clone());
-        let (tended, listing) = (BTreeMap::new(), BTreeSet::new());
-        Self { cluster, jobs, place, tended, listing, is_complete: false, sweep_at: None, sweep: None }
+        let (programs, tended, listing) = (Arc::clone(programs), BTreeMap::new(), BTreeSet::new());
+        Self { cluster, jobs, place, programs, tended, listing, is_complete: false, sweep_at: None, sweep: None }
     }
 
     /// Returns when the cluster's definition of TFJobs is no longer Muster's.
@@ -142,6 +145,7 @@ impl Following {
             cluster: self.cluster.clone(),
             jobs: Arc::clone(&self.jobs),
             place: self.place.clone(),
+            programs: Arc::clone(&self.programs),
             name: name.clone(),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(tender.run(objects)));
@@ -220,6 +224,7 @@ struct Tender {
     cluster: Cluster,
     jobs: Arc<Jobs>,
     place: Place,
+    programs: Arc<ProgramSource>,
     /// The name of the object.
     name: String,
 }
@@ -228,12 +233,17 @@ impl Tender {
     /// Follows the object and its job. Returns when the object no longer exists.
     async fn run(self, mut objects: watch::Receiver<DynamicObject>) {
         let (mut memory, mut arrivals) = (Memory::default(), self.jobs.arrivals());
-        let mut object = self.read(&objects.borrow_and_update());
+        let mut object = self.read(&objects.borrow_and_update(), &memory);
         loop {
             arrivals.borrow_and_update();
             let mut handle = object.job().and_then(|name| self.jobs.find(name));
             let job = handle.as_mut().map(|handle| handle.view.borrow_and_update().clone());
-            memory.had_job |= job.as_ref().is_some_and(|job| object.owns(job));
+            if let Some(own) = job.as_ref().filter(|job| object.owns(job)) {
+                memory.had_job = true;
+                if memory.programs.recall(&own.spec) {
+                    object = object.with_programs(&self.place, memory.programs.known());
+                }
+            }
             let (need, has_job) = (object.need(job.as_ref(), &memory, wall_clock()), handle.is_some());
             let pause = match self.act(&mut object, need, &mut memory).await {
                 Ok(pause) => pause,
@@ -244,7 +254,7 @@ impl Tender {
             };
             tokio::select! {
                 changed = objects.changed() => match changed {
-                    Ok(()) => object = self.read(&objects.borrow_and_update()),
+                    Ok(()) => object = self.read(&objects.borrow_and_update(), &memory),
                     Err(_) => return,
                 },
                 () = changed(handle) => {}
@@ -254,8 +264,8 @@ impl Tender {
         }
     }
 
-    fn read(&self, object: &DynamicObject) -> Watched {
-        Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.place)
+    fn read(&self, object: &DynamicObject, memory: &Memory) -> Watched {
+        Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.place, memory.programs.known())
     }
 
     /// Does what the object needs. Returns the maximum time until the object must be checked again, or `None` if the
@@ -269,9 +279,16 @@ impl Tender {
                 Ok(Some(Duration::ZERO))
             }
             Need::Show(status) => {
-                self.show(object, &status).await?;
-                object.wrote(status);
-                Ok(None)
+                self.show(object, status).await?;
+                Ok(memory.programs.pause(wall_clock()))
+            }
+            Need::LookUp { images, status } => {
+                if let Some(status) = status {
+                    self.show(object, status).await?;
+                }
+                memory.programs.note(self.programs.look_up_all(images).await, wall_clock());
+                *object = object.with_programs(&self.place, memory.programs.known());
+                Ok(Some(Duration::ZERO))
             }
             Need::Wait(pause) => Ok(Some(pause)),
             Need::Remove => self.remove(object).await.map(|()| None),
@@ -288,10 +305,12 @@ impl Tender {
         Ok(())
     }
 
-    async fn show(&self, object: &Watched, status: &Value) -> Result<(), Trouble> {
-        let patch = Patch::Merge(object.patch(status));
+    async fn show(&self, object: &mut Watched, status: Value) -> Result<(), Trouble> {
+        let patch = Patch::Merge(object.patch(&status));
         let api = self.cluster.tfjobs();
-        Ok(unless_gone(call(api.patch_status(&self.name, &PatchParams::default(), &patch)).await)?)
+        unless_gone(call(api.patch_status(&self.name, &PatchParams::default(), &patch)).await)?;
+        object.wrote(status);
+        Ok(())
     }
 
     async fn remove(&self, object: &Watched) -> Result<(), Trouble> {

@@ -6,6 +6,7 @@ mod fields;
 mod local;
 mod object;
 mod policy;
+mod programs;
 mod roles;
 mod same;
 mod status;
@@ -31,6 +32,7 @@ use self::roles::Replicas;
 use crate::template::Note;
 
 pub use self::object::object;
+pub use self::programs::{Programs, Unknown};
 pub use self::same::{difference, what_differs};
 pub use self::watched::{Memory, Need, Watched};
 
@@ -128,7 +130,15 @@ pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
     spec.end(&mut findings);
     let Some(name) = name.filter(|_| findings.refused.is_empty()) else { return Err(findings.refused) };
     let is_suspended = plan.policy.is_suspended;
-    let origin = TfJobOrigin { api_version, labels, annotations, spec: kept_spec, warnings: vec![], object_uid: None };
+    let origin = TfJobOrigin {
+        api_version,
+        labels,
+        annotations,
+        spec: kept_spec,
+        warnings: vec![],
+        programs: BTreeMap::new(),
+        object_uid: None,
+    };
     let mut job = plan.job(JobRequest::new(name, Strategy::AllReduce), &given, &mut findings);
     let warnings = findings.warnings.into_iter().map(|Note { path, why }| Warning { path, sentence: why }).collect();
     job.origin = Some(Origin::TfJob(TfJobOrigin { warnings, ..origin }));

@@ -14,7 +14,7 @@ use super::status::status;
 /// The job as a TFJob, at this time. `None` if the job did not come from a TFJob. `namespace` is the master's.
 pub fn object(job: &JobView, namespace: Option<&str>, now: UnixMillis) -> Option<Value> {
     let Some(Origin::TfJob(origin)) = &job.spec.origin else { return None };
-    let TfJobOrigin { api_version, labels, annotations, spec: _, warnings: _, object_uid: _ } = origin;
+    let TfJobOrigin { api_version, labels, annotations, spec: _, warnings: _, programs: _, object_uid: _ } = origin;
     let mut metadata = json!({ "name": job.name, "uid": job.uid });
     if let Some(accepted) = job.times.accepted {
         metadata["creationTimestamp"] = timestamp(accepted).into();

@@ -39,7 +39,7 @@ pub fn what_differs(on_record: &JobSpec, sent: &JobSpec) -> String {
 /// The parts of the document that a job keeps, by path.
 fn parts(job: &JobSpec) -> Vec<(&'static str, Value)> {
     let Some(Origin::TfJob(origin)) = &job.origin else { return vec![] };
-    let TfJobOrigin { api_version, labels, annotations, spec: _, warnings: _, object_uid: _ } = origin;
+    let TfJobOrigin { api_version, labels, annotations, spec: _, warnings: _, programs: _, object_uid: _ } = origin;
     vec![
         ("spec", sent_spec(job, origin).into()),
         ("metadata.labels", json!(labels)),
@@ -61,12 +61,13 @@ fn flags(job: &JobSpec) -> [(&'static str, Value); 6] {
 }
 
 /// The job without the fields that may differ. These include the warnings, because another version of the master may
-/// give other warnings.
+/// give other warnings. The commands in the groups contain the programs.
 fn fixed_part(spec: &JobSpec) -> JobSpec {
     let mut spec = JobSpec { code: None, ..spec.clone() };
     let is_elastic = spec.worker_min.is_some();
     if let Some(Origin::TfJob(tfjob)) = &mut spec.origin {
         tfjob.warnings.clear();
+        tfjob.programs.clear();
         let worker = tfjob.replica_type(Role::Worker).map(str::to_owned).filter(|_| is_elastic);
         let types = tfjob.spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
         if let (Some(worker), Some(types)) = (worker, types) {

@@ -3,6 +3,7 @@
 
 mod again;
 mod environment;
+mod programs;
 mod status;
 mod watched;
 

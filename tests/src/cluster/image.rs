@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::namespace::unique_name;
 use crate::client::Finished;
 use crate::config::registry;
@@ -128,6 +130,19 @@ impl Image {
             fs::read_to_string(root().join("images/master.Dockerfile")).expect("cannot read the Dockerfile");
         fs::write(context.join("Dockerfile"), dockerfile + "COPY libraries /\n").expect("cannot write the file");
         Self::unwrapped(context)
+    }
+
+    /// Builds an image from this Dockerfile, and gives it a name in the registry at `host`, which need not have the
+    /// image. Returns the image's configuration too.
+    ///
+    /// # Panics
+    /// If the image cannot be built.
+    pub fn named_at(host: &str, dockerfile: &str) -> (Self, Value) {
+        let image = Self { name: format!("{host}/{}:1", unique_name()), lifetime: Lifetime::Test };
+        image.build(context(dockerfile).path());
+        let config = docker(&["image", "inspect", "--format", "{{json .Config}}", &image.name]);
+        let config = serde_json::from_str(&config.expect("the image has just been built")).expect("not JSON");
+        (image, config)
     }
 
     fn built(context: &Path) -> Self {

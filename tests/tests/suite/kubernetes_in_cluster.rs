@@ -1,6 +1,7 @@
 //! Tests of a master in the cluster, deployed as users do it: with image, manifests, Secret, env.sh and node port.
 
 use std::fs;
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -11,6 +12,7 @@ use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
+use testkit::registry::{RealRegistry, Secured, TestImage};
 
 /// A master that is deployed to its own namespace.
 struct Site {
@@ -201,10 +203,12 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     let again = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
     again.says(&["deployment/muster unchanged"]);
     // A later install with `--tfjobs` changes the master, and an install without this flag does not undo the change.
-    let with_tfjobs = bare.run(&["install", "--tfjobs", "--image", &master.of_nodes()]).code(0);
-    with_tfjobs.says(&["role/muster-tfjobs created", "deployment/muster changed", "the master serves"]);
+    let tfjobs = ["install", "--tfjobs", "--pull-secret", "team", "--image", &master.of_nodes()];
+    let with_tfjobs = bare.run(&tfjobs).code(0);
+    with_tfjobs.says(&["role/muster-tfjobs created", "role/muster-pull-secrets created", "deployment/muster changed"]);
     let kept = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
-    kept.says(&["role/muster-tfjobs unchanged", "deployment/muster unchanged"]);
+    let unchanged = ["role/muster-tfjobs", "role/muster-pull-secrets", "deployment/muster"];
+    kept.says(&unchanged.map(|object| format!("{object} unchanged")).each_ref().map(String::as_str));
     // Delete the rights on TFJobs. Otherwise, uninstall could delete the kind TFJob, which other tests also use.
     bare.namespace.kubectl(&["delete", "role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
     let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("not JSON");
@@ -227,6 +231,84 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     bare.run(&["uninstall", "-y", "--force"]).code(0);
     within("no object is left", is_empty, || bare.objects().join("\n"));
     bare.run(&["uninstall", "-y"]).code(0).says(&["nothing of Muster is in namespace"]);
+}
+
+/// Makes a certificate for an address, signed by an authority of its own, in the files ca.pem, leaf.pem and leaf.key.
+fn certify(scene: &Scene, address: IpAddr) {
+    let openssl = |line: &str| {
+        let made = Command::new("openssl").args(line.split(' ')).current_dir(scene.path()).output();
+        let made = made.expect("cannot start openssl");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    };
+    openssl("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem");
+    openssl("req -newkey rsa:2048 -nodes -subj /CN=registry -keyout leaf.key -out leaf.csr");
+    let names = format!("subjectAltName=IP:{address}\nbasicConstraints=CA:FALSE\n");
+    fs::write(scene.path().join("names"), names).expect("cannot write the file");
+    openssl("x509 -req -in leaf.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out leaf.pem");
+}
+
+/// Returns the address of this machine at which the cluster's node reaches it.
+fn own_address(namespace: &Namespace) -> IpAddr {
+    let path = "jsonpath={.items[0].status.addresses[?(@.type==\"InternalIP\")].address}";
+    let node: IpAddr = namespace.kubectl(&["get", "nodes", "-o", path]).parse().expect("not an address");
+    let socket = UdpSocket::bind("0.0.0.0:0").expect("no free port");
+    socket.connect((node, 9)).and_then(|()| socket.local_addr()).expect("no way to the node").ip()
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG), Docker, docker-registry and openssl"]
+fn the_masters_image_asks_a_registry_by_tls_with_the_pull_secret_that_it_may_read() {
+    let (bare, master, files) = (Bare::new(), Image::of_master(), Scene::new(""));
+    let address = own_address(&bare.namespace);
+    certify(&files, address);
+    let file = |name: &str| files.path().join(name);
+    let registry = RealRegistry::start_at(address, Secured::ByPassword, Some((&file("leaf.pem"), &file("leaf.key"))));
+    let image = registry.push("mnist:1", &TestImage::new(&json!({ "Entrypoint": ["python", "/mnist.py"] })));
+
+    let install = ["install", "--tfjobs", "--pull-secret", "team", "--image", &master.of_nodes()];
+    bare.run(&install).code(0);
+    let from = format!("--from-file=ca.pem={}", file("ca.pem").display());
+    bare.namespace.kubectl(&["create", "configmap", "authority", &from]);
+    let pod = json!({
+        "volumes": [{ "name": "authority", "configMap": { "name": "authority" } }],
+        "containers": [{
+            "name": "master", "env": [{ "name": "SSL_CERT_FILE", "value": "/authority/ca.pem" }],
+            "volumeMounts": [{ "name": "authority", "mountPath": "/authority" }],
+        }],
+    });
+    let patch = json!({ "spec": { "template": { "spec": pod } } }).to_string();
+    bare.namespace.kubectl(&["patch", "deployment", "muster", "-p", &patch]);
+    // A later installation keeps the authority and the right to the pull secret.
+    bare.run(&["install", "--image", &master.of_nodes()]).code(0).says(&["role/muster-pull-secrets unchanged"]);
+    let server = format!("--docker-server={}", registry.host());
+    let login = ["--docker-username=team", "--docker-password=secret"];
+    bare.namespace.kubectl(&[&["create", "secret", "docker-registry", "team", &server], &login[..]].concat());
+
+    let tfjob = |name: &str, secrets: Value| {
+        let containers = json!([{ "name": "tensorflow", "image": image }]);
+        let template = json!({ "spec": { "imagePullSecrets": secrets, "containers": containers } });
+        json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": name },
+            "spec": { "runPolicy": { "suspend": true }, "tfReplicaSpecs": { "Worker": { "template": template } } },
+        })
+    };
+    for document in [tfjob("with-login", json!([{ "name": "team" }])), tfjob("without-login", json!([]))] {
+        bare.namespace.kubectl_with(&["apply", "-f", "-"], &document.to_string());
+    }
+    let newest = |name: &str| {
+        let path = "jsonpath={.status.conditions[-1:].reason}: {.status.conditions[-1:].message}";
+        bare.namespace.kubectl(&["get", "tfjob", name, "-o", path])
+    };
+    let (found, refused) = ("TFJobSuspended: ".to_owned(), format!("{} answered 401", registry.host()));
+    let state = || {
+        let log = bare.namespace.try_kubectl(&["logs", "deployment/muster"]);
+        format!("{}\n{}\n{log}", newest("with-login"), newest("without-login"))
+    };
+    within("the master finds the program", || newest("with-login").starts_with(&found).then_some(()), state);
+    within("the master is refused", || newest("without-login").contains(&refused).then_some(()), state);
+    // Without these rights, uninstall does not delete the kind TFJob, which other tests use.
+    bare.namespace.kubectl(&["delete", "role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
+    bare.run(&["uninstall", "-y", "--force"]).code(0).says(&["role/muster-pull-secrets deleted"]);
 }
 
 /// Returns the checks of `client doctor` that did not pass, without checks whose result depends on this cluster.

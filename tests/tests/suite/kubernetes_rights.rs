@@ -13,6 +13,7 @@ use e2e::processes::pause_after;
 use e2e::programs::{built, root, static_agent};
 use e2e::{Scene, within};
 use serde_json::{Value, json};
+use testkit::registry::{RealRegistry, Secured, TestImage};
 
 /// Maximum time that a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -39,6 +40,21 @@ fn the_masters_rights_are_sufficient_and_minimal() {
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn the_masters_rights_on_tfjobs_are_sufficient_and_minimal() {
     check(&Account::of_tfjobs(), run_tfjob);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn the_masters_right_to_pull_secrets_is_sufficient_and_minimal() {
+    let account = Account::of_pull_secrets();
+    check(&account, run_tfjob_of_private_image);
+    let can = |name: &str, verb: &str| {
+        let user = format!("--as=system:serviceaccount:{}:muster", account.namespace.name());
+        account.namespace.try_kubectl(&["auth", "can-i", verb, &format!("secrets/{name}"), &user]).trim() == "yes"
+    };
+    assert!(can("team", "get"));
+    for (name, verb) in [("muster", "get"), ("other", "get"), ("team", "list"), ("team", "update")] {
+        assert!(!can(name, verb), "{verb} {name}");
+    }
 }
 
 /// Calls `run`. The API must refuse no request, and the requests must use every right of the role under test.
@@ -102,6 +118,29 @@ fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String
     scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/hello", master.url)]);
     let gone = || account.namespace.kubectl(&["get", "tfjobs", "-o", "name"]).is_empty();
     until(scene, "the TFJob is deleted", gone)
+}
+
+/// Creates a suspended TFJob whose image needs a login and whose container has no command, and waits until the master
+/// knows its program.
+fn run_tfjob_of_private_image(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
+    let args = ["--watch-tfjobs", "--pull-secret", "team", "--agent-image", image];
+    let _master = Master::start(scene, account, &args)?;
+    let registry = RealRegistry::start(Secured::ByPassword);
+    let private = registry.push("mnist:1", &TestImage::new(&json!({ "Entrypoint": ["python", "/mnist.py"] })));
+    let server = format!("--docker-server={}", registry.host());
+    let login = ["--docker-username=team", "--docker-password=secret"];
+    account.namespace.kubectl(&[&["create", "secret", "docker-registry", "team", &server], &login[..]].concat());
+    let secrets = json!([{ "name": "team" }, { "name": "other" }]);
+    let containers = json!([{ "name": "tensorflow", "image": private }]);
+    let worker = json!({ "template": { "spec": { "imagePullSecrets": secrets, "containers": containers } } });
+    let tfjob = json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": "private" },
+        "spec": { "runPolicy": { "suspend": true }, "tfReplicaSpecs": { "Worker": worker } },
+    });
+    account.namespace.kubectl_with(&["apply", "-f", "-"], &tfjob.to_string());
+    let states =
+        || account.namespace.kubectl(&["get", "tfjobs", "-o", "jsonpath={.items[*].status.conditions[-1:].type}"]);
+    until(scene, "the TFJob shows its state", || states() == "Suspended")
 }
 
 /// Submits a job that exceeds a quota, a job that succeeds, and a job that fails. The master deletes the pods of the
@@ -176,6 +215,13 @@ impl Account {
     fn of_tfjobs() -> Self {
         let account = Self { role: "muster-tfjobs", ..Self::of_base() };
         account.namespace.add_tfjobs();
+        account
+    }
+
+    fn of_pull_secrets() -> Self {
+        let account = Self { role: "muster-pull-secrets", ..Self::of_tfjobs() };
+        let manifest = fs::read_to_string(root().join("manifests/pull-secrets.yaml")).expect("cannot read the file");
+        account.namespace.kubectl_with(&["apply", "-f", "-"], &manifest.replace("name-of-a-pull-secret", "team"));
         account
     }
 

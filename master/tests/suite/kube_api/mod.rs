@@ -8,6 +8,7 @@ mod damaged;
 mod deleting;
 mod objects;
 mod preparing;
+mod programs;
 mod record_watch;
 mod records;
 mod server;

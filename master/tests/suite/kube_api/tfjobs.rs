@@ -1,9 +1,12 @@
 //! Tests of TFJobs of the cluster: a job whose TFJob was deleted is deleted too.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use image_program::Registries;
 use master::agent_token::AgentKey;
+use master::kube::ProgramSource;
 use master::kube::tfjobs;
 use master::registry::Jobs;
 use master::tfjob::{Memory, Need, Place, Watched};
@@ -16,12 +19,12 @@ use tokio_util::task::AbortOnDropHandle;
 use super::server::{ApiServer, Asked, Kind, NAMESPACE, Reply};
 use super::world::{begin, jobs};
 
-fn place() -> Place {
+pub(super) fn place() -> Place {
     Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: false }
 }
 
 /// A TFJob that is suspended, so it has no pods.
-fn tfjob(name: &str, uid: &str) -> Value {
+pub(super) fn tfjob(name: &str, uid: &str) -> Value {
     let container = json!({ "name": "tensorflow", "image": "mnist:1", "command": ["python", "mnist.py"] });
     let worker = json!({ "template": { "spec": { "containers": [container] } } });
     json!({
@@ -32,7 +35,7 @@ fn tfjob(name: &str, uid: &str) -> Value {
 }
 
 /// Defines the kind TFJob as `client install --tfjobs` does.
-fn define(server: &ApiServer) {
+pub(super) fn define(server: &ApiServer) {
     let kind = json!({
         "name": "tfjobs", "singularName": "tfjob", "namespaced": true, "kind": "TFJob", "verbs": ["list"],
         "categories": ["muster"],
@@ -42,6 +45,13 @@ fn define(server: &ApiServer) {
         "metadata": { "name": "apis/kubeflow.org/v1" },
     });
     server.put("", list);
+}
+
+/// Follows the TFJobs of the server. The master may read these pull secrets.
+pub(super) fn follow(server: &ApiServer, jobs: Arc<Jobs>, secrets: &[String]) -> AbortOnDropHandle<()> {
+    let registries = Registries::new(vec![]).expect("no HTTP client");
+    let programs = Arc::new(ProgramSource::new(server.cluster(), registries, secrets));
+    AbortOnDropHandle::new(tokio::spawn(tfjobs::run(server.cluster(), jobs, place(), programs)))
 }
 
 /// A master that follows the TFJobs of a server.
@@ -63,13 +73,13 @@ impl World {
     }
 
     fn follow(self) -> Self {
-        let following = tokio::spawn(tfjobs::run(self.server.cluster(), Arc::clone(&self.jobs), place()));
-        Self { _following: Some(AbortOnDropHandle::new(following)), ..self }
+        let following = follow(&self.server, Arc::clone(&self.jobs), &[]);
+        Self { _following: Some(following), ..self }
     }
 
     /// Creates the job of a TFJob, as a master would that has seen this TFJob.
     async fn apply(&self, tfjob: &Value) {
-        let tfjob = Watched::of(tfjob, &place());
+        let tfjob = Watched::of(tfjob, &place(), &BTreeMap::new());
         let Need::Apply(read) = tfjob.need(None, &Memory::default(), UnixMillis(0)) else { panic!("{tfjob:?}") };
         self.jobs.apply(*read).await.expect("not accepted");
     }

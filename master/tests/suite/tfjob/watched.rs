@@ -1,6 +1,7 @@
 //! Tests of TFJobs that are objects of the cluster: when an object gets a job, which status the object shows, and when
 //! the object is deleted.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use master::tfjob::{Memory, Need, Place, Watched};
@@ -10,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::NAMESPACE;
 
-const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
+pub(super) const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
 
-fn object(change: impl Fn(&mut Value)) -> Value {
+pub(super) fn object(change: impl Fn(&mut Value)) -> Value {
     let container = json!({ "name": "tensorflow", "image": "mnist:1", "command": ["python", "mnist.py"] });
     let worker = json!({ "replicas": 2, "template": { "spec": { "containers": [container] } } });
     let mut object = json!({
@@ -33,11 +34,11 @@ fn watched(object: &Value) -> Watched {
 
 /// The object as a master reads it. `honours_root` says whether this master honours the annotation for root.
 fn watched_by(honours_root: bool, object: &Value) -> Watched {
-    Watched::of(object, &Place::Pods { namespace: NAMESPACE.to_owned(), honours_root })
+    Watched::of(object, &Place::Pods { namespace: NAMESPACE.to_owned(), honours_root }, &BTreeMap::new())
 }
 
 /// The job of this object, with these fields of its view.
-fn job(object: &Value, more: &Value) -> JobView {
+pub(super) fn job(object: &Value, more: &Value) -> JobView {
     let Need::Apply(read) = watched(object).need(None, &Memory::default(), NOW) else { panic!("{object} has no job") };
     let mut view = json!({
         "name": "mnist", "uid": "u", "seq": 1, "state": "pending", "spec": read.spec, "replicas": [],
@@ -48,7 +49,7 @@ fn job(object: &Value, more: &Value) -> JobView {
 }
 
 /// The newest condition of the status to be written, as `REASON: MESSAGE`.
-fn newest(need: &Need) -> String {
+pub(super) fn newest(need: &Need) -> String {
     let Need::Show(status) = need else { panic!("{need:?}") };
     let newest = status["conditions"].as_array().expect("no conditions").last().expect("no condition");
     format!("{}: {}", newest["reason"].as_str().expect("not text"), newest["message"].as_str().expect("not text"))
@@ -71,13 +72,12 @@ fn an_object_without_a_job_gets_a_job_only_once() {
 
 #[test]
 fn an_object_that_is_refused_has_failed() {
-    let empty = object(|object| {
-        object["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"] = Value::Null
-    });
-    let shown = newest(&watched(&empty).need(None, &Memory::default(), NOW));
+    let unknown = object(|object| object["spec"]["tfReplicaSpecs"]["Worker"]["replica"] = json!(2));
+    let shown = newest(&watched(&unknown).need(None, &Memory::default(), NOW));
     assert!(shown.starts_with("TFJobFailedValidation: spec.tfReplicaSpecs.Worker."), "{shown}");
 
-    let refused = Memory { refusal: Some("another job has this name".to_owned()), applied: Some(1), had_job: false };
+    let refused =
+        Memory { refusal: Some("another job has this name".to_owned()), applied: Some(1), ..Memory::default() };
     let shown = newest(&watched(&object(|_| {})).need(None, &refused, NOW));
     assert_eq!(shown, "TFJobFailedValidation: another job has this name");
 }
@@ -91,7 +91,7 @@ fn an_object_waits_for_the_end_of_the_job_of_its_predecessor() {
 
 #[test]
 fn a_status_is_written_only_when_it_changes() {
-    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
+    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, ..Memory::default() });
     let active = json!({ "replicas": [{ "replica": "worker-0", "state": "running", "pod": "mnist-worker-0" }] });
     let Need::Show(status) = watched(&plain).need(Some(&job(&plain, &active)), &applied, NOW) else {
         panic!("the new status is not written")
@@ -123,7 +123,7 @@ fn a_status_is_written_only_when_it_changes() {
 
 #[test]
 fn if_only_counts_change_the_status_is_written_at_most_every_thirty_seconds() {
-    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
+    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, ..Memory::default() });
     let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
         panic!("the new status is not written")
     };
@@ -146,7 +146,7 @@ fn if_only_counts_change_the_status_is_written_at_most_every_thirty_seconds() {
 
 #[test]
 fn a_change_of_an_object_is_applied_or_named_in_the_newest_condition() {
-    let (plain, before) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
+    let (plain, before) = (object(|_| {}), Memory { applied: Some(1), had_job: true, ..Memory::default() });
     let job = job(&plain, &json!({}));
     let edited = |path: &str, value: Value| {
         object(|object| {
@@ -216,7 +216,7 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
     // If the annotation is added after the job was created, it is ignored, and the status names it. The master does not
     // read other annotations.
     let plain = object(|_| {});
-    let (job, applied) = (job(&plain, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
+    let (job, applied) = (job(&plain, &json!({})), Memory { applied: Some(1), had_job: true, ..Memory::default() });
     let later = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
     let shown = newest(&watched_by(true, &later).need(Some(&job), &applied, NOW));
     assert!(shown.ends_with("; the change of metadata.annotations.muster/allow-root is ignored"), "{shown}");
@@ -228,7 +228,7 @@ fn the_annotation_for_root_has_an_effect_only_if_the_master_honours_it() {
 #[test]
 fn a_master_that_begins_to_honour_the_annotation_for_root_leaves_the_job_as_it_is() {
     let annotated = object(|object| object["metadata"]["annotations"]["muster/allow-root"] = "true".into());
-    let (job, applied) = (job(&annotated, &json!({})), Memory { applied: Some(1), had_job: true, refusal: None });
+    let (job, applied) = (job(&annotated, &json!({})), Memory { applied: Some(1), had_job: true, ..Memory::default() });
     let shown = newest(&watched_by(true, &annotated).need(Some(&job), &applied, NOW));
     let expected = "; this master reads the TFJob differently than the master that created the job: ";
     assert!(shown.ends_with(&format!("{expected}the job is not changed")), "{shown}");

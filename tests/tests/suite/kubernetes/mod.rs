@@ -6,6 +6,7 @@ mod code;
 mod elastic;
 mod journeys;
 mod options;
+mod programs;
 mod prototype;
 mod reasons;
 mod remains;

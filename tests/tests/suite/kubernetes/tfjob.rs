@@ -131,7 +131,9 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     let long = tfjob("long", json!(["python", "-c", "import time; time.sleep(600)"]));
     let mut brief = tfjob("brief", json!(["python", "-c", "print('brief')"]));
     brief["spec"]["runPolicy"] = json!({ "ttlSecondsAfterFinished": 0 });
-    let items = [hello, long, tfjob("refused", json!([])), brief];
+    let mut refused = tfjob("refused", json!(["python"]));
+    refused["spec"]["replicas"] = json!(2);
+    let items = [hello, long, refused, brief];
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
     namespace.kubectl_with(&["apply", "-f", "-"], &list.to_string());
     let states = || {
@@ -154,7 +156,10 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     let head = namespace.kubectl(&["get", "tfjobs"]);
     assert_eq!(head.lines().next().map(|line| line.split_whitespace().collect()), Some(vec!["NAME", "STATE", "AGE"]));
     let refused = namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status.conditions[0]}"]);
-    assert!(refused.contains("TFJobFailedValidation") && refused.contains("add the field command"), "{refused}");
+    assert!(
+        refused.contains("TFJobFailedValidation") && refused.contains("spec.replicas: this field is not known"),
+        "{refused}"
+    );
 
     stage.verb(&["delete", "hello"]).code(0);
     until(&["long Running", "refused Failed"]);

@@ -1,0 +1,70 @@
+//! TFJobs of kubectl whose containers have no command. The master looks up the programs of their images.
+
+use e2e::cluster::Image;
+use e2e::{Place, Stage, within};
+use serde_json::{Value, json};
+use testkit::registry::{FakeAnswer, FakeRegistry, TestImage, index};
+
+/// Returns a TFJob of this version with one worker that runs the program of an image.
+fn without_command(name: &str, version: &str, image: &str) -> Value {
+    let container = json!({ "name": "tensorflow", "image": image, "imagePullPolicy": "IfNotPresent" });
+    let worker = json!({ "template": { "spec": { "containers": [container] } } });
+    json!({
+        "apiVersion": format!("kubeflow.org/{version}"), "kind": "TFJob", "metadata": { "name": name },
+        "spec": { "tfReplicaSpecs": { "Worker": worker } },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) whose nodes use this machine's Docker"]
+async fn kubectl_apply_runs_the_programs_that_the_registry_names_and_waits_for_a_registry_that_does_not_answer() {
+    let shared = Image::shared();
+    let registry = FakeRegistry::start().await;
+    let agent_image = shared.wrapped();
+    let args = ["--state-dir", "state", "--agent-image", &agent_image, "--watch-tfjobs"];
+    let stage = Stage::with_master(Place::Cluster, "", &args);
+    let namespace = &stage.cluster().namespace;
+    namespace.add_tfjobs();
+
+    let (mut images, mut items) = (vec![], vec![]);
+    for (name, version, program) in [
+        ("both", "v1alpha2", "ENTRYPOINT [\"python\"]\nCMD [\"-c\", \"print('both')\"]"),
+        ("cmd", "v1beta1", "CMD [\"python\", \"-c\", \"print('cmd')\"]"),
+        ("entrypoint", "v1", "ENTRYPOINT [\"python\", \"-c\", \"print('entrypoint')\"]"),
+        ("named", "v1", "USER nobody\nENTRYPOINT [\"python\", \"-c\", \"print('named')\"]"),
+    ] {
+        // The nodes use the images of this machine's Docker, so the registry needs no layers.
+        let dockerfile = format!("FROM {}\n{program}\n", shared.name());
+        let (image, config) = Image::named_at(&registry.host(), &dockerfile);
+        let (_, path) = image.name().split_once('/').expect("a name with a host");
+        let known = TestImage::new(&config);
+        registry.push(path, &known).await;
+        registry.push_manifest(path, &index(&[("linux/amd64", &known), ("linux/arm64", &known)])).await;
+        items.push(without_command(name, version, image.name()));
+        images.push(image);
+    }
+    registry.set("/v2/slow/manifests/1", FakeAnswer::status(503)).await;
+    items.push(without_command("slow", "v1", &format!("{}/slow:1", registry.host())));
+    items.push(without_command("absent", "v1", &format!("{}/absent:1", registry.host())));
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    namespace.kubectl_with(&["apply", "-f", "-"], &list.to_string());
+
+    let states = || {
+        let lines = namespace.kubectl(&["get", "tfjobs", "--no-headers"]);
+        let words = lines.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+        words.collect::<Vec<_>>()
+    };
+    let ran = ["both Succeeded", "cmd Succeeded", "entrypoint Succeeded", "named Succeeded"];
+    let expected = [&["absent Failed"], &ran[..], &["slow Created"]].concat();
+    let state = || format!("{:?}\n{}", states(), stage.cluster());
+    within("the programs of the images end", || (states() == expected).then_some(()), state);
+    for name in ["both", "cmd", "entrypoint", "named"] {
+        let printed = stage.verb(&["logs", name, "--replica", "worker-0"]).code(0).stdout;
+        assert_eq!(printed, format!("{name}\n"));
+    }
+    let message =
+        |name: &str| namespace.kubectl(&["get", "tfjob", name, "-o", "jsonpath={.status.conditions[0].message}"]);
+    assert!(message("slow").contains("answered 503 Service Unavailable"), "{}", message("slow"));
+    assert!(message("absent").contains("answered 404: it has no such image"), "{}", message("absent"));
+    assert!(message("absent").contains("add the field command"), "{}", message("absent"));
+}
