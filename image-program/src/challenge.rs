@@ -32,7 +32,20 @@ pub(crate) fn read(header: &str) -> Option<Challenge> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_header_makes_the_reader_panic_and_a_token_server_keeps_its_scheme(
+            header in r#"(?i)(bearer|basic|x) ?((realm|service|scope|r) ?= ?("[ -~\\"]{0,20}"|(https|data|file):[ -~]{0,20}|[ -~é]{0,9}),? ?){0,4}"#,
+        ) {
+            if let Some(Challenge::Bearer(server)) = read(&header) {
+                prop_assert!(header.to_lowercase().contains(&format!("{}:", server.scheme())), "{server}");
+            }
+        }
+    }
 
     #[test]
     fn a_challenge_names_a_token_server_or_asks_for_a_password() {

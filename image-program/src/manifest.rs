@@ -88,9 +88,24 @@ pub(crate) fn program(body: &[u8]) -> Result<Entrypoint, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_document_makes_the_readers_panic(
+            text in r#"\{("(config|manifests|digest|platform|os|Entrypoint|Cmd|User)":(\{|\[|"a"|1|null|\},|\],|,)?){0,9}[\]}]{0,5}"#,
+        ) {
+            if let Some(Manifest::Index(entries)) = read(text.as_bytes())
+                && let Ok(chosen) = choose(&entries, "amd64")
+            {
+                prop_assert!(entries.iter().any(|entry| entry.digest == chosen));
+            }
+            let _ = program(text.as_bytes());
+        }
+    }
 
     fn index(platforms: &[&str]) -> Vec<Entry> {
         let of_platform = |(place, name): (usize, &&str)| {

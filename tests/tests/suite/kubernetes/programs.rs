@@ -31,6 +31,11 @@ async fn kubectl_apply_runs_the_programs_that_the_registry_names_and_waits_for_a
         ("both", "v1alpha2", "ENTRYPOINT [\"python\"]\nCMD [\"-c\", \"print('both')\"]"),
         ("cmd", "v1beta1", "CMD [\"python\", \"-c\", \"print('cmd')\"]"),
         ("entrypoint", "v1", "ENTRYPOINT [\"python\", \"-c\", \"print('entrypoint')\"]"),
+        (
+            "folder",
+            "v1",
+            "WORKDIR /opt\nENTRYPOINT [\"python\", \"-c\", \"import os; print('folder of', os.getcwd())\"]",
+        ),
         ("named", "v1", "USER nobody\nENTRYPOINT [\"python\", \"-c\", \"print('named')\"]"),
     ] {
         // The nodes use the images of this machine's Docker, so the registry needs no layers.
@@ -54,14 +59,15 @@ async fn kubectl_apply_runs_the_programs_that_the_registry_names_and_waits_for_a
         let words = lines.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
         words.collect::<Vec<_>>()
     };
-    let ran = ["both Succeeded", "cmd Succeeded", "entrypoint Succeeded", "named Succeeded"];
+    let ran = ["both Succeeded", "cmd Succeeded", "entrypoint Succeeded", "folder Succeeded", "named Succeeded"];
     let expected = [&["absent Failed"], &ran[..], &["slow Created"]].concat();
     let state = || format!("{:?}\n{}", states(), stage.cluster());
     within("the programs of the images end", || (states() == expected).then_some(()), state);
+    let output = |name: &str| stage.verb(&["logs", name, "--replica", "worker-0"]).code(0).stdout;
     for name in ["both", "cmd", "entrypoint", "named"] {
-        let printed = stage.verb(&["logs", name, "--replica", "worker-0"]).code(0).stdout;
-        assert_eq!(printed, format!("{name}\n"));
+        assert_eq!(output(name), format!("{name}\n"));
     }
+    assert_eq!(output("folder"), "folder of /opt\n");
     let message =
         |name: &str| namespace.kubectl(&["get", "tfjob", name, "-o", "jsonpath={.status.conditions[0].message}"]);
     assert!(message("slow").contains("answered 503 Service Unavailable"), "{}", message("slow"));
