@@ -19,6 +19,8 @@ use crate::output::Notes;
 
 /// Selects everything that a master has created for its jobs.
 const OF_JOBS: &str = "app.kubernetes.io/managed-by=muster";
+/// Selects the records of jobs. Other ConfigMaps of the master contain code.
+const RECORDS: &str = "app.kubernetes.io/managed-by=muster,app.kubernetes.io/component=job";
 /// The label with a job's name.
 const JOB: &str = "muster/job";
 /// Maximum time until pods have ended, in addition to the longest of their termination graces.
@@ -56,7 +58,7 @@ fn installed() -> Vec<DynamicObject> {
 /// halfway.
 pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
     access::require(cluster, rights::to_uninstall()).await?;
-    let labels = ListParams::default().labels(OF_JOBS);
+    let labels = ListParams::default().labels(RECORDS);
     let records = cluster.call(rights::LIST_RECORDS, cluster.api::<ConfigMap>().list(&labels)).await?.items;
     let mut found = sorted(&records);
     for object in installed() {

@@ -38,7 +38,7 @@ where
         .with_jitter();
     let may_succeed = |error: &StoreError| !matches!(error, StoreError::NotFound(_) | StoreError::LaterFormat { .. });
     let tell = |error: &StoreError, _| match error {
-        StoreError::Refused(reason) => {
+        StoreError::Refused(reason) | StoreError::OverQuota(reason) => {
             let sentence = format!("the job waits, because the store refuses its record: {reason}");
             error!(job = %view.borrow().name, reason, "the store refused a record");
             show(view, &sentence);

@@ -182,7 +182,7 @@ pub(super) fn of_store(error: StoreError) -> JobsError {
     match error {
         StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },
         error @ StoreError::LaterFormat { .. } => JobsError::LaterFormat(error),
-        StoreError::Refused(reason) => JobsError::NotKept(reason),
+        StoreError::Refused(reason) | StoreError::OverQuota(reason) => JobsError::NotKept(reason),
         error @ (StoreError::Exists(_)
         | StoreError::NotFound(_)
         | StoreError::Conflict(_)

@@ -1,6 +1,8 @@
 //! Stores each record in a ConfigMap. The ConfigMap owns the job's pods, so the ConfigMap's uid is the job's uid. The
 //! ConfigMap's resourceVersion is the record's version.
 
+mod code;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
 use std::mem;
@@ -16,17 +18,21 @@ use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 use tracing::{error, warn};
 
-use super::{JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside};
+use super::{
+    CodeCopies, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside,
+};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::kube::api::{
-    APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, ours_selector,
+    APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, selector_of,
 };
-use crate::kube::changes::changes;
+use crate::kube::changes::changes_of;
 use crate::kube::record_name;
 
 /// The ConfigMap's key whose value is the record as JSON.
 const RECORD: &str = "record";
+/// The value of [`APP_COMPONENT`] on every record.
+const COMPONENT: &str = "job";
 /// Maximum records in one answer of the API. All records in one answer could take longer than a call may take.
 const PAGE: u32 = 500;
 /// Maximum changes that wait for a slow reader.
@@ -47,7 +53,7 @@ impl KubeStore {
 
     /// Passes the readable records on, one page after another.
     async fn each(&self, mut take: impl FnMut(Stored) + Send) -> Result<(), StoreError> {
-        let mut page = ListParams::default().labels(&ours_selector()).limit(PAGE);
+        let mut page = ListParams::default().labels(&selector_of(COMPONENT)).limit(PAGE);
         loop {
             let maps = call(self.maps.list(&page)).await.map_err(unavailable)?;
             maps.iter().filter_map(|map| readable(map).ok()).for_each(&mut take);
@@ -143,8 +149,13 @@ impl JobStore for KubeStore {
         // Return a permanent error here. The watch would only log the error, and retry for ever.
         call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
         let (sender, receiver) = mpsc::channel(BACKLOG);
-        tokio::spawn(follow(changes(&self.cluster), sender));
+        let records = watcher::Config::default().labels(&selector_of(COMPONENT));
+        tokio::spawn(follow(changes_of(self.cluster.watched(), records), sender));
         Ok(receiver)
+    }
+
+    fn code_copies(&self) -> Option<&dyn CodeCopies> {
+        Some(self)
     }
 }
 
@@ -264,7 +275,7 @@ fn version_of(map: &ConfigMap) -> Version {
 fn map(record: &JobRecord, version: Option<&Version>) -> Result<ConfigMap, StoreError> {
     let job = record.spec.name.to_string();
     let labels =
-        [(MANAGED_BY, MUSTER), (APP_NAME, "muster-job"), (APP_INSTANCE, &job), (APP_COMPONENT, "job"), (JOB, &job)];
+        [(MANAGED_BY, MUSTER), (APP_NAME, "muster-job"), (APP_INSTANCE, &job), (APP_COMPONENT, COMPONENT), (JOB, &job)];
     let text = serde_json::to_string(record).map_err(unavailable)?;
     Ok(ConfigMap {
         metadata: ObjectMeta {
@@ -325,6 +336,7 @@ fn only_if(preconditions: Preconditions) -> DeleteParams {
 
 fn of_write(failure: ApiFailure) -> StoreError {
     match failure {
+        failure if failure.says_over_quota() => StoreError::OverQuota(failure.to_string()),
         // The object is too long or forbidden, so a retry would fail too.
         ApiFailure::Refused { status: 400 | 403 | 413 | 422, message, .. } => StoreError::Refused(message),
         failure @ (ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent) => {

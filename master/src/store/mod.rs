@@ -2,6 +2,7 @@
 //! when its record is created. Everything else about a job is observed, not stored.
 
 mod bounds;
+mod code_copies;
 mod format;
 mod halted;
 pub mod kube;
@@ -16,6 +17,7 @@ use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
+pub use self::code_copies::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CodeCopy, Kept, Unkept};
 pub use self::format::{FORMAT, SECOND_FORMAT, format_of};
 pub use self::halted::Halted;
 pub use self::reading::NotRead;
@@ -103,6 +105,9 @@ pub enum StoreError {
     /// The database or the API refuses the record. A retry fails too, until the rules of the database or API change.
     #[error("the store refused the record: {0}")]
     Refused(String),
+    /// A quota has no room for the record at present.
+    #[error("a quota has no room for the record: {0}")]
+    OverQuota(String),
     /// The database or the API does not answer, or answers with an error.
     #[error("the store of records failed")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -133,7 +138,8 @@ pub trait JobStore: Send + Sync {
     /// Writes a new record. The store may replace the uid; the returned record has the final uid.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`] and [`StoreError::Unavailable`].
+    /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`], [`StoreError::OverQuota`] and
+    /// [`StoreError::Unavailable`].
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError>;
 
     /// Reads a record. `None` if no record has this name.
@@ -182,6 +188,11 @@ pub trait JobStore: Send + Sync {
     /// live use this clock, so they stay the same after a takeover by a master on another machine.
     fn now(&self) -> UnixMillis {
         wall_clock()
+    }
+
+    /// The copies of code beside the records. `None` if the records are on the master's disk, beside the code itself.
+    fn code_copies(&self) -> Option<&dyn CodeCopies> {
+        None
     }
 
     /// Reports every readable record, then [`StoreEvent::Replayed`], then each change in order. The watch ends when its

@@ -23,6 +23,11 @@ async fn the_sqlite_store_conforms() {
 }
 
 #[tokio::test]
+async fn the_store_in_memory_of_these_tests_conforms() {
+    testkit::conformance::store::check(&testkit::fake::FakeStore::default()).await;
+}
+
+#[tokio::test]
 async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
     let dir = tempfile::tempdir().expect("no folder");
     let path = dir.path().join("jobs.sqlite");

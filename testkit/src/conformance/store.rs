@@ -1,9 +1,13 @@
 //! The rules for every store. The tests of each store run this whole suite.
 
+use protocol::code::{CodeId, Manifest};
 use protocol::ids::{JobName, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
-use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, amend};
+use master::store::{
+    CODE_COPY_BYTES_MAX, Change, CodeCopies, CodeCopy, FORMAT, JobRecord, JobStore, Kept, StoreError, StoreEvent,
+    Stored, Version, amend,
+};
 
 /// Runs the suite on an empty store.
 ///
@@ -17,6 +21,82 @@ pub async fn check(store: &dyn JobStore) {
     a_watch_sends_all_records_and_then_each_change(store).await;
     a_delete_removes_only_the_record_with_its_uid_and_can_be_repeated(store).await;
     a_version_of_a_deleted_record_is_no_version_of_its_successor(store).await;
+    if let Some(copies) = store.code_copies() {
+        check_copies(store, copies).await;
+    }
+}
+
+async fn check_copies(store: &dyn JobStore, copies: &dyn CodeCopies) {
+    the_largest_copy_is_read_back_and_is_no_record(store, copies).await;
+    a_copy_of_another_content_is_replaced(copies).await;
+    only_an_unchanged_copy_is_removed(copies).await;
+}
+
+/// The id of some code.
+fn code() -> CodeId {
+    Manifest::new(vec![]).expect("not a manifest").id()
+}
+
+async fn keep(copies: &dyn CodeCopies, content: &[u8]) -> Kept {
+    copies.keep(code(), content).await.expect("could not keep the copy")
+}
+
+async fn listed(copies: &dyn CodeCopies) -> Vec<CodeCopy> {
+    copies.copies().await.expect("could not list the copies")
+}
+
+async fn content(copies: &dyn CodeCopies) -> Option<Vec<u8>> {
+    copies.read(code()).await.expect("could not read the copy")
+}
+
+async fn the_largest_copy_is_read_back_and_is_no_record(store: &dyn JobStore, copies: &dyn CodeCopies) {
+    assert_eq!(
+        (listed(copies).await, content(copies).await),
+        (vec![], None),
+        "the store has a copy before its creation"
+    );
+    let (records, mut watch) = (store.list().await, store.watch().await.expect("could not watch the store"));
+    let largest: Vec<u8> = (0..CODE_COPY_BYTES_MAX).map(|index| (index % 251) as u8).collect();
+    let kept = keep(copies, &largest).await;
+    assert_eq!(content(copies).await, Some(largest));
+    let Kept::New(copy) = kept else { panic!("the first copy is not new: {kept:?}") };
+    assert_eq!(listed(copies).await, [copy]);
+    let records =
+        (records.expect("could not list the records"), store.list().await.expect("could not list the records"));
+    assert_eq!(records.0, records.1, "a copy is listed as a record");
+    let later = store.create(record("beside")).await.expect("could not create the record");
+    // The watch reports the record that existed before, and then the record that was created after the copy.
+    while let Some(event) = watch.recv().await {
+        match event {
+            StoreEvent::Changed(stored) if *stored == later => break,
+            StoreEvent::Changed(stored) => assert!(records.0.contains(&stored), "{stored:?}"),
+            StoreEvent::Replayed { all_readable } => assert!(all_readable, "a copy makes the records unreadable"),
+            StoreEvent::Deleted(_) | StoreEvent::Damaged(_) => panic!("a copy changes a record: {event:?}"),
+        }
+    }
+}
+
+async fn a_copy_of_another_content_is_replaced(copies: &dyn CodeCopies) {
+    let before = listed(copies).await;
+    let Kept::New(new) = keep(copies, b"small").await else { panic!("the replaced copy is not new") };
+    assert_eq!(content(copies).await.as_deref(), Some(b"small".as_slice()));
+    assert_ne!(before[0].uid, new.uid);
+    assert_eq!(listed(copies).await, [new]);
+}
+
+async fn only_an_unchanged_copy_is_removed(copies: &dyn CodeCopies) {
+    let before = listed(copies).await.remove(0);
+    let Kept::Renewed(renewed) = keep(copies, b"small").await else { panic!("the same copy is not renewed") };
+    assert_eq!(before.uid, renewed.uid);
+    assert_ne!(before.version, renewed.version);
+    copies.remove(&before).await.expect("a removal of another version failed");
+    assert_eq!(listed(copies).await, [renewed.clone()], "a renewed copy was removed");
+    copies.remove(&CodeCopy { uid: "another".to_owned(), ..renewed.clone() }).await.expect("a removal failed");
+    assert_eq!(listed(copies).await, [renewed.clone()], "a copy with another uid was removed");
+    for _ in 0..2 {
+        copies.remove(&renewed).await.expect("could not remove the copy");
+        assert_eq!((listed(copies).await, content(copies).await), (vec![], None));
+    }
 }
 
 /// The record of a new job with this name.

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
+use protocol::code::CodeId;
 use protocol::ids::JobName;
 use tokio::sync::mpsc;
 
 use master::store::watchers::Watchers;
-use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+use master::store::{CodeCopies, CodeCopy, JobRecord, JobStore, Kept, StoreError, StoreEvent, Stored, Unkept, Version};
 
 /// A store in memory.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +19,9 @@ pub struct FakeStore(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     records: BTreeMap<JobName, Stored>,
+    codes: BTreeMap<CodeId, (CodeCopy, Vec<u8>)>,
+    /// Maximum number of records and of copies of code together, as a quota of a namespace sets it.
+    quota: Option<usize>,
     watchers: Watchers,
     changes: u64,
     history: Vec<(Instant, Written)>,
@@ -38,6 +42,20 @@ impl FakeStore {
         self.with(|inner| inner.history.clone()).await
     }
 
+    /// Sets the maximum number of records and of copies of code together.
+    pub async fn set_quota(&self, quota: usize) {
+        self.with(move |inner| inner.quota = Some(quota)).await;
+    }
+
+    /// Replaces the content of a copy, as somebody could do who may write ConfigMaps. `None` removes the copy.
+    pub async fn tamper(&self, id: CodeId, content: Option<Vec<u8>>) {
+        self.with(move |inner| match content {
+            Some(content) => drop(inner.write_copy(id, content)),
+            None => drop(inner.codes.remove(&id)),
+        })
+        .await;
+    }
+
     /// Runs work on a blocking thread, because sending an event to a watcher may block.
     async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Inner) -> T + Send + 'static) -> T {
         let inner = Arc::clone(&self.0);
@@ -47,6 +65,20 @@ impl FakeStore {
 }
 
 impl Inner {
+    fn is_full(&self) -> bool {
+        self.quota.is_some_and(|quota| self.records.len() + self.codes.len() >= quota)
+    }
+
+    /// Writes a copy. A copy with another content gets another uid.
+    fn write_copy(&mut self, id: CodeId, content: Vec<u8>) -> CodeCopy {
+        self.changes += 1;
+        let same = self.codes.remove(&id).filter(|(_, before)| *before == content);
+        let uid = same.map_or_else(|| format!("uid-{}", self.changes), |(copy, _)| copy.uid);
+        let copy = CodeCopy { id, uid, version: Version(self.changes.to_string()) };
+        self.codes.insert(id, (copy.clone(), content));
+        copy
+    }
+
     fn write(&mut self, record: JobRecord) -> Stored {
         self.changes += 1;
         let stored = Stored { record, version: Version(self.changes.to_string()) };
@@ -62,6 +94,7 @@ impl JobStore for FakeStore {
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
         self.with(move |inner| match inner.records.get(&record.spec.name) {
             Some(_) => Err(StoreError::Exists(record.spec.name)),
+            None if inner.is_full() => Err(StoreError::OverQuota("exceeded quota".to_owned())),
             None => Ok(inner.write(record)),
         })
         .await
@@ -114,5 +147,44 @@ impl JobStore for FakeStore {
                 inner.watchers.add(present, true)
             })
             .await)
+    }
+
+    fn code_copies(&self) -> Option<&dyn CodeCopies> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl CodeCopies for FakeStore {
+    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError> {
+        let content = content.to_vec();
+        let keep = move |inner: &mut Inner| {
+            let is_new = inner.codes.get(&id).is_none_or(|(_, before)| *before != content);
+            if is_new && inner.is_full() {
+                return Kept::Not(Unkept::Refused("exceeded quota".to_owned()));
+            }
+            let copy = inner.write_copy(id, content);
+            if is_new { Kept::New(copy) } else { Kept::Renewed(copy) }
+        };
+        Ok(self.with(keep).await)
+    }
+
+    async fn read(&self, id: CodeId) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.with(move |inner| inner.codes.get(&id).map(|(_, content)| content.clone())).await)
+    }
+
+    async fn copies(&self) -> Result<Vec<CodeCopy>, StoreError> {
+        Ok(self.with(|inner| inner.codes.values().map(|(copy, _)| copy.clone()).collect()).await)
+    }
+
+    async fn remove(&self, copy: &CodeCopy) -> Result<(), StoreError> {
+        let copy = copy.clone();
+        let remove = move |inner: &mut Inner| {
+            if inner.codes.get(&copy.id).is_some_and(|(there, _)| *there == copy) {
+                inner.codes.remove(&copy.id);
+            }
+        };
+        self.with(remove).await;
+        Ok(())
     }
 }

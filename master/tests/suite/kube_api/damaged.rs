@@ -79,8 +79,10 @@ async fn reach(job: &JobHandle, state: JobState) {
 }
 
 fn config_map(name: &str, text: &str) -> Value {
-    let labels =
-        json!({ "app.kubernetes.io/managed-by": "muster", "app.kubernetes.io/name": "muster-job", "muster/job": name });
+    let labels = json!({
+        "app.kubernetes.io/managed-by": "muster", "app.kubernetes.io/name": "muster-job",
+        "app.kubernetes.io/component": "job", "muster/job": name,
+    });
     json!({
         "kind": "ConfigMap", "apiVersion": "v1", "data": { "record": text },
         "metadata": { "name": format!("muster-{name}"), "namespace": super::server::NAMESPACE, "labels": labels },

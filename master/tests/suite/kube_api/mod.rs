@@ -3,6 +3,7 @@
 
 mod admitting;
 mod beginning;
+mod code;
 mod creating;
 mod damaged;
 mod deleting;

@@ -112,6 +112,10 @@ impl Objects {
         if !wanted.is_null() && *wanted != before["metadata"]["uid"] {
             return failure(409, "Conflict", "the UID in the precondition does not match the UID in record");
         }
+        let version = &options["preconditions"]["resourceVersion"];
+        if !version.is_null() && *version != before["metadata"]["resourceVersion"] {
+            return failure(409, "Conflict", "the ResourceVersion in the precondition does not match that in record");
+        }
         self.remove(plural, name);
         done()
     }

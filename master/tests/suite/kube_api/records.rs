@@ -104,10 +104,19 @@ async fn a_conflict_on_a_quota_is_not_reported_as_a_taken_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_quota_without_room_for_a_record_is_told_apart_from_other_refusals() {
+    let server = ApiServer::new();
+    let sentence = "configmaps \"muster-digits\" is forbidden: exceeded quota: team";
+    server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", sentence)));
+    let refused = store(&server).create(record()).await;
+    assert!(matches!(&refused, Err(StoreError::OverQuota(said)) if said == sentence), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_permanent_refusal_is_reported_in_the_words_of_the_cluster() {
     for (code, sentence) in [
         (400, "the object provided is unrecognized"),
-        (403, "configmaps \"muster-digits\" is forbidden: exceeded quota: team"),
+        (403, "admission webhook \"policy\" denied the request"),
         (413, "Request entity too large: limit is 3145728"),
         (422, "ConfigMap \"muster-digits\" is invalid: []: Too long: must have at most 1048576 bytes"),
     ] {

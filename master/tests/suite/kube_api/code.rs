@@ -1,0 +1,95 @@
+//! Tests of the copies of code as ConfigMaps: what the store writes, and what it does with ConfigMaps that somebody else
+//! has written.
+
+use master::store::kube::KubeStore;
+use master::store::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, Kept, Unkept};
+use protocol::code::{CodeId, Manifest};
+use serde_json::{Value, json};
+
+use super::objects::failure;
+use super::server::{ApiServer, Kind, Reply};
+
+fn code() -> CodeId {
+    Manifest::new(vec![]).expect("not a manifest").id()
+}
+
+fn name() -> String {
+    format!("muster-code-{}", code())
+}
+
+fn store(server: &ApiServer) -> KubeStore {
+    KubeStore::new(&server.cluster())
+}
+
+async fn keep(server: &ApiServer) -> Kept {
+    store(server).keep(code(), b"content").await.expect("the store does not answer")
+}
+
+fn map(server: &ApiServer) -> Value {
+    server.object("configmaps", &name()).expect("no ConfigMap")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_is_an_immutable_config_map_with_labels_of_its_own_and_the_content_as_binary_data() {
+    let server = ApiServer::new();
+    assert!(matches!(keep(&server).await, Kept::New(_)));
+    let map = map(&server);
+    assert_eq!(map["immutable"], true);
+    // "content" in base64.
+    assert_eq!(map["binaryData"], json!({ "code": "Y29udGVudA==" }));
+    let labels = json!({
+        "app.kubernetes.io/managed-by": "muster", "app.kubernetes.io/name": "muster-code",
+        "app.kubernetes.io/component": "code",
+    });
+    assert_eq!(map["metadata"]["labels"], labels);
+    assert_eq!(map["metadata"]["annotations"]["muster/bytes"], "7");
+    assert_eq!(server.mutations(), ["Create configmaps"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_known_copy_is_renewed_by_one_write_and_a_copy_with_another_content_is_replaced() {
+    let server = ApiServer::new();
+    keep(&server).await;
+    assert!(matches!(keep(&server).await, Kept::Renewed(_)));
+    let renew = format!("Replace configmaps/{}", name());
+    assert_eq!(server.mutations(), ["Create configmaps", &renew]);
+    let mut edited = map(&server);
+    edited["binaryData"]["code"] = json!("ZWRpdGVk");
+    server.put("configmaps", edited);
+    assert!(matches!(keep(&server).await, Kept::New(_)));
+    assert_eq!(map(&server)["binaryData"]["code"], "Y29udGVudA==");
+    let remove = format!("Delete configmaps/{}", name());
+    assert_eq!(server.mutations()[2..], [&remove, "Create configmaps"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_map_of_somebody_else_is_left_alone() {
+    let server = ApiServer::new();
+    let foreign = json!({ "metadata": { "name": name() }, "data": { "mine": "yes" } });
+    server.put("configmaps", foreign);
+    assert_eq!(keep(&server).await, Kept::Not(Unkept::Foreign(name())));
+    assert_eq!(server.mutations(), [""; 0]);
+    let store = store(&server);
+    assert_eq!(store.read(code()).await.expect("the store does not answer"), None);
+    assert_eq!(store.copies().await.expect("the store does not answer"), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_is_not_kept_if_a_quota_or_the_limit_of_all_copies_has_no_room() {
+    let server = ApiServer::new();
+    let full = "configmaps \"muster-code-x\" is forbidden: exceeded quota: team, requested: count/configmaps=1";
+    server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", full)));
+    assert_eq!(keep(&server).await, Kept::Not(Unkept::Refused(full.to_owned())));
+    keep(&server).await;
+    let mut other = map(&server);
+    for number in 0..CODE_COPIES_BYTES_MAX / CODE_COPY_BYTES_MAX as u64 {
+        other["metadata"]["name"] = json!(format!("muster-code-{number:064x}"));
+        other["metadata"]["annotations"]["muster/bytes"] = json!(CODE_COPY_BYTES_MAX.to_string());
+        server.put("configmaps", other.clone());
+    }
+    assert!(matches!(keep(&server).await, Kept::Renewed(_)), "a known copy is not kept");
+    server.remove("configmaps", &name());
+    let content = vec![0; CODE_COPY_BYTES_MAX];
+    let kept = store(&server).keep(code(), &content).await.expect("the store does not answer");
+    assert_eq!(kept, Kept::Not(Unkept::Full));
+}
