@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use protocol::code::CodeId;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::{JobView, LogLine};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::command_line::command;
@@ -36,6 +38,8 @@ pub(crate) struct Following {
     pub(crate) told: Told,
     /// The output to show.
     pub(crate) logs: Logs,
+    /// Receives the code that the master has lost and wants again; see [`JobView::wanted_code`].
+    pub(crate) wanted: watch::Sender<Option<CodeId>>,
 }
 
 /// What the user knows about a job when following begins.
@@ -67,7 +71,7 @@ enum Event {
 
 /// Prints the job's output and state changes until the job has ended, then its result. Returns the job's last view.
 pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
-    let Following { client, first, told, logs } = following;
+    let Following { client, first, told, logs, wanted } = following;
     let (events, inbox) = channel(QUEUE);
     let logs_open = logs != Logs::Hidden;
     let mut feeds = JoinSet::new();
@@ -81,7 +85,7 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
         Told::Nothing => None,
         Told::Standing => Some(first),
     };
-    let last = print_events(Watch { inbox, last, logs_open }, data, notes).await;
+    let last = print_events(Watch { inbox, last, logs_open, wanted }, data, notes).await;
     notes.end_progress();
     let last = last?;
     data.flush()?;
@@ -110,10 +114,11 @@ struct Watch {
     inbox: Receiver<Event>,
     last: Option<JobView>,
     logs_open: bool,
+    wanted: watch::Sender<Option<CodeId>>,
 }
 
 async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
-    let Watch { mut inbox, mut last, mut logs_open } = watch;
+    let Watch { mut inbox, mut last, mut logs_open, wanted } = watch;
     loop {
         let has_ended = last.as_ref().is_some_and(|view| view.result.is_some());
         if let Some(view) = last.take_if(|_| has_ended && !logs_open).and_then(JobView::as_ended) {
@@ -124,6 +129,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             // Two tasks ask for views, so an older view may arrive after the view with the result.
             Some(Event::View(view)) if has_ended && view.result.is_none() => {}
             Some(Event::View(view)) => {
+                wanted.send_replace(view.wanted_code);
                 tell_changes(last.as_ref(), &view, data, notes)?;
                 // After a takeover, the new master's views have no generation at first. The last generation is kept.
                 let generation = view.generation.or(last.and_then(|last| last.generation));

@@ -36,6 +36,7 @@ fn pending(workers: u32) -> JobView {
         spec: spec("AllReduce", workers),
         workers: None,
         code: None,
+        wanted_code: None,
         pushes: 0,
         started_pushes: 0,
         roster: vec![],

@@ -3,6 +3,7 @@
 
 mod apply;
 mod code;
+mod code_copies;
 mod dry_run;
 mod error;
 mod finished;
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use protocol::code::CodeId;
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobSummary, JobView};
 use tokio::sync::{Notify, mpsc, watch};
@@ -88,6 +90,10 @@ pub struct Jobs {
     is_complete: watch::Sender<bool>,
     /// Tasks that remove output.
     removals: TaskTracker,
+    /// The code that is on the disk alone although it could have a copy beside the records, and why.
+    on_disk: Mutex<BTreeMap<CodeId, String>>,
+    /// The code that pushes have replaced, each with the view of its job.
+    replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
 }
 
 impl Jobs {
@@ -106,6 +112,8 @@ impl Jobs {
             arrivals: watch::Sender::new(()),
             is_complete: watch::Sender::new(false),
             removals: TaskTracker::new(),
+            on_disk: Mutex::default(),
+            replaced: Mutex::default(),
         })
     }
 
@@ -295,6 +303,14 @@ impl Jobs {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, JobHandle>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn code_on_disk(&self) -> MutexGuard<'_, BTreeMap<CodeId, String>> {
+        self.on_disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_replaced(&self) -> MutexGuard<'_, BTreeMap<CodeId, watch::Receiver<JobView>>> {
+        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -248,6 +248,9 @@ pub struct JobView {
     /// The code of the current or the next start, if the job brings its code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
+    /// The code that replicas wait for, if the master has lost it. A client that has this code can send it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_code: Option<CodeId>,
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
@@ -267,7 +270,8 @@ pub struct JobView {
     pub replicas: Arc<[ReplicaView]>,
     /// When the job reached each step.
     pub times: JobTimes,
-    /// Fields of the request that have another meaning in Muster, or no effect. Only in the answer to a submit.
+    /// Fields of the request that have another meaning in Muster, or no effect: only in the answer to a submit. Also
+    /// whether only the master's disk has the job's code, although the API could have a copy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
 }

@@ -1,8 +1,11 @@
 //! Brings a job's own code to a master: packs the code, and sends the files that the master does not have.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use protocol::code::CodeId;
 use protocol::dry_run::DryRun;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
@@ -11,7 +14,9 @@ use protocol::origin::{Origin, Warning};
 use protocol::tfjob::TfJobRequest;
 use protocol::view::BackendKind;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use super::leaving::in_doubt;
 use super::machines;
@@ -29,6 +34,8 @@ use crate::script::Named;
 /// Maximum number of uploads. During an upload, the master may remove blobs that it had before. The next upload then
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
+/// Pause after code was sent again. The master needs a moment to notice that it has the code.
+const SEND_AGAIN_PAUSE: Duration = Duration::from_secs(5);
 
 /// Packs the code in the job's folder, and checks its script if pods will run the code: a mistake would be found only
 /// after the image pull. A master with processes checks the script itself, with the Python that runs it. Returns
@@ -94,6 +101,14 @@ impl Order {
         match self {
             Self::OnMachines { spec } => Some(machines::how_to_join(&spec.name, master)),
             Self::Job { .. } | Self::TfJob { .. } => None,
+        }
+    }
+
+    /// The code that the job brings, to send it again.
+    pub(super) fn into_code(self) -> Option<Packed> {
+        match self {
+            Self::Job { code, .. } | Self::TfJob { code, .. } => code,
+            Self::OnMachines { .. } => None,
         }
     }
 
@@ -200,6 +215,27 @@ fn told(warning: &Warning, origin: Option<&Origin>) -> String {
     match (in_file, origin) {
         (Some(path), Some(Origin::Spawner { .. })) => format!("pod file: {path}: {}", warning.sentence),
         (Some(_) | None, _) => warning.to_string(),
+    }
+}
+
+/// Sends the code again whenever the master wants it because it has lost the code. Never returns.
+pub(super) async fn send_again(
+    client: &MasterClient,
+    code: Option<Packed>,
+    mut wanted: watch::Receiver<Option<CodeId>>,
+    notes: &Notes,
+) -> Infallible {
+    let Some(code) = code else { return pending().await };
+    loop {
+        if wanted.wait_for(|wanted| *wanted == Some(code.id())).await.is_err() {
+            // The job is no longer followed.
+            return pending().await;
+        }
+        match send(client, &code).await {
+            Ok(sent) => notes.say(&format!("the master had lost the job's code; {sent}")),
+            Err(error) => notes.say(&format!("could not send the code that the master has lost: {error}")),
+        }
+        sleep(SEND_AGAIN_PAUSE).await;
     }
 }
 

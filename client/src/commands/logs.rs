@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::TryStreamExt;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
+use tokio::sync::watch;
 
 use super::leaving::{Stage, unless_interrupted};
 use crate::args::{Format, LogsArgs};
@@ -63,7 +64,13 @@ async fn follow_merged(
     (mut data, notes): (Data, Notes),
 ) -> Result<Exit, Error> {
     notes.say(&narrate::standing(&view));
-    let following = Following { client, first: view, told: Told::Standing, logs: Logs::Merged(wanted) };
+    let following = Following {
+        client,
+        first: view,
+        told: Told::Standing,
+        logs: Logs::Merged(wanted),
+        wanted: watch::Sender::default(),
+    };
     let ended = follow(following, &mut data, &notes).await?;
     Ok(ended.state.into())
 }

@@ -33,6 +33,7 @@ use crate::log_stream::Wanted;
 use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
+use crate::pack::Packed;
 use crate::patience::persist;
 use crate::request::{self, RequestError, Surroundings};
 use crate::script::{self, Named};
@@ -215,7 +216,7 @@ pub(super) struct Submission {
     pub(super) stage: watch::Sender<Stage>,
 }
 
-async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView), Error> {
+async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView, Option<Packed>), Error> {
     let Submission { client, order, stage } = submission;
     if *stage.borrow() == Stage::Checking {
         order.make_ready(&client, notes).await?;
@@ -245,12 +246,12 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
         }
     };
     next_step.iter().for_each(|sentence| notes.say(sentence));
-    Ok((client, view))
+    Ok((client, view, order.into_code()))
 }
 
 /// `--detach`: prints the job's name on stdout, for scripts.
 async fn hand_over(submission: Submission, format: Format, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
-    let (_, view) = submit(submission, &notes).await?;
+    let (_, view, _) = submit(submission, &notes).await?;
     notes.say(&format!("to follow the job: {}", to_follow(&view.name)));
     if format == Format::Json {
         data.json(&view)?;
@@ -265,10 +266,16 @@ async fn submit_and_follow(
     format: Format,
     (mut data, notes): (Data, Notes),
 ) -> Result<Exit, Error> {
-    let (client, first) = submit(submission, &notes).await?;
+    let (client, first, code) = submit(submission, &notes).await?;
     data.align_prefixes(&first.spec);
     let logs = if format == Format::Json { Logs::Hidden } else { Logs::Merged(Wanted::default()) };
-    let ended: JobView = follow(Following { client, first, told: Told::Nothing, logs }, &mut data, &notes).await?;
+    let wanted = watch::Sender::new(None);
+    let send_again = bring::send_again(&client, code, wanted.subscribe(), &notes);
+    let following = Following { client: client.clone(), first, told: Told::Nothing, logs, wanted };
+    let ended: JobView = tokio::select! {
+        ended = follow(following, &mut data, &notes) => ended?,
+        never = send_again => match never {},
+    };
     if format == Format::Json {
         data.json(&ended)?;
     }

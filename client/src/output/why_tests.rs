@@ -20,6 +20,7 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         spec: JobRequest::new("digits".parse().unwrap(), "allreduce".parse().unwrap()).try_into().unwrap(),
         workers: None,
         code: None,
+        wanted_code: None,
         pushes: 0,
         started_pushes: 0,
         roster: vec![],

@@ -9,7 +9,7 @@ use protocol::view::BackendKind;
 use serde_json::json;
 
 use crate::support::fake_master::{FakeMaster, Script};
-use crate::support::views::succeeded;
+use crate::support::views::{pending, succeeded};
 use crate::support::{Ended, folder_with_script, run};
 
 const IMAGE: [&str; 2] = ["--image", "python:3.11-slim"];
@@ -62,6 +62,23 @@ fn a_job_whose_code_could_not_be_sent_was_not_submitted() {
     let ended = submit(project().path(), &master, &["src/train.py"]).expect_code(3);
     let ended = ended.expect_stderr("job digits was not submitted, because its code could not be sent\n");
     assert!(!ended.stderr.contains("may or may not"), "{}", ended.stderr);
+}
+
+#[test]
+fn code_that_the_master_loses_while_the_client_follows_the_job_is_sent_again() {
+    let folder = project();
+    let master = FakeMaster::start(Script {
+        views: vec![pending("digits"), succeeded("digits")],
+        backend: Some(BackendKind::Kubernetes),
+        loses_code: true,
+        ..Script::default()
+    });
+    let arguments = ["--task", "digits", "--master", &master.url, "src/train.py", "-o", "json"];
+    let ended = run(folder.path(), &[&arguments, &IMAGE[..]].concat()).expect_code(0);
+    ended.expect_stderr("the master had lost the job's code; code of 2 files: sent 2 of them");
+    let sent = asked(&master).into_iter().filter(|request| request.starts_with("PUT")).collect::<Vec<_>>();
+    assert_eq!(sent, ["PUT /v1/code/ID", "PUT /v1/code/ID/blobs", "PUT /v1/code/ID", "PUT /v1/code/ID/blobs"]);
+    assert_eq!(master.files().len(), 2);
 }
 
 #[test]

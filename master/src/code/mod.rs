@@ -1,9 +1,11 @@
 //! The store of the code that jobs bring. Manifests and blobs are files in the state directory, each named by its
-//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All methods except [`CodeStore::copy`]
-//! block; call them on blocking threads.
+//! SHA-256. Code that no job uses is removed after [`UNUSED_TIME`]. All methods that are not async block; call them on
+//! blocking threads.
 
 mod copies;
 mod disk;
+mod packed;
+mod restored;
 mod upload;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,8 @@ use tracing::{info, warn};
 use self::copies::Copies;
 pub use self::copies::{Copied, CopyError, Part};
 use self::disk::Disk;
+pub use self::packed::UnpackError;
+use self::restored::Misses;
 pub use self::upload::Piece;
 
 /// Maximum bytes of all code together.
@@ -34,6 +38,7 @@ pub struct CodeStore {
     space: Mutex<Space>,
     /// The code that is being sent to agents.
     copies: Copies,
+    misses: Misses,
 }
 
 /// Bytes that count against the limit. See [`disk::charged`].
@@ -104,7 +109,8 @@ impl CodeStore {
             warn!(%error, "cannot remove code that no job uses");
         }
         let kept = disk.kept()?;
-        Ok(Self { disk, most, space: Mutex::new(Space { kept, reserved: 0 }), copies: Copies::default() })
+        let space = Mutex::new(Space { kept, reserved: 0 });
+        Ok(Self { disk, most, space, copies: Copies::default(), misses: Misses::default() })
     }
 
     /// Stores a manifest. Returns the manifest's blobs that the store does not have.

@@ -97,7 +97,8 @@ impl Driver {
         // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
         let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
         let pauses = if has_lease { patience().without_max_times() } else { patience() };
-        let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
+        let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
+        let delivery = self.delivery.borrow().clone();
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 

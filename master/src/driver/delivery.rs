@@ -1,23 +1,30 @@
 //! Sends a job's code to its agents. A replica counts as joined when its agent has the code. Each agent reports which
-//! code it has, so a new master does not send the code again.
+//! code it has, so a new master does not send the code again. If the master's disk has lost the code, reads it from its
+//! copy beside the records.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use backon::Retryable;
 use protocol::agent::{RunState, RunStatus};
 use protocol::code::{CodeId, Sha256};
 use protocol::error::ErrorCode;
-use tokio::sync::Semaphore;
+use protocol::ids::JobName;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::sleep;
 use tracing::debug;
 
-use super::Context;
 use super::retry::{is_unreachable, patience};
+use super::subject::Subject;
+use super::{Context, Report};
 use crate::agent_client::{AgentClient, AgentError};
-use crate::code::{CodeStore, CopyError, Part};
+use crate::code::{Copied, CopyError, Part};
 use crate::error_chain::error_chain;
-use crate::job::observation::{AgentState, LostRun};
+use crate::job::observation::{AgentState, LostRun, Wait};
+use crate::store::StoreError;
 
 /// Maximum number of agents that receive blobs of a job at the same time. Each job has its own limit, so slow agents of
 /// one job do not delay another job.
@@ -26,12 +33,18 @@ const AGENTS_AT_ONCE: usize = 32;
 /// Maximum number of attempts to send code to an agent. A second attempt helps if a push has sent other code meanwhile,
 /// because an agent keeps only one manifest. A second attempt also helps if the agent has found a damaged file.
 const ATTEMPTS: usize = 3;
+/// Pause before the master looks again for code that nobody has.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-#[derive(Debug)]
 pub(super) struct Delivery {
     id: CodeId,
+    job: JobName,
     agents: AgentClient,
-    store: Arc<CodeStore>,
+    context: Arc<Context>,
+    /// Whether nobody had the code when this master last looked for it.
+    is_lost: AtomicBool,
+    /// Receives the reasons why replicas wait.
+    reporter: mpsc::Sender<Report>,
     /// A permit for each agent that receives blobs. A dead agent takes no permit: it does not answer the manifest,
     /// which is sent first.
     turns: Semaphore,
@@ -40,8 +53,10 @@ pub(super) struct Delivery {
 /// Why an agent does not have the code.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeliveryError {
-    #[error("this master no longer has the job's code: delete the job, and submit it and its code again")]
-    Lost,
+    #[error("neither this master nor its store of records has the job's code: client push {0} sends it again")]
+    Lost(JobName),
+    #[error("could not read the copy of the job's code")]
+    Copy(#[source] StoreError),
     #[error("could not read the job's code")]
     Store(#[source] io::Error),
     #[error(transparent)]
@@ -50,24 +65,22 @@ pub(super) enum DeliveryError {
     Incomplete(usize),
 }
 
-impl From<CopyError> for DeliveryError {
-    fn from(error: CopyError) -> Self {
-        match error {
-            CopyError::Lost => Self::Lost,
-            CopyError::Disk(error) => Self::Store(error),
-        }
-    }
-}
-
 impl DeliveryError {
-    /// The loss of the replica after this failure. The loss is hopeless if this master has lost the code, or if the
-    /// code is invalid. After any other failure, a new pod may receive the code.
+    /// Whether the code may come later: from a user, or from the store of records.
+    fn may_come(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Copy(_))
+    }
+
+    /// The loss of the replica after this failure. The loss is hopeless if the code is invalid. After any other failure,
+    /// a new pod may receive the code.
     fn lost_run(&self) -> LostRun {
         let reason = format!("its agent did not receive the job's code: {}", error_chain(self));
         match self {
-            Self::Lost | Self::Agent(AgentError::Unfit { code: ErrorCode::BadCode, .. }) => LostRun::hopeless(reason),
+            Self::Agent(AgentError::Unfit { code: ErrorCode::BadCode, .. }) => LostRun::hopeless(reason),
             Self::Agent(AgentError::Ending(_)) => LostRun::disrupted(reason),
-            Self::Store(_) | Self::Agent(_) | Self::Incomplete(_) => LostRun::broken(reason),
+            Self::Lost(_) | Self::Copy(_) | Self::Store(_) | Self::Agent(_) | Self::Incomplete(_) => {
+                LostRun::broken(reason)
+            }
         }
     }
 
@@ -76,7 +89,7 @@ impl DeliveryError {
     pub(super) fn at_agent(self, missing: &str) -> AgentError {
         match self {
             Self::Agent(error) => error,
-            Self::Lost | Self::Store(_) | Self::Incomplete(_) => {
+            Self::Lost(_) | Self::Copy(_) | Self::Store(_) | Self::Incomplete(_) => {
                 let detail = format!("{missing}; {}", error_chain(&self));
                 AgentError::Unfit { code: ErrorCode::CodeMissing, detail }
             }
@@ -85,18 +98,30 @@ impl DeliveryError {
 }
 
 impl Delivery {
-    pub(super) fn new(id: CodeId, agents: &AgentClient, context: &Context) -> Self {
-        let store = Arc::clone(&context.code);
-        Self { id, agents: agents.clone(), store, turns: Semaphore::new(AGENTS_AT_ONCE) }
+    pub(super) fn new(
+        id: CodeId,
+        job: JobName,
+        agents: &AgentClient,
+        context: &Arc<Context>,
+        reporter: &mpsc::Sender<Report>,
+    ) -> Self {
+        let (is_lost, turns) = (AtomicBool::new(false), Semaphore::new(AGENTS_AT_ONCE));
+        let (agents, context, reporter) = (agents.clone(), Arc::clone(context), reporter.clone());
+        Self { id, job, agents, context, is_lost, reporter, turns }
     }
 
     pub(super) fn id(&self) -> CodeId {
         self.id
     }
 
-    /// If the agent's first answer shows that the agent needs the code, sends the code. Returns the state to report;
-    /// `None` if the agent cannot be reached.
-    pub(super) async fn complete(&self, agent: SocketAddr, first: AgentState) -> Option<AgentState> {
+    /// Whether an agent waits for code that nobody has.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// If the agent's first answer shows that the agent needs the code, sends the code. While nobody has the code, waits.
+    /// Returns the state to report; `None` if the agent cannot be reached.
+    pub(super) async fn complete(&self, agent: SocketAddr, subject: Subject, first: AgentState) -> Option<AgentState> {
         let status = match &first {
             AgentState::Status(status) => status,
             AgentState::SeedOnly => return Some(AgentState::Failed(too_old())),
@@ -112,7 +137,7 @@ impl Delivery {
         if !status.features.code {
             return Some(AgentState::Failed(too_old()));
         }
-        match self.deliver(agent).await {
+        match self.deliver_when_found(agent, subject).await {
             Ok(()) => Some(first),
             Err(DeliveryError::Agent(AgentError::Unreachable { .. })) => None,
             Err(error) => Some(AgentState::Failed(error.lost_run())),
@@ -129,6 +154,19 @@ impl Delivery {
         match status.state {
             RunState::Idle | RunState::Configured | RunState::Exited => status.code.staged != Some(self.id),
             RunState::Running | RunState::Stopping => false,
+        }
+    }
+
+    /// Like [`Self::deliver`]. While nobody has the code, reports the reason for which the replica waits, and tries again.
+    pub(super) async fn deliver_when_found(&self, agent: SocketAddr, subject: Subject) -> Result<(), DeliveryError> {
+        loop {
+            let wait = match self.deliver(agent).await {
+                Err(error) if error.may_come() => Wait::Other(error_chain(&error)),
+                delivered => return delivered,
+            };
+            // The send fails only if the driver has ended, so the error does not matter.
+            let _ = self.reporter.send(Report::Waits(subject, wait)).await;
+            sleep(LOOK_AGAIN).await;
         }
     }
 
@@ -154,7 +192,7 @@ impl Delivery {
         }
         let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
         // Usually all agents lack the same blobs, so they share one copy.
-        let stream = self.store.copy(Part::Blobs(missing)).await?;
+        let stream = self.part(Part::Blobs(missing)).await?;
         debug!(%agent, code = %self.id, bytes = stream.bytes().len(), "sending code");
         match self.agents.send_code(agent, self.id, stream.bytes()).await?.missing.len() {
             0 => Ok(()),
@@ -164,9 +202,26 @@ impl Delivery {
 
     /// Sends the manifest. Returns the blobs that the agent does not have.
     async fn offer(&self, agent: SocketAddr) -> Result<Vec<Sha256>, DeliveryError> {
-        let manifest = self.store.copy(Part::Manifest(self.id)).await?;
+        let manifest = self.part(Part::Manifest(self.id)).await?;
         let offer = async || self.agents.offer_code(agent, self.id, manifest.bytes()).await;
         Ok(offer.retry(patience()).when(is_unreachable).await?.missing)
+    }
+
+    /// Reads a part of the code from the disk, or from the copy beside the records.
+    async fn part(&self, part: Part) -> Result<Copied, DeliveryError> {
+        let Context { code, store, .. } = self.context.as_ref();
+        let mut read = code.copy(part.clone()).await;
+        if matches!(read, Err(CopyError::Lost)) {
+            let restored = code.restore(self.id, store.code_copies()).await.map_err(DeliveryError::Copy)?;
+            if restored {
+                read = code.copy(part).await;
+            }
+        }
+        self.is_lost.store(matches!(read, Err(CopyError::Lost)), Ordering::Relaxed);
+        read.map_err(|error| match error {
+            CopyError::Lost => DeliveryError::Lost(self.job.clone()),
+            CopyError::Disk(error) => DeliveryError::Store(error),
+        })
     }
 }
 

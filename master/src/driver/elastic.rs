@@ -305,7 +305,7 @@ impl Driver {
         let active_time = self.stored.record.active_time(self.context.store.now());
         let before = self.policy.elastic;
         follow(&mut self.policy, &self.stored.record, (active_time, self.began.elapsed()));
-        self.delivery = self.delivery_of(self.stored.record.code());
+        self.follow_code(self.stored.record.code());
         if self.policy.elastic.is_none() || self.stored.record.ended.is_some() {
             return;
         }

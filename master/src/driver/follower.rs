@@ -62,8 +62,8 @@ pub(super) struct Followed {
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
-    /// The delivery of the code that the job brings, if any.
-    pub(super) delivery: Option<Arc<Delivery>>,
+    /// The current delivery of the code that the job brings, if any.
+    pub(super) delivery: watch::Receiver<Option<Arc<Delivery>>>,
     /// How long the agent may be silent; `None` if there is no limit.
     pub(super) lease: Option<Lease>,
     /// Whether an earlier master may have asked the agent to start the script.
@@ -196,25 +196,38 @@ impl Pod {
     }
 
     /// Returns the state to report to the driver. If `state` is from the agent's first answer, first sends the code.
-    /// Retries until the pod has ended. If the agent has a lease, retries only for the length of the lease, and then
-    /// returns `Unreachable`. Returns `None` if the pod has ended.
+    /// If a push replaces the code meanwhile, sends the new code. Returns `None` if the pod has ended.
     async fn with_code(&self, is_first: bool, state: AgentState, has_lease: bool) -> Option<AgentState> {
-        let Followed { delivery, address, lease, .. } = &self.followed;
-        let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
-        let complete = async || delivery.complete(*address, state.clone()).await.ok_or(());
+        let mut current = self.followed.delivery.clone();
+        loop {
+            let Some(delivery) = current.borrow_and_update().clone().filter(|_| is_first) else { return Some(state) };
+            tokio::select! {
+                biased;
+                complete = self.with_code_of(&delivery, &state, has_lease) => return complete,
+                () = self.ended.cancelled() => return None,
+                Ok(()) = current.changed() => {}
+            }
+        }
+    }
+
+    /// Sends the code, and retries until the pod has ended. If the agent has a lease, retries only for the length of the
+    /// lease, and then returns `Unreachable`.
+    async fn with_code_of(&self, delivery: &Delivery, state: &AgentState, has_lease: bool) -> Option<AgentState> {
+        let Followed { subject, address, lease, .. } = &self.followed;
+        let complete = async || delivery.complete(*address, *subject, state.clone()).await.ok_or(());
         let pauses = persistent().with_total_delay(lease.filter(|_| has_lease).map(Lease::length));
         let complete = complete.retry(pauses).when(|()| !self.ended.is_cancelled());
         let complete = tokio::select! {
             complete = complete => complete,
-            never = self.tell_of_delivery(delivery.is_due(&state)) => match never {},
+            never = self.tell_of_delivery(delivery, state) => match never {},
         };
         complete.ok().or_else(|| self.unreachable(false).filter(|_| !self.ended.is_cancelled()))
     }
 
     /// If sending the code takes long, reports that the replica waits for the code. Never returns.
-    async fn tell_of_delivery(&self, is_due: bool) -> Infallible {
-        if is_due {
-            sleep(QUIET_DELIVERY).await;
+    async fn tell_of_delivery(&self, delivery: &Delivery, state: &AgentState) -> Infallible {
+        sleep(QUIET_DELIVERY).await;
+        if delivery.is_due(state) && !delivery.is_lost() {
             let wait = Wait::Other("its agent receives the job's code".to_owned());
             let report = Report::Waits(self.followed.subject, wait);
             // The send fails only if the driver has ended, so the error does not matter.

@@ -89,7 +89,7 @@ impl Driver {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
-                let (delivery, series) = (self.delivery.clone(), Arc::clone(&self.channels.series));
+                let (delivery, series) = (self.delivery.subscribe(), Arc::clone(&self.channels.series));
                 let lease = self.policy.elastic.and_then(|elastic| elastic.lease);
                 let is_found = replica.seen.is_found;
                 let followed =

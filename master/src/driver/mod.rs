@@ -102,8 +102,8 @@ struct Driver {
     context: Arc<Context>,
     agents: AgentClient,
     token: AgentToken,
-    /// The delivery of the code that the job brings, if any.
-    delivery: Option<Arc<Delivery>>,
+    /// The delivery of the code that the job brings, if any. After a push, it is another delivery.
+    delivery: watch::Sender<Option<Arc<Delivery>>>,
     /// Locked while agents receive new code that a user pushes.
     staging: Arc<Mutex<()>>,
     /// The deliveries of pushed code. A finished delivery stays here until the next push.
@@ -175,9 +175,10 @@ impl Driver {
         let times = JobTimes { accepted, halted: since, ..JobTimes::default() };
         let token = context.agent_key.token(&record.uid);
         let agents = context.agents.with_token(&token);
-        let delivery = record.code().map(|id| Arc::new(Delivery::new(id, &agents, &context)));
+        let name = record.spec.name.clone();
+        let delivery = record.code().map(|id| Arc::new(Delivery::new(id, name, &agents, &context, &reporter)));
         Self {
-            delivery,
+            delivery: watch::Sender::new(delivery),
             staging: Arc::default(),
             staged: BTreeMap::new(),
             agents,

@@ -16,10 +16,25 @@ use super::{Driver, Staged, Staging};
 use crate::error_chain::error_chain;
 
 impl Driver {
-    /// The job's current delivery if it sends this code; otherwise a new delivery.
-    pub(super) fn delivery_of(&self, code: Option<CodeId>) -> Option<Arc<Delivery>> {
-        let begun = self.delivery.as_ref().filter(|delivery| Some(delivery.id()) == code);
-        begun.cloned().or_else(|| code.map(|id| Arc::new(Delivery::new(id, &self.agents, &self.context))))
+    /// Makes this code the code that agents receive before the next start. Agents that wait for earlier code receive the
+    /// new code instead.
+    pub(super) fn follow_code(&self, code: Option<CodeId>) {
+        self.delivery.send_if_modified(|delivery| {
+            let is_new = delivery.as_ref().map(|delivery| delivery.id()) != code;
+            if is_new {
+                *delivery = code.map(|id| Arc::new(self.delivery_of(id)));
+            }
+            is_new
+        });
+    }
+
+    fn delivery_of(&self, code: CodeId) -> Delivery {
+        Delivery::new(code, self.stored.name().clone(), &self.agents, &self.context, &self.reporter)
+    }
+
+    /// The code that an agent of the job waits for and that nobody has.
+    pub(super) fn wanted_code(&self) -> Option<CodeId> {
+        self.delivery.borrow().as_ref().filter(|delivery| delivery.is_lost()).map(|delivery| delivery.id())
     }
 
     /// Sends new code to all agents that answer. Other agents receive the code before their next start. A client
@@ -35,7 +50,7 @@ impl Driver {
     fn begin_to_stage(&mut self, code: CodeId) -> watch::Receiver<Staged> {
         let agents = self.replicas.iter().filter_map(|(id, replica)| Some((*id, replica.agent()?)));
         let agents: BTreeMap<ReplicaId, SocketAddr> = agents.collect();
-        let delivery = Delivery::new(code, &self.agents, &self.context);
+        let delivery = self.delivery_of(code);
         let (sender, staged) = watch::channel(Staged::Underway(agents.keys().copied().collect()));
         let turn = Arc::clone(&self.staging);
         self.tasks.spawn(async move {
@@ -48,7 +63,7 @@ impl Driver {
             let deliveries = stream::iter(agents).map(deliver).buffer_unordered(AGENTS_AT_ONCE);
             sender.send_replace(match deliveries.try_collect().await {
                 Ok(()) => Staged::Everywhere,
-                Err((_, DeliveryError::Lost)) => Staged::Lost,
+                Err((_, DeliveryError::Lost(_))) => Staged::Lost,
                 Err((id, error)) => Staged::Refused(format!("{id}: {}", error_chain(&error))),
             });
         });

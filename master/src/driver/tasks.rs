@@ -63,7 +63,7 @@ pub(super) struct Seat {
 }
 
 /// What a request to every agent of a gang needs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Fanout {
     pub(super) agents: AgentClient,
     pub(super) generation: Generation,
@@ -119,7 +119,7 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
         let membership = membership.or_else(|| rendezvous.membership(seat));
         let code = call.delivery.as_ref().map(|code| code.id());
         let part = PartOfStart { generation: call.generation, membership, code, renewal };
-        let answer = configure_one(&call, agent, part, &body).await;
+        let answer = configure_one(&call, (subject, agent), part, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(subject, "its agent did not accept the environment", answer).await;
     };
@@ -128,12 +128,20 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
 
 /// Configures an agent. If the agent lacks the code, first sends the code. If the agent still has a run that an earlier
 /// master launched, first stops that run.
-async fn configure_one(call: &Fanout, agent: SocketAddr, part: PartOfStart, body: &Bytes) -> Result<(), AgentError> {
+async fn configure_one(
+    call: &Fanout,
+    (subject, agent): (Subject, SocketAddr),
+    part: PartOfStart,
+    body: &Bytes,
+) -> Result<(), AgentError> {
     let send = async || call.agents.configure(agent, part, body.clone()).await;
     match (send.retry(call.pauses).when(is_unreachable).await, &call.delivery) {
         (Err(AgentError::Refused { status: 409, .. }), _) => {}
         (Err(AgentError::Unfit { code: ErrorCode::CodeMissing, detail }), Some(delivery)) => {
-            let deliver = async || delivery.deliver(agent).await.map_err(|error| error.at_agent(&detail));
+            let deliver = async || {
+                let delivered = delivery.deliver_when_found(agent, subject).await;
+                delivered.map_err(|error| error.at_agent(&detail))
+            };
             deliver.retry(call.pauses).when(is_unreachable).await?;
             return send.retry(call.pauses).when(is_unreachable).await;
         }

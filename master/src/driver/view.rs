@@ -36,6 +36,7 @@ pub fn initial(record: &JobRecord) -> JobView {
         spec: record.spec.clone(),
         workers: record.workers(),
         code: record.code(),
+        wanted_code: None,
         pushes: record.pushes,
         started_pushes: 0,
         roster: vec![],
@@ -87,7 +88,7 @@ impl Driver {
     /// [`PUBLISH_INTERVAL`]: a large view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
         // During a start, publish only when the stage changes: the agents of a large gang send thousands of answers.
-        if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) {
+        if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) && self.wanted_code().is_none() {
             return;
         }
         let next = self.published_at + PUBLISH_INTERVAL;
@@ -121,6 +122,7 @@ impl Driver {
             spec: record.spec.clone(),
             workers: record.workers(),
             code: record.code(),
+            wanted_code: self.wanted_code().filter(|_| record.ended.is_none()),
             pushes: record.pushes,
             started_pushes: self.starts.started_pushes(),
             roster: record.ended.as_ref().map_or_else(|| self.starts.roster().to_vec(), |ended| ended.roster.clone()),

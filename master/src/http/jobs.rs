@@ -74,6 +74,7 @@ pub(super) async fn submit(
     let spec = JobSpec::try_from(request)?;
     let warnings = template::warnings(&spec);
     let (status, Json(view)) = accept(&state, spec).await?;
+    let warnings = warnings.into_iter().chain(state.jobs.code_warning(view.code)).collect();
     Ok((status, Json(JobView { warnings, ..view })))
 }
 
@@ -135,7 +136,8 @@ pub(super) async fn show(
         }
     }
     let view = view.borrow().clone();
-    Ok(Json(view))
+    let warnings = state.jobs.code_warning(view.code).into_iter().collect();
+    Ok(Json(JobView { warnings, ..view }))
 }
 
 /// Changes how many workers an elastic job may have, suspends or resumes a job, or gives a job new code. The change
@@ -170,7 +172,9 @@ pub(super) async fn patch(
     let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
     // The driver reads the change from the record a moment later, so its view may still have the old values.
     let view = handle.view.borrow().clone();
-    Ok(Json(JobView { workers: record.workers(), code: record.code(), pushes: record.pushes, ..view }))
+    let (workers, code, pushes) = (record.workers(), record.code(), record.pushes);
+    let warnings = state.jobs.code_warning(code).into_iter().collect();
+    Ok(Json(JobView { workers, code, pushes, warnings, ..view }))
 }
 
 /// Cancels a job, and keeps its record and output. A job that has ended stays as it is.

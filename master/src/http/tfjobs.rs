@@ -53,6 +53,7 @@ pub(super) async fn apply(
         Submitted::Existing(handle) => (StatusCode::OK, handle),
     };
     let job = handle.view.borrow().clone();
+    let warnings = warnings.into_iter().chain(state.jobs.code_warning(job.code)).collect();
     Ok((status, Json(TfJobAnswer { job, change, warnings })))
 }
 

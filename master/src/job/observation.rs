@@ -183,6 +183,7 @@ impl Observation {
     /// Sets the state of the replica's agent. Keeps the enrolment that the previous state reported.
     pub fn agent_becomes(&mut self, agent: AgentState) {
         self.enrolled = self.enrolment();
+        self.wait = None;
         self.agent = agent;
     }
 
@@ -259,10 +260,9 @@ impl Observation {
     pub fn waits_for(&self) -> Option<&Wait> {
         match &self.pod {
             Some(PodState::Pending { wait }) => wait.as_ref(),
-            Some(PodState::Running(_)) if self.agent == AgentState::Silent => self.wait.as_ref(),
+            Some(PodState::Running(_)) => self.wait.as_ref(),
             Some(
-                PodState::Running(_)
-                | PodState::Unusable { .. }
+                PodState::Unusable { .. }
                 | PodState::Leaving { .. }
                 | PodState::Disrupted { .. }
                 | PodState::Terminated { .. },

@@ -1,4 +1,4 @@
-//! Checks the code of a job before the registry accepts the job, and removes code that no job uses.
+//! Checks the code of a job before the registry accepts the job, and removes code that no job uses from the disk.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,9 +14,12 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
+use super::code_copies::{KeptCode, Sweep};
+use super::error::of_store;
 use super::{JobHandle, Jobs, JobsError};
 use crate::code::{CodeError, CodeStore};
 use crate::driver::{Staged, Staging};
+use crate::error_chain::error_chain;
 use crate::store::Stored;
 
 /// Interval between two removals of unused code.
@@ -36,17 +39,36 @@ impl Jobs {
         }
     }
 
+    /// Checks that this master has the code. If the disk has lost the code, first reads it from its copy.
     async fn require_code(&self, id: CodeId, spec: &JobSpec) -> Result<(), JobsError> {
+        match self.require_on_disk(id, spec).await {
+            Err(JobsError::Code(CodeError::Missing(_))) => {}
+            required => return required,
+        }
+        let copies = self.context.store.code_copies();
+        match self.code().restore(id, copies).await.map_err(of_store)? {
+            true => self.require_on_disk(id, spec).await,
+            false => Err(JobsError::Code(CodeError::Missing(id))),
+        }
+    }
+
+    async fn require_on_disk(&self, id: CodeId, spec: &JobSpec) -> Result<(), JobsError> {
         let (code, script) = (Arc::clone(self.code()), spec.script.clone());
         let checked = spawn_blocking(move || code.require(id, &script)).await;
         checked.unwrap_or_else(|error| Err(CodeError::Disk(failed(error)))).map_err(JobsError::Code)
     }
 
     /// Prepares a start with new code while the job continues with its current code. Sends the new code to the agents,
-    /// and waits for at most `wait`. If the job runs in a local folder, checks that Python can parse the script there.
-    pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch, wait: Duration) -> Result<(), JobsError> {
+    /// and waits for at most `wait`. Then keeps a copy of the code. If the job runs in a local folder, checks that Python
+    /// can parse the script there.
+    pub(super) async fn prepare_push(
+        &self,
+        name: &JobName,
+        patch: JobPatch,
+        wait: Duration,
+    ) -> Result<KeptCode, JobsError> {
         // If the job is unknown, the later change of its record returns the error.
-        let Some(handle) = self.find(name).filter(|_| patch.pushes()) else { return Ok(()) };
+        let Some(handle) = self.find(name).filter(|_| patch.pushes()) else { return Ok(KeptCode::Never) };
         if handle.record.borrow().as_ref().is_some_and(|stored| stored.record.is_over()) {
             return Err(JobsError::TakesNoCode(name.clone()));
         }
@@ -54,11 +76,15 @@ impl Jobs {
         match (patch.code, spec.code) {
             (Some(code), Some(_)) => {
                 self.require_code(code, &spec).await?;
-                self.stage(&handle, code, wait).await
+                self.stage(&handle, code, wait).await?;
+                self.keep_code(code).await
             }
             (Some(_), None) => Err(JobsError::NotPushable(name.clone())),
-            (None, Some(_)) => Ok(()),
-            (None, None) if spec.takes_new_code() => Ok(self.context.backend.admit(&spec).await?),
+            (None, Some(_)) => Ok(KeptCode::Never),
+            (None, None) if spec.takes_new_code() => {
+                self.context.backend.admit(&spec).await?;
+                Ok(KeptCode::Never)
+            }
             (None, None) => Err(JobsError::NotPushable(name.clone())),
         }
     }
@@ -84,13 +110,16 @@ impl Jobs {
 
     /// Every [`SWEEP_INTERVAL`], removes the code that no job on record may still use.
     pub(super) async fn sweep_code(self: Arc<Self>) {
-        let mut times = interval(SWEEP_INTERVAL);
+        let (mut times, mut sweep) = (interval(SWEEP_INTERVAL), Sweep::default());
         loop {
             times.tick().await;
             let (code, used) = (Arc::clone(self.code()), self.codes());
             let swept = spawn_blocking(move || code.sweep(&used, SystemTime::now())).await;
             if let Err(error) = swept.unwrap_or_else(|error| Err(failed(error))) {
                 warn!(%error, "could not remove unused code");
+            }
+            if let Err(error) = self.sweep_copies(&mut sweep).await {
+                warn!(error = error_chain(&error), "could not remove the unused copies of code");
             }
         }
     }

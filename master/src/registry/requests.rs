@@ -9,6 +9,7 @@ use protocol::job::JobSpec;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::code_copies::KeptCode;
 use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
 use crate::job::key::JobKey;
@@ -45,7 +46,11 @@ impl Jobs {
         let mut record = JobRecord::new(spec.clone(), uid, holder, now);
         record.agent_key = self.context.agent_key.fingerprint().map(str::to_owned);
         suspend(&mut record, is_suspended, now);
-        match self.context.store.create(record).await {
+        let kept = match spec.code {
+            Some(code) => self.keep_code(code).await?,
+            None => KeptCode::Never,
+        };
+        match self.create_record(record, kept).await {
             Ok(stored) => {
                 info!(job = %stored.name(), replicas = stored.record.replicas().len(), "job accepted");
                 Ok(Submitted::Created(self.arrived(&stored).await?))
@@ -149,7 +154,9 @@ impl Jobs {
         wait: Duration,
     ) -> Result<JobRecord, JobsError> {
         self.admit_patched(name, patch).await?;
-        self.prepare_push(name, patch, wait).await?;
+        let view = self.find(name).map(|handle| handle.view);
+        let before = view.and_then(|view| Some((view.borrow().code?, view.clone())));
+        let kept = self.prepare_push(name, patch, wait).await?;
         let refusal = Mutex::new(None);
         let now = self.context.store.now();
         let change = |record: &mut JobRecord| {
@@ -164,11 +171,20 @@ impl Jobs {
             }
         };
         let amended = amend(self.context.store.as_ref(), name, change).await;
-        if let Some(error) = refusal.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        let refusal = refusal.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let is_refused = refusal.is_some() || matches!(amended, Err(StoreError::NotFound(_) | StoreError::Refused(_)));
+        if let (KeptCode::New(copy), true) = (&kept, is_refused) {
+            self.remove_copy(copy).await;
+        }
+        if let Some(error) = refusal {
             return Err(error);
         }
         match amended {
-            Ok(stored) => Ok(stored.record),
+            Ok(stored) => {
+                let replaced = before.filter(|(code, _)| stored.record.code() != Some(*code));
+                replaced.iter().for_each(|(code, job)| self.note_replaced(*code, job));
+                Ok(stored.record)
+            }
             Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
             Err(error) => Err(of_store(error)),
         }

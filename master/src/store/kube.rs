@@ -335,8 +335,10 @@ fn only_if(preconditions: Preconditions) -> DeleteParams {
 }
 
 fn of_write(failure: ApiFailure) -> StoreError {
+    if failure.says_over_quota() {
+        return StoreError::OverQuota(failure.to_string());
+    }
     match failure {
-        failure if failure.says_over_quota() => StoreError::OverQuota(failure.to_string()),
         // The object is too long or forbidden, so a retry would fail too.
         ApiFailure::Refused { status: 400 | 403 | 413 | 422, message, .. } => StoreError::Refused(message),
         failure @ (ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent) => {

@@ -368,3 +368,47 @@ async fn a_manifest_may_be_longer_than_other_bodies_and_needs_the_token() {
     assert_eq!(missing(&answer), [Sha256::of(b"")]);
     assert!(Arc::clone(master.jobs.code()).manifest(code.id()).is_none());
 }
+
+/// The code with its id, packed.
+fn packed(store: &CodeStore, code: &Code) -> Vec<u8> {
+    send(store, code);
+    store.pack(code.id(), usize::MAX).expect("the code is missing").expect("the code is too large")
+}
+
+#[test]
+fn packed_code_fills_an_empty_store_and_code_that_is_too_large_is_not_packed() {
+    let folders = [tempfile::tempdir().expect("no folder"), tempfile::tempdir().expect("no folder")];
+    let [first, second] = folders.each_ref().map(|folder| CodeStore::open(folder.path()).expect("no store"));
+    let code = Code::example();
+    let packed = packed(&first, &code);
+    assert_eq!(first.pack(code.id(), packed.len()).expect("the code is missing"), Some(packed.clone()));
+    assert_eq!(first.pack(code.id(), packed.len() - 1).expect("the code is missing"), None);
+    assert!(matches!(second.pack(code.id(), usize::MAX), Err(CodeError::Missing(_))));
+    second.unpack(code.id(), &packed).expect("the code was refused");
+    assert_eq!(second.manifest(code.id()), Some(code.manifest.clone()));
+    assert_eq!(second.blob(Sha256::of(b"A = 1\n")).expect("no blob").as_deref(), Some(b"A = 1\n".as_slice()));
+}
+
+#[test]
+fn packed_code_that_was_changed_shortened_or_has_another_id_is_refused() {
+    let folders = [tempfile::tempdir().expect("no folder"), tempfile::tempdir().expect("no folder")];
+    let [first, second] = folders.each_ref().map(|folder| CodeStore::open(folder.path()).expect("no store"));
+    let code = Code::example();
+    let whole = packed(&first, &code);
+    for length in 0..whole.len() {
+        assert!(second.unpack(code.id(), &whole[..length]).is_err(), "{length} of {} bytes were enough", whole.len());
+    }
+    let other = Code::new(&[("train.py", b"print('bye')\n")]);
+    assert!(second.unpack(code.id(), &packed(&first, &other)).is_err());
+    assert_eq!(second.manifest(code.id()), None);
+    // The fields before byte 10 are a header without effect on the content.
+    for place in 10..whole.len() {
+        let mut changed = whole.clone();
+        changed[place] ^= 0x10;
+        // Some bits only fill the last byte of the compressed content.
+        if second.unpack(code.id(), &changed).is_ok() {
+            let again = second.pack(code.id(), usize::MAX).expect("the code is missing");
+            assert_eq!(again, Some(whole.clone()), "the change of byte {place} was not noticed");
+        }
+    }
+}

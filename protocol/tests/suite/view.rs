@@ -44,6 +44,7 @@ fn pending_view() -> JobView {
         spec: read(&spec_json()).expect("an invalid spec"),
         workers: None,
         code: None,
+        wanted_code: None,
         pushes: 0,
         started_pushes: 0,
         roster: vec![],

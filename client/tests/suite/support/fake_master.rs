@@ -42,6 +42,8 @@ pub(crate) struct Script {
     pub(crate) code_refusal: Option<Problem>,
     /// Whether the master is of a version without dry runs.
     pub(crate) is_old: bool,
+    /// Whether the master loses the job's code when it accepts the job. Further views come when it has the code again.
+    pub(crate) loses_code: bool,
     /// The pods that a dry run shows.
     pub(crate) pods: Vec<PodsOfKind>,
     /// Whether submits are recorded but never answered.
@@ -286,6 +288,12 @@ impl Shared {
         script.before |= script.lost.contains(&"POST /v1/jobs");
         match &script.refusal {
             Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
+            None if script.loses_code => {
+                let mut code = self.code.lock().unwrap();
+                code.blobs.clear();
+                let wanted_code = code.manifest.as_ref().map(Manifest::id);
+                json(status, &JobView { wanted_code, ..script.views[0].clone() })
+            }
             None => json(status, &script.views[0]),
         }
     }
@@ -332,6 +340,7 @@ impl Shared {
         let mut newest = self.newest.lock().unwrap();
         let index = match after {
             None => *newest,
+            Some(_) if script.loses_code && self.code.lock().unwrap().blobs.is_empty() => return None,
             Some(seq) => script.views.iter().position(|view| view.seq > seq)?,
         };
         *newest = (*newest).max(index);

@@ -38,6 +38,7 @@ pub(crate) fn pending(name: &str) -> JobView {
         spec: spec(name),
         workers: None,
         code: None,
+        wanted_code: None,
         pushes: 0,
         started_pushes: 0,
         roster: vec![],

@@ -152,8 +152,9 @@ fn timestamp(time: UnixMillis) -> String {
 }
 
 fn refused(failure: ApiFailure) -> Result<Kept, StoreError> {
-    match of_write(failure) {
-        StoreError::Refused(message) | StoreError::OverQuota(message) => Ok(Kept::Not(Unkept::Refused(message))),
-        error => Err(error),
+    let error = of_write(failure);
+    if let StoreError::Refused(message) | StoreError::OverQuota(message) = error {
+        return Ok(Kept::Not(Unkept::Refused(message)));
     }
+    Err(error)
 }

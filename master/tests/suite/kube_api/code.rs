@@ -1,13 +1,18 @@
 //! Tests of the copies of code as ConfigMaps: what the store writes, and what it does with ConfigMaps that somebody else
 //! has written.
 
+use master::agent_token::AgentKey;
+use master::store::Wish;
 use master::store::kube::KubeStore;
 use master::store::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, Kept, Unkept};
 use protocol::code::{CodeId, Manifest};
+use protocol::job::JobSpec;
 use serde_json::{Value, json};
 
 use super::objects::failure;
-use super::server::{ApiServer, Kind, Reply};
+use super::server::{ApiServer, Asked, Kind, Reply};
+use super::world::{begin, jobs, spec};
+use crate::service::delivering::keep as keep_on_disk;
 
 fn code() -> CodeId {
     Manifest::new(vec![]).expect("not a manifest").id()
@@ -92,4 +97,37 @@ async fn a_copy_is_not_kept_if_a_quota_or_the_limit_of_all_copies_has_no_room() 
     let content = vec![0; CODE_COPY_BYTES_MAX];
     let kept = store(&server).keep(code(), &content).await.expect("the store does not answer");
     assert_eq!(kept, Kept::Not(Unkept::Full));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_master_writes_the_missing_copy_that_a_job_needs_and_removes_the_copy_10_minutes_after_the_job() {
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
+    let jobs = jobs(
+        &server,
+        begin(&server).await.with_agent_image("muster-master:1".parse().ok()),
+        AgentKey::random(),
+        folder.path(),
+    );
+    jobs.complete().await;
+    let code = keep_on_disk(jobs.code());
+    let name = format!("muster-code-{code}");
+    let script = "train.py".parse().expect("not a script");
+    let spec = JobSpec { code: Some(code), script, ..spec("digits") };
+    jobs.submit(spec.clone()).await.expect("not accepted");
+    server.remove("configmaps", &name);
+    let creates = |asked: &[Asked]| {
+        asked.iter().filter(|asked| asked.kind == Kind::Create && asked.body["metadata"]["name"] == name).count()
+    };
+    server.until("the copy is written again", |asked| creates(asked) == 2).await;
+
+    jobs.wish(&spec.name, Wish::Delete).await.expect("no record");
+    let at = |asked: &[Asked], path: String| {
+        asked.iter().find(|asked| asked.kind == Kind::Delete && asked.path == path).map(|asked| asked.at)
+    };
+    let copy = format!("configmaps/{name}");
+    server.until("the copy is removed", |asked| at(asked, copy.clone()).is_some()).await;
+    let journal = server.journal();
+    let record = at(&journal, "configmaps/muster-digits".to_owned()).expect("the record is not removed");
+    let waited = at(&journal, copy).expect("the copy is not removed").duration_since(record);
+    assert!((10 * 60..=12 * 60).contains(&waited.as_secs()), "{waited:?}");
 }

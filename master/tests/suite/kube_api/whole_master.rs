@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, jobs, wanted};
+use crate::service::delivering::keep;
 
 const WORKERS: u32 = 4;
 /// How long a step may take. These tests run in real time.
@@ -142,6 +143,31 @@ async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_
             .contains(&path.split('/').next().unwrap_or_default())
     };
     assert!(paths.iter().all(known), "unexpected resources: {paths:?}");
+}
+
+#[tokio::test]
+async fn a_job_that_brings_its_code_needs_one_more_write_for_new_and_for_known_code() {
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
+    let backend = begin(&server).await.with_agent_image("muster-master:1".parse().ok());
+    let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
+    let code = keep(jobs.code());
+    let script = "train.py".parse().expect("not a script");
+    let first = JobSpec { code: Some(code), script, ..spec() };
+    let second = JobSpec { name: "again".parse().expect("not a job's name"), ..first.clone() };
+    let renew = format!("Replace configmaps/muster-code-{code}");
+    let mut expected = vec![];
+    for (spec, keep) in [(first, "Create configmaps"), (second, renew.as_str())] {
+        jobs.submit(spec).await.expect("not accepted");
+        expected.extend(vec!["Create pods (dry run)", keep, "Create configmaps", "Create networkpolicies"]);
+        expected.extend(vec!["Create pods"; WORKERS as usize]);
+        server.until("all pods are created", |asked| count(asked) == expected.len()).await;
+        assert_eq!(server.mutations(), expected);
+    }
+}
+
+/// The number of requests for changes.
+fn count(asked: &[Asked]) -> usize {
+    asked.iter().filter(|asked| asked.mutates()).count()
 }
 
 #[tokio::test]

@@ -125,25 +125,6 @@ async fn the_job_fails_and_names_the_replica_if_a_replica_cannot_receive_the_cod
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn if_the_agent_and_the_master_have_lost_the_code_the_job_fails_and_the_failure_says_what_to_do() {
-    let master = Master::new();
-    let spec = spec(keep(master.jobs.code()), 1);
-    let job = master.submit(spec.clone()).await;
-    reach(&job, JobState::Running).await;
-    let agents = agents(&master, &spec).await;
-    std::fs::remove_dir_all(master.logs.path().join("code")).expect("the folder of the code does not exist");
-    agents[0].lose_code();
-    agents[1].exit(ExitOutcome::Code(1));
-    let view = reach(&job, JobState::Failed).await;
-    let Some(JobResult::Failed { failure: Failure::ReplicaLost { replica, reason, .. } }) = &view.result else {
-        panic!("{view:#?}");
-    };
-    let way_out = "this master no longer has the job's code: delete the job, and submit it and its code again";
-    assert!(reason.starts_with("its agent did not accept the environment: ") && reason.ends_with(way_out), "{reason}");
-    assert_eq!(*replica, worker(0));
-}
-
 /// The maximum number of agents that receive blobs of one job at the same time.
 const MANY: u32 = 32;
 

@@ -3,6 +3,7 @@
 mod applying;
 mod asking;
 mod breaking;
+mod code_copies;
 pub(crate) mod delivering;
 mod describing;
 mod driving;

@@ -1,0 +1,103 @@
+//! The content of a copy of code: in gzip, the manifest's JSON, a line feed, and the stream of all blobs.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest};
+
+use super::{CodeError, CodeStore, Piece};
+
+/// Bytes that are decompressed at a time.
+const PIECE_BYTES: u64 = 64 * 1024;
+
+/// Why a copy of code was not unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// The copy does not begin with a compressed manifest.
+    #[error("it does not begin with a manifest")]
+    NoManifest(#[source] io::Error),
+    /// The copy lacks blobs.
+    #[error("it lacks {0} files")]
+    Incomplete(usize),
+    /// The store refuses the content: its hashes are wrong, or the disk has no room.
+    #[error(transparent)]
+    Code(#[from] CodeError),
+}
+
+impl CodeStore {
+    /// Packs this code. `None` if the result would have more than `most` bytes.
+    ///
+    /// # Errors
+    /// [`CodeError::Missing`], [`CodeError::Disk`].
+    pub fn pack(&self, id: CodeId, most: usize) -> Result<Option<Vec<u8>>, CodeError> {
+        let manifest = self.manifest(id).ok_or(CodeError::Missing(id))?;
+        let mut gzip = GzEncoder::new(Limited { bytes: vec![], most }, Compression::default());
+        match self.write_into(&mut gzip, id, &manifest).and_then(|()| Ok(gzip.finish()?)) {
+            Ok(packed) => Ok(Some(packed.bytes)),
+            Err(CodeError::Disk(error)) if error.kind() == ErrorKind::FileTooLarge => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write_into(&self, packed: &mut impl Write, id: CodeId, manifest: &Manifest) -> Result<(), CodeError> {
+        serde_json::to_writer(&mut *packed, manifest).map_err(io::Error::from)?;
+        packed.write_all(b"\n")?;
+        for blob in manifest.blobs().into_keys() {
+            let content = self.blob(blob)?.ok_or(CodeError::Missing(id))?;
+            packed.write_all(blob.as_bytes())?;
+            packed.write_all(&content)?;
+        }
+        Ok(())
+    }
+
+    /// Stores code that [`Self::pack`] has packed. The content may come from anyone: it is stored only if all hashes
+    /// match.
+    ///
+    /// # Errors
+    /// [`UnpackError`].
+    pub fn unpack(&self, id: CodeId, packed: &[u8]) -> Result<(), UnpackError> {
+        let mut content = BufReader::new(GzDecoder::new(packed));
+        let manifest = manifest_of(&mut content).map_err(UnpackError::NoManifest)?;
+        self.offer(id, &manifest)?;
+        match self.receive(id, || next_piece(&mut content))?.len() {
+            0 => Ok(()),
+            missing => Err(UnpackError::Incomplete(missing)),
+        }
+    }
+}
+
+fn manifest_of(content: &mut impl BufRead) -> io::Result<Manifest> {
+    let mut line = vec![];
+    // The manifest, and the line feed.
+    content.by_ref().take(MANIFEST_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+fn next_piece(content: &mut impl Read) -> Option<Piece> {
+    let mut piece = vec![];
+    let read = content.by_ref().take(PIECE_BYTES).read_to_end(&mut piece).ok()?;
+    Some(if read == 0 { Piece::End } else { Piece::Bytes(Bytes::from(piece)) })
+}
+
+/// Bytes in memory, of a limited number. More bytes are refused with [`ErrorKind::FileTooLarge`].
+struct Limited {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Write for Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.most {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
