@@ -8,9 +8,13 @@ use protocol::routes;
 
 use master::store::JobRecord;
 
-/// An action of a master on something outside its process: a record, a network policy, a pod or an agent.
+/// An action of a master on something outside its process: a record, a copy of code, a network policy, a pod or an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deed {
+    /// Keep a copy of code beside the records.
+    KeepCode,
+    /// Read a copy of code, because this master's disk lacks the code.
+    ReadCode,
     /// Create the record of a new job.
     Accept,
     /// Record that this master holds the job, and raise the job's epoch.
@@ -55,7 +59,9 @@ pub enum Deed {
 
 impl Deed {
     /// Every action.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
+        Self::KeepCode,
+        Self::ReadCode,
         Self::Accept,
         Self::Adopt,
         Self::Prepare,
@@ -115,11 +121,13 @@ impl Deed {
 
     /// Whether a master performs this action only for a job that can receive new code.
     pub fn is_about_code(self) -> bool {
-        matches!(self, Self::Offer | Self::Send | Self::Halt | Self::Push)
+        matches!(self, Self::KeepCode | Self::ReadCode | Self::Offer | Self::Send | Self::Halt | Self::Push)
     }
 
     fn name(self) -> &'static str {
         match self {
+            Self::KeepCode => "keep-code",
+            Self::ReadCode => "read-code",
             Self::Accept => "accept",
             Self::Adopt => "adopt",
             Self::Prepare => "prepare",
@@ -211,7 +219,7 @@ impl Fault {
             // HTTP handlers, not drivers, perform the actions in this list. A panic in a handler ends no driver: the
             // client only receives status 500.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
-                !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
+                !matches!(deed, Deed::KeepCode | Deed::Accept | Deed::Wish | Deed::Push)
             }
             (Self::Crash | Self::Kill | Self::Freeze | Self::Delay, _)
             | (Self::Error, Point::Before(_))

@@ -1,15 +1,16 @@
-//! A store with faults before and after changes of a record.
+//! A store with faults before and after changes of a record, and before and after calls that keep or read code.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use protocol::code::CodeId;
 use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 
 use super::{Chaos, Deed, Struck};
-use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+use master::store::{CodeCopies, CodeCopy, JobRecord, JobStore, Kept, StoreError, StoreEvent, Stored, Version};
 
-/// A store. Faults can strike before and after calls that change a record.
+/// A store. Faults can strike before and after calls that change a record, or keep or read code.
 pub struct ChaosStore {
     inner: Arc<dyn JobStore>,
     chaos: Arc<Chaos>,
@@ -19,6 +20,10 @@ impl ChaosStore {
     /// Wraps `inner`, so that the faults of `chaos` can strike its calls.
     pub fn new(inner: Arc<dyn JobStore>, chaos: Arc<Chaos>) -> Self {
         Self { inner, chaos }
+    }
+
+    fn inner_copies(&self) -> &dyn CodeCopies {
+        self.inner.code_copies().expect("only a store with copies is asked for them")
     }
 }
 
@@ -72,5 +77,28 @@ impl JobStore for ChaosStore {
             }
         });
         Ok(heard)
+    }
+
+    fn code_copies(&self) -> Option<&dyn CodeCopies> {
+        self.inner.code_copies().map(|_| self as &dyn CodeCopies)
+    }
+}
+
+#[async_trait]
+impl CodeCopies for ChaosStore {
+    async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError> {
+        self.chaos.around(Some(Deed::KeepCode), self.inner_copies().keep(id, content), unavailable).await
+    }
+
+    async fn read(&self, id: CodeId) -> Result<Option<Vec<u8>>, StoreError> {
+        self.chaos.around(Some(Deed::ReadCode), self.inner_copies().read(id), unavailable).await
+    }
+
+    async fn copies(&self) -> Result<Vec<CodeCopy>, StoreError> {
+        self.chaos.around(None, self.inner_copies().copies(), unavailable).await
+    }
+
+    async fn remove(&self, copy: &CodeCopy) -> Result<(), StoreError> {
+        self.chaos.around(None, self.inner_copies().remove(copy), unavailable).await
     }
 }

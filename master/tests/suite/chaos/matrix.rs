@@ -17,7 +17,8 @@ const STALLS_AT_ONCE: usize = 96;
 /// The faults that can strike a master inside this process.
 const FAULTS: [Fault; 6] = [Fault::Crash, Fault::Panic, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
 
-/// Crashes the first master right after it accepts the job, so that its successor has a job to take over.
+/// Crashes the first master right after it accepts the job, so that its successor has a job to take over, and not its
+/// code.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Crash, passing: 1 };
 
 /// What a run tests.
@@ -54,7 +55,7 @@ pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
 
 fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<Item = Play> {
     let strike = Strike { point, fault, passing };
-    let strikes_the_successor = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
+    let strikes_the_successor = matches!(point.deed(), Deed::Adopt | Deed::ReadCode);
     let strikes = if strikes_the_successor { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
     let play = move |scenario| Play { scenario, strikes: strikes.clone(), thaw: Thaw::AtTheEnd };
     Scenario::ALL.into_iter().filter(move |scenario| scenario.passes(point)).map(play)

@@ -102,7 +102,7 @@ pub(crate) struct Place {
     /// The store as the masters see it: `store` itself or a wrapper of it.
     pub(crate) seen_store: Arc<dyn JobStore>,
     pub(crate) logs: TempDir,
-    /// The code that jobs bring.
+    /// The code that jobs bring: a folder for each master, which its successors do not have.
     code: TempDir,
     /// Whether the script has trained in any start.
     has_trained: watch::Sender<bool>,
@@ -116,7 +116,7 @@ impl Place {
         let on_failure = if is_pushed { OnFailure::Wait } else { OnFailure::Restart };
         let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, on_failure, ..RunPolicy::default() };
         let request = JobRequest {
-            code: is_pushed.then(|| keep(&code_below(code.path()))),
+            code: is_pushed.then(|| keep(&code_below(&code.path().join("client")))),
             script: is_pushed.then(|| "train.py".parse().expect("not a script")),
             worker_num: Some(WORKERS),
             worker_min: scenario.is_elastic().then_some(WORKERS - 1),
@@ -148,7 +148,7 @@ impl Place {
             agents: AgentClient::new(),
             agent_key: AgentKey::random(),
             boot_id: boot_id.to_owned(),
-            code: code_below(self.code.path()),
+            code: code_below(&self.code.path().join(boot_id)),
         };
         let jobs = Jobs::new(Arc::new(chaos::strike(context, &chaos)), self.logs.path().join(folder));
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::chaos::checker;
 use crate::chaos::evidence::{Answers, Evidence};
 use crate::chaos::place::{Master, Place, Scenario, ticks};
-use crate::service::delivering::keep_files;
+use crate::service::delivering::{keep, keep_files};
 
 /// How long a run may take. With [`Thaw::Late`], [`LONG`] is added. Apart from that, the longest wait is 15 s, for a
 /// pod that ends late.
@@ -174,6 +174,10 @@ impl Stage {
         let spec = &self.place.spec;
         let uid = self.ask(async |jobs| match jobs.submit(spec.clone()).await {
             Ok(Submitted::Created(job) | Submitted::Existing(job)) => Some(job.view.borrow().uid.clone()),
+            Err(JobsError::Code(_)) => {
+                keep(jobs.code());
+                None
+            }
             Err(_) => None,
         });
         let uid = uid.await;
