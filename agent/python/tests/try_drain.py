@@ -1,11 +1,16 @@
 """Drains two workers with real TensorFlow at each kind of moment, and counts the lost steps.
 
-Run by hand, with a Python that has TensorFlow: python agent/python/tests/try_drain.py. This script acts as the agents
-and the master. Each training is drained at least 10 steps after its last checkpoint, and then started again. Its losses
-are compared with those of an undisturbed training.
+Run by hand, with a Python that has TensorFlow: python agent/python/tests/try_drain.py. Then this script acts as the
+agents and the master. With --pods IMAGE VOLUME, an elastic job of the master in MUSTER_MASTER trains instead, and
+kubectl deletes the pod of one worker, first of the chief, then of the other. VOLUME is a --volume whose path all pods
+share. `client` and `kubectl` must be in PATH. Afterwards, moments may be named.
+
+Each training is drained at least 10 steps after its last checkpoint, and then starts again. A step that is trained
+twice was lost. The losses are compared with those of an undisturbed training.
 """
 
 import json
+import math
 import os
 import random
 import re
@@ -16,102 +21,12 @@ import tempfile
 import time
 from pathlib import Path
 
-HELPER = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+SCRIPT = TESTS / "drained.py"
 STEPS, DRAINED_AFTER = 26, 12
-GRACE_SECONDS = 25
 DEADLINE_SECONDS = 120
-
-SCRIPT = """
-import os, sys, time
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-import muster
-import numpy as np
-import tensorflow as tf
-
-moment, folder, steps, at = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-job = muster.Job(global_batch=32)
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-job.started()
-random = np.random.RandomState(1)
-x = random.normal(size=(200, 8)).astype("float32")
-y = x @ random.normal(size=(8, 1)).astype("float32")
-sampler = job.sampler(200, seed=1)
-with strategy.scope():
-    weights = tf.Variable(tf.zeros([8, 1]))
-progress = tf.Variable([0, 0, 0], dtype=tf.int64)
-checkpoint = tf.train.Checkpoint(weights=weights, progress=progress)
-manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=3)
-manager.restore_or_initialize()
-step, *position = (int(number) for number in progress.numpy())
-sampler.restore(position)
-restored = step
-
-@job.saves
-def save():
-    if job.is_chief:
-        progress.assign([step, *sampler.state()])
-        manager.save(checkpoint_number=step)
-
-def pause(text, seconds=4):
-    print(text, flush=True)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        sum(range(1000))
-
-def begins(name):
-    return moment == name and step == at
-
-@tf.function
-def train_step(x, y, weight, signal, variant):
-    if begins("the first step") and step == restored or begins("a step is traced again"):
-        pause("now")
-    def local_step(x, y, weight, signal):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(weight[:, None] * (x @ weights - y) ** 2)
-        gradient = tape.gradient(loss, weights)
-        gradient = tf.distribute.get_replica_context().all_reduce("sum", gradient)
-        weights.assign_sub(0.05 * gradient)
-        return tf.concat([[loss], signal], axis=0)
-    return strategy.reduce("sum", strategy.run(local_step, args=(x, y, weight, signal)), axis=None)
-
-@tf.function
-def evaluate(x, variant):
-    def local(x):
-        if begins("an evaluation is traced"):
-            pause("now")
-        with tf.GradientTape() as tape:
-            result = x @ weights
-        if variant == "slow":
-            rounds = tf.while_loop(lambda i, a: i < 800_000, lambda i, a: (i + 1, a * 1.0), [0, result])
-            result = rounds[1]
-        return tf.reduce_sum(result)
-    return strategy.reduce("sum", strategy.run(local, args=(x,)), axis=None)
-
-try:
-    while step < steps:
-        indexes, weight = sampler.take()
-        variant = "again" if begins("a step is traced again") else "usual"
-        loss, *summed = train_step(x[indexes], y[indexes], weight, job.signal(), variant).numpy()
-        step += 1
-        if job.is_chief:
-            print(f"step {step} loss {loss:.5f}", flush=True)
-        if job.step(step, summed):
-            save()
-            job.leave()
-        if begins("between two steps"):
-            pause("now")
-        if begins("an evaluation is traced"):
-            evaluate(x, "quick")
-        if begins("an evaluation in one call"):
-            print("now", flush=True)
-            evaluate(x, "slow")
-        if begins("the chief alone evaluates") and job.is_chief:
-            pause("now")
-except (tf.errors.UnavailableError, tf.errors.AbortedError):
-    job.leave()
-save()
-job.done()
-"""
+MOMENTS = ["between two steps", "a step is traced again", "an evaluation is traced", "an evaluation in one call",
+           "the chief alone evaluates", "the first step"]
 
 
 def free_port():
@@ -125,7 +40,7 @@ def free_port():
             pass
 
 
-def start(folder, arguments, ports):
+def start(folder, moments, ports):
     """Starts the workers. Returns each process with the agent's end of its socket."""
     workers = []
     for rank in range(len(ports)):
@@ -133,9 +48,9 @@ def start(folder, arguments, ports):
         number = inherited.fileno()
         cluster = {"cluster": {"worker": [f"127.0.0.1:{port}" for port in ports]}, "task": {"type": "worker", "index": rank}}
         variables = {"TF_CONFIG": json.dumps(cluster), "RANK": str(rank), "WORLD_SIZE": str(len(ports)),
-                     "MUSTER_FD": f"{number}:{os.fstat(number).st_ino}", "PYTHONPATH": str(HELPER)}
+                     "MUSTER_FD": f"{number}:{os.fstat(number).st_ino}", "PYTHONPATH": str(TESTS.parent)}
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, *arguments],
+            [sys.executable, str(SCRIPT), str(folder), str(STEPS), str(DRAINED_AFTER), *moments],
             env={**os.environ, **variables},
             pass_fds=[number],
             stdin=subprocess.DEVNULL,
@@ -148,53 +63,77 @@ def start(folder, arguments, ports):
     return workers
 
 
-def run(folder, moment, at):
-    """One start. Drains it when the chief prints `now`, as the agents do: SIGTERM to all, then a notice to all. Returns
-    the exit codes, the chief's losses by step, and the seconds from the drain to the chief's end."""
-    workers = start(folder, [moment, str(folder / "checkpoints"), str(STEPS), str(at)], [free_port(), free_port()])
-    chief, seconds, losses = workers[0][0], None, {}
-    try:
-        for line in chief.stdout:
-            if line == "now\n":
-                time.sleep(0.5)
-                began = time.monotonic()
-                for process, agent in workers:
-                    process.terminate()
-                    agent.sendall(b'{"notice": {"leave": true}}\n')
-            elif found := re.fullmatch(r"step (\d+) loss (.+)\n", line):
-                assert int(found[1]) not in losses
-                losses[int(found[1])] = found[2]
-        chief.wait(timeout=DEADLINE_SECONDS)
-        if moment:
-            seconds = time.monotonic() - began
-        codes = [process.wait(timeout=DEADLINE_SECONDS) for process, _ in workers]
-    finally:
-        for process, agent in workers:
-            process.kill()
-            process.stdout.close()
-            agent.close()
-    return codes, losses, seconds
+def train_here(folder, moments):
+    """Trains with processes of this machine, and starts them again after each drain. A drain does what the agents do:
+    SIGTERM to all, then a notice to all. Yields the chief's lines."""
+    code = 75
+    while code == 75:
+        workers = start(folder, moments, [free_port(), free_port()])
+        try:
+            for line in workers[0][0].stdout:
+                yield line
+                if line == "now\n":
+                    time.sleep(0.5)
+                    for process, agent in workers:
+                        process.terminate()
+                        agent.sendall(b'{"notice": {"leave": true}}\n')
+            codes = {process.wait(timeout=DEADLINE_SECONDS) for process, _ in workers}
+        finally:
+            for process, agent in workers:
+                process.kill()
+                process.stdout.close()
+                agent.close()
+        assert codes in ({0}, {75}), (codes, (folder / "stderr-0").read_text(), (folder / "stderr-1").read_text())
+        code = codes.pop()
 
 
-with tempfile.TemporaryDirectory() as alone:
-    codes, expected, _ = run(Path(alone), "", 0)
-    assert codes == [0, 0] and list(expected) == list(range(1, STEPS + 1)), (codes, expected)
+def train_in_pods(image, volume, victim, moments):
+    """Trains with an elastic job. A drain deletes the victim's pod. Yields the chief's lines."""
+    task = f"drained-{os.getpid()}-{time.monotonic_ns() // 1000 % 1_000_000}"
+    folder = f"{volume.split(':')[2]}/{task}"
+    command = ["client", str(SCRIPT), "--task", task, "--image", image, "--volume", volume, "--worker-num", "1:2",
+               "--max-restarts", "0", "--", folder, str(STEPS), str(DRAINED_AFTER), *moments]
+    client = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True)
+    for line in client.stdout:
+        if found := re.fullmatch(r"worker-\d+ │ ((?:now|step .*)\n)", line):
+            yield found[1]
+            if found[1] == "now\n":
+                subprocess.run(["kubectl", "delete", "pod", f"{task}-{victim}", "--wait=false"], check=True)
+    assert client.wait() == 0, subprocess.run(["client", "why", task], capture_output=True, text=True).stdout
+    subprocess.run(["client", "delete", task], check=True, capture_output=True)
 
-MOMENTS = ["between two steps", "a step is traced again", "an evaluation is traced", "an evaluation in one call",
-           "the chief alone evaluates", "the first step"]
-for moment in sys.argv[1:] or MOMENTS:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        before = {}
-        if moment == "the first step":
-            codes, before, _ = run(folder, "between two steps", DRAINED_AFTER)
-            assert codes == [75, 75], (codes, (folder / "stderr-0").read_text())
-        codes, losses, seconds = run(folder, moment, max(before, default=DRAINED_AFTER))
-        errors = (folder / "stderr-0").read_text() + (folder / "stderr-1").read_text()
-        assert codes == [75, 75] and seconds < GRACE_SECONDS, (moment, codes, seconds, errors)
-        last = max(losses)
-        codes, after, _ = run(folder, "", 0)
-        lost = last - (min(after) - 1)
-        print(f"{moment}: {last - max(before, default=0)} steps since the last checkpoint, "
-              f"left {seconds:.1f} s after SIGTERM, {lost} steps lost", flush=True)
-        assert codes == [0, 0] and before | losses | after == expected and lost == 0, (codes, losses, after, expected, errors)
+
+def measure(lines):
+    """The losses by step, and for each drain the steps since the last checkpoint. A step that comes again was lost."""
+    losses, lost, saved, drains = {}, 0, 0, []
+    for line in lines:
+        if line == "now\n":
+            drains.append(max(losses, default=0) - saved)
+            saved = max(losses, default=0)
+        elif found := re.fullmatch(r"step (\d+) loss (.+)\n", line):
+            lost += int(found[1]) in losses
+            losses.setdefault(int(found[1]), float(found[2]))
+    return losses, lost, drains
+
+
+def check(moment, lines, expected):
+    losses, lost, drains = measure(lines)
+    print(f"{moment}: drained {' and '.join(map(str, drains))} steps after the last checkpoint, {lost} steps lost", flush=True)
+    assert list(losses) == list(expected) and lost == 0, (losses, expected)
+    assert all(math.isclose(losses[step], expected[step], rel_tol=1e-3) for step in expected), (losses, expected)
+
+
+in_pods = sys.argv[2:4] if sys.argv[1:2] == ["--pods"] else None
+named = sys.argv[4 if in_pods else 1:]
+with tempfile.TemporaryDirectory() as name:
+    expected, _, _ = measure(train_here(Path(name), []))
+assert list(expected) == list(range(1, STEPS + 1)), expected
+for moment in named or MOMENTS:
+    # Only a training with earlier steps can lose one in its first step.
+    moments = ["between two steps", moment] if moment == "the first step" else [moment]
+    if in_pods:
+        for victim in ["worker-0", "worker-1"]:
+            check(f"{moment}, {victim} deleted", train_in_pods(*in_pods, victim, moments), expected)
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            check(moment, train_here(Path(name), moments), expected)
