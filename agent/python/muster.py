@@ -109,6 +109,8 @@ class Job:
         signal.signal(signal.SIGTERM, on_sigterm)
         self._channel.write({"hello": 1})
         self._channel.progress = self._progress()
+        # The step of an exception must be known exactly, so the last report is also sent when the script ends.
+        atexit.register(lambda: os.getpid() == owner and self._channel.send_progress())
         threading.Thread(target=self._channel.talk, args=(self._on_notice, self._leave_alone), daemon=True).start()
 
     def saves(self, save):

@@ -26,7 +26,11 @@ const HINTS: [(&[&str], &str); 4] = [
     ),
 ];
 
-/// The hint for a failed or halted job. `None` if [`HINTS`] does not list the failure.
+/// The hint for a job that failed twice in a row with the same exception at the same step.
+const SAME_AGAIN: &str = "the next start would fail in the same way: correct the script and submit the job again, or \
+     submit with --retry-same to restart anyway";
+
+/// The hint for a failed or halted job. `None` if [`HINTS`] does not list the failure, and it is the job's first.
 pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     let failure = match (&view.result, view.restarts.failed_starts.last()) {
         (Some(JobResult::Failed { failure }), _) => failure,
@@ -39,5 +43,12 @@ pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     }
     texts.extend(view.restarts.failed_starts.last().into_iter().flat_map(|start| start.last_lines.clone()));
     let is_said = |words: &[&str]| words.iter().any(|word| texts.iter().any(|text| text.contains(word)));
-    HINTS.into_iter().find(|(words, _)| is_said(words)).map(|(_, hint)| hint)
+    let known = HINTS.into_iter().find(|(words, _)| is_said(words)).map(|(_, hint)| hint);
+    known.or_else(|| (view.result.is_some() && failed_the_same(view)).then_some(SAME_AGAIN))
+}
+
+fn failed_the_same(view: &JobView) -> bool {
+    let Some((last, earlier)) = view.restarts.failed_starts.split_last() else { return false };
+    let fingerprint = last.fingerprint.as_ref().filter(|failure| failure.step.is_some());
+    fingerprint.is_some_and(|failure| failure.same_before(earlier).is_some())
 }

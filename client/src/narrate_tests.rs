@@ -121,6 +121,7 @@ fn each_restart_is_marked_with_its_cause() {
         last_lines: vec![],
         consequences: vec![],
         lost_steps: None,
+        fingerprint: None,
     }];
     let told = changes(Some(&running(2)), &again);
     assert_eq!(told[0], "--- start 1.2, after worker-1 exited with code 3 ---");

@@ -336,6 +336,7 @@ mod tests {
             ("--no-retry-exit-codes 2,200", json!({"no_retry_exit_codes": [2, 200]})),
             ("--start-timeout 2h", json!({"start_timeout_seconds": 7200})),
             ("--on-failure wait", json!({"on_failure": "wait"})),
+            ("--retry-same", json!({"on_same_failure": "restart"})),
             ("--requeue", json!({"on_start_timeout": "requeue"})),
             ("--deadline 1d", json!({"deadline_seconds": 86400})),
             ("--ttl-after-finished 0s", json!({"ttl_after_finished_seconds": 0})),

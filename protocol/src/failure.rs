@@ -139,6 +139,42 @@ pub struct FailedStart {
     /// The steps of this start that are lost, if it is known that there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_steps: Option<LostSteps>,
+    /// Identifies the failure, if a script failed with an exception.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+}
+
+/// Identifies a failure of a script: two starts with equal fingerprints failed in the same way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Fingerprint {
+    /// The role and the seat of the replica that failed.
+    pub seat: ReplicaId,
+    /// The beginning of the exception's first line, at most [`FINGERPRINT_JSON_BYTES`] in JSON.
+    pub exception: String,
+    /// The last step that the replica's script reported in this start. Absent if it reported none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The version of the batch sizes at that step.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub split: u64,
+    /// The number of members of the start.
+    pub members: u32,
+    /// How often a user had pushed new code when the start began.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub pushes: u32,
+}
+
+/// Maximum length of the exception in a [`Fingerprint`].
+pub const FINGERPRINT_JSON_BYTES: usize = 256;
+
+impl Fingerprint {
+    /// The failed start before this failure, if it failed in the same way. `earlier` is sorted, oldest first. Failures
+    /// that do not count, such as evictions, are skipped.
+    pub fn same_before<'a>(&self, earlier: &'a [FailedStart]) -> Option<&'a FailedStart> {
+        let before = earlier.iter().rev().find(|start| start.counted)?;
+        (before.fingerprint.as_ref() == Some(self)).then_some(before)
+    }
 }
 
 /// Maximum lines of a replica's last output in a [`FailedStart`].

@@ -31,6 +31,10 @@ pub struct RunPolicy {
     /// What happens when the script has failed. `wait` needs a job that brings its code or runs in a folder.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub on_failure: OnFailure,
+    /// What happens when the script fails a second time in the same way. This does not apply to TFJobs, whose
+    /// `backoffLimit` alone limits their restarts.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub on_same_failure: OnSameFailure,
     /// Maximum time until all replicas have started.
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub start_timeout_seconds: u32,
@@ -96,6 +100,7 @@ struct Strict {
     no_retry_exit_codes: BTreeSet<u8>,
     restart: BTreeMap<Role, RestartRule>,
     on_failure: OnFailure,
+    on_same_failure: OnSameFailure,
     start_timeout_seconds: u32,
     on_start_timeout: OnStartTimeout,
     deadline_seconds: Option<u32>,
@@ -119,6 +124,7 @@ impl Default for RunPolicy {
             no_retry_exit_codes: BTreeSet::new(),
             restart: BTreeMap::new(),
             on_failure: OnFailure::Restart,
+            on_same_failure: OnSameFailure::Stop,
             start_timeout_seconds: 600,
             on_start_timeout: OnStartTimeout::Fail,
             deadline_seconds: None,
@@ -178,6 +184,19 @@ pub enum OnFailure {
     /// The job keeps its pods and waits up to 10 minutes for new code. When a user pushes new code, the job starts
     /// again at once. If nobody does, the job then behaves as with `restart`.
     Wait,
+}
+
+/// What happens when the script of a replica fails twice in a row with the same exception, in the same seat and at the
+/// same step that it reported with the helper `muster.py`. Code and batch sizes must be the same, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnSameFailure {
+    /// The job fails, because the next start would fail in the same way.
+    #[default]
+    Stop,
+    /// The job restarts while `max_restarts` allows it.
+    Restart,
 }
 
 /// What happens when the gang has not started within its time limit.

@@ -323,6 +323,13 @@ class Wire(unittest.TestCase):
         self.assertEqual(messages[0], {"hello": 1})
         self.assertEqual(messages[-1]["progress"]["step"], 300)
 
+    def test_a_script_that_raises_sends_its_last_step(self):
+        code = "job = muster.Job(96); job.started()\nfor step in range(1, 62): job.step(step, (0, 0))\nraise ValueError('no')"
+        script = Script(self, code)
+        steps = [message["progress"]["step"] for message in script.rest() if "progress" in message]
+        self.assertEqual(steps[-1], 61)
+        self.assertEqual(script.end()[0], 1)
+
     def test_leave_and_done_run_exit_functions_and_do_not_wait_for_one_that_hangs(self):
         code = """
             import atexit, threading

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use protocol::run_policy::{CleanPods, OnFailure, OnStartTimeout, OnUnreachable, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{
+    CleanPods, OnFailure, OnSameFailure, OnStartTimeout, OnUnreachable, RunPolicy, SuccessPolicy,
+};
 use protocol::warm::{ModuleName, Preload};
 
 use super::values::{exit_code, restarts, seconds};
@@ -27,6 +29,10 @@ pub(crate) struct PolicyArgs {
     /// with `restart` [default: restart]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_failure: Option<OnFailure>,
+    /// Restart although exec.py has failed twice in a row with the same exception, in the same replica and at the same
+    /// step that it reported with muster.py. Without this flag, the job then fails
+    #[arg(long)]
+    pub(crate) retry_same: bool,
     /// Maximum time until all replicas have started. After this time, the job fails [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) start_timeout: Option<u32>,
@@ -79,6 +85,7 @@ impl PolicyArgs {
             backoff,
             no_retry_exit_codes,
             on_failure,
+            retry_same,
             start_timeout,
             requeue,
             deadline,
@@ -98,6 +105,7 @@ impl PolicyArgs {
             no_retry_exit_codes: BTreeSet::from_iter(no_retry_exit_codes),
             restart: default.restart,
             on_failure: on_failure.unwrap_or(default.on_failure),
+            on_same_failure: if retry_same { OnSameFailure::Restart } else { OnSameFailure::Stop },
             start_timeout_seconds: start_timeout.unwrap_or(default.start_timeout_seconds),
             on_start_timeout: if requeue { OnStartTimeout::Requeue } else { OnStartTimeout::Fail },
             deadline_seconds: deadline,

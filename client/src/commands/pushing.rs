@@ -167,6 +167,7 @@ mod tests {
             last_lines,
             consequences,
             lost_steps: None,
+            fingerprint: None,
         });
         assert!(is_settled(&after, 1));
         let sentence =

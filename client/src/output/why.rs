@@ -1,7 +1,7 @@
 //! The text of `why`: the failed starts of a job, and the starts that were lost with their master. The last failed
 //! start is shown in full.
 
-use protocol::failure::{Consequence, FailedStart, Failure, RepeatedStart};
+use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, RepeatedStart};
 use protocol::view::{JobResult, JobView};
 
 use crate::hints;
@@ -12,7 +12,7 @@ use crate::output::spelled;
 pub(crate) fn why_text(view: &JobView) -> String {
     let mut paragraphs = vec![headline(view)];
     if let Some((last, earlier)) = view.restarts.failed_starts.split_last() {
-        paragraphs.push(in_full(view, last));
+        paragraphs.push(in_full(view, last, earlier));
         if !earlier.is_empty() {
             let lines: Vec<String> = earlier.iter().rev().map(|start| format!("  {}", in_short(start))).collect();
             paragraphs.push(format!("before that:\n{}", lines.join("\n")));
@@ -58,8 +58,8 @@ fn times(restarts: u32) -> String {
     if restarts == 1 { "1 restart".to_owned() } else { format!("{restarts} restarts") }
 }
 
-fn in_full(view: &JobView, start: &FailedStart) -> String {
-    let FailedStart { generation, at, failure, counted: _, last_lines, consequences, lost_steps } = start;
+fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> String {
+    let FailedStart { generation, at, failure, counted: _, last_lines, consequences, lost_steps, fingerprint } = start;
     let is_late = matches!(failure, Failure::DeadlineExceeded { .. });
     let mut lines = match failure.replica() {
         Some(replica) if !matches!(failure, Failure::StartTimeout { .. }) => vec![format!("first to fail  {replica}")],
@@ -71,6 +71,8 @@ fn in_full(view: &JobView, start: &FailedStart) -> String {
     let start = generation.map(|generation| format!("start {generation}"));
     let when: Vec<String> = after.into_iter().chain(start).collect();
     lines.push(format!("when           {}", when.join(", ")));
+    let same = fingerprint.as_ref().and_then(|one| same_before(one, earlier));
+    lines.extend(same.map(|before| format!("same as        {before}")));
     lines.extend(lost_steps.map(|lost| format!("lost           {lost}")));
     let longest_silent = consequences.iter().find(|one| is_late && one.stopped).map(|one| one.replica);
     if let Some(replica) = failure.replica().or(longest_silent).filter(|_| !last_lines.is_empty()) {
@@ -84,6 +86,13 @@ fn in_full(view: &JobView, start: &FailedStart) -> String {
         lines.extend(of_consequences(consequences));
     }
     lines.join("\n")
+}
+
+/// The start before this failure that failed in the same way, and at which step.
+fn same_before(failure: &Fingerprint, earlier: &[FailedStart]) -> Option<String> {
+    let start = failure.same_before(earlier)?.generation?;
+    let step = failure.step.map(|step| format!(", after step {step}")).unwrap_or_default();
+    Some(format!("start {start}: the same exception{step}"))
 }
 
 /// The first line of the exception that ended the replica, if the last lines of output do not contain this line.

@@ -41,7 +41,16 @@ fn exited(code: i32) -> Failure {
 fn failed(failure: Failure) -> FailedStart {
     let generation = Some("1.2".parse().unwrap());
     let (at, consequences) = (UnixMillis(4_000), vec![]);
-    FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences, lost_steps: None }
+    FailedStart {
+        generation,
+        at,
+        failure,
+        counted: true,
+        last_lines: vec![],
+        consequences,
+        lost_steps: None,
+        fingerprint: None,
+    }
 }
 
 #[test]
@@ -144,6 +153,35 @@ when           3.0 s after the submit";
 fn client_why_names_only_the_state_of_a_job_without_failures() {
     assert_eq!(why_text(&view(None, vec![])), "job digits is running: nothing has failed");
     assert_eq!(why_text(&view(Some(JobResult::Succeeded), vec![])), "job digits succeeded");
+}
+
+#[test]
+fn the_same_failure_at_the_same_step_is_named_with_the_start_before_and_the_flag_to_restart_anyway() {
+    let fingerprint = |step: Option<u64>| Fingerprint {
+        seat: "worker-1".parse().unwrap(),
+        exception: "ValueError: no".to_owned(),
+        step,
+        split: 0,
+        members: 2,
+        pushes: 0,
+    };
+    let text = |step: Option<u64>, before: Option<u64>| {
+        let start = |generation: &str, step| FailedStart {
+            generation: Some(generation.parse().unwrap()),
+            fingerprint: Some(fingerprint(step)),
+            ..failed(exited(1))
+        };
+        let starts = vec![start("1.1", before), start("1.2", step)];
+        why_text(&view(Some(JobResult::Failed { failure: exited(1) }), starts))
+    };
+    let same = text(Some(12), Some(12));
+    assert!(same.contains("\nsame as        start 1.1: the same exception, after step 12\n"), "{same}");
+    assert!(same.ends_with("or submit with --retry-same to restart anyway"), "{same}");
+    let unknown = text(None, None);
+    assert!(unknown.contains("\nsame as        start 1.1: the same exception\n"), "{unknown}");
+    assert!(!unknown.contains("--retry-same"), "{unknown}");
+    let other = text(Some(13), Some(12));
+    assert!(!other.contains("same as"), "{other}");
 }
 
 #[test]

@@ -4,9 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use protocol::agent::ExitOutcome;
 use protocol::agent::ExitReport;
-use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, was_lost};
+use protocol::failure::{
+    CONSEQUENCES_MAX, Consequence, FINGERPRINT_JSON_BYTES, FailedStart, Failure, Fingerprint, LAST_LINES_MAX, was_lost,
+};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::text;
 
 use super::gang::{Gang, Member};
 use super::policy::Budget;
@@ -44,7 +48,30 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
         }
     };
     let counted = budget == Some(Budget::Counted);
-    FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps: gang.lost_steps() }
+    let (lost_steps, fingerprint) = (gang.lost_steps(), fingerprint(&failure, gang));
+    FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps, fingerprint }
+}
+
+/// Identifies the failure of a script that ended with an exception. `None` for all other failures: a signal, too little
+/// memory and a lost pod depend on the machine.
+pub fn fingerprint(failure: &Failure, gang: &Gang) -> Option<Fingerprint> {
+    let Failure::ReplicaExited {
+        exit: ExitReport { outcome: ExitOutcome::Code(_), stopped: false, exception, .. },
+        ..
+    } = failure
+    else {
+        return None;
+    };
+    let member = gang.failed(failure)?;
+    let (step, split) = member.place.reported.unzip();
+    Some(Fingerprint {
+        seat: gang.seat(member),
+        exception: text::beginning(exception.as_deref()?, FINGERPRINT_JSON_BYTES).to_owned(),
+        step,
+        split: split.unwrap_or_default(),
+        members: gang.members().count().try_into().unwrap_or(u32::MAX),
+        pushes: gang.pushes_of(failure).unwrap_or_default(),
+    })
 }
 
 fn last_of(text: &str) -> Vec<String> {

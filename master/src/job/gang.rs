@@ -42,6 +42,8 @@ pub struct Place {
     pub standing: Standing,
     /// How the script of the replica's newest run uses the helper.
     pub helper: HelperUse,
+    /// The last step that the script of the replica's newest run has reported, and the version of the batch sizes.
+    pub reported: Option<(u64, u64)>,
     /// The first and the last step that the script of the replica's newest run has reported but not saved.
     pub unsaved: Option<(u64, u64)>,
     /// When the replica's next pod may be created, as the time since the driver began.
@@ -82,6 +84,7 @@ impl Member {
             is_leaving: seen.is_leaving(),
             standing: seen.agent.standing(),
             helper: HelperUse::of(progress),
+            reported: progress.and_then(|progress| Some((progress.step?, progress.split))),
             unsaved: progress.and_then(Progress::unsaved),
             create_at: Duration::ZERO,
         };
@@ -299,7 +302,8 @@ impl Gang {
         Some(self.failed(failure)?.place.enrolled?.membership.pushes)
     }
 
-    fn failed(&self, failure: &Failure) -> Option<&Member> {
+    /// The member that failed first.
+    pub fn failed(&self, failure: &Failure) -> Option<&Member> {
         let id = failure.replica()?;
         self.members().find(|member| member.id == id)
     }

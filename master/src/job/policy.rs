@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
-use protocol::failure::{Failure, Loss, Restarts};
+use protocol::failure::{Failure, Fingerprint, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
 use protocol::lease::Lease;
+use protocol::origin::Origin;
 use protocol::run_policy::{
-    BACKOFF_MAX_SECONDS, CleanPods, HALT_SECONDS, OnFailure, OnStartTimeout, RestartRule, RunPolicy, SuccessPolicy,
+    BACKOFF_MAX_SECONDS, CleanPods, HALT_SECONDS, OnFailure, OnSameFailure, OnStartTimeout, RestartRule, RunPolicy,
+    SuccessPolicy,
 };
 
 use super::gang::{Gang, HelperUse, has_left, was_stopped};
@@ -70,6 +72,8 @@ pub struct Policy {
     pub restart: BTreeMap<Role, RestartRule>,
     /// How long the job waits for new code when its script has failed; `None` if it does not wait.
     pub halt: Option<Duration>,
+    /// What to do when the script fails a second time in the same way.
+    pub on_same_failure: OnSameFailure,
     /// What to do when a gang does not gather in time.
     pub on_start_timeout: OnStartTimeout,
     /// Pause before the pods of a requeued gang are created again. The pause differs between jobs, so that two jobs
@@ -175,6 +179,7 @@ impl Policy {
             no_retry_exit_codes,
             restart,
             on_failure,
+            on_same_failure,
             start_timeout_seconds,
             on_start_timeout,
             deadline_seconds,
@@ -204,6 +209,10 @@ impl Policy {
             halt: match on_failure {
                 OnFailure::Restart => None,
                 OnFailure::Wait => Some(seconds(HALT_SECONDS)),
+            },
+            on_same_failure: match &spec.origin {
+                Some(Origin::TfJob(_)) => OnSameFailure::Restart,
+                Some(Origin::Spawner { .. }) | None => *on_same_failure,
             },
             on_start_timeout: *on_start_timeout,
             // The share gives a factor from 0.5 to 1.5.
@@ -241,6 +250,13 @@ impl Policy {
                 (_, OnStartTimeout::Requeue | OnStartTimeout::Fail) => Verdict::GiveUp,
             },
         }
+    }
+
+    /// Whether the next start would fail in the same way as this failure and the failure before it. Without a reported
+    /// step, the script may have come further the second time.
+    pub fn would_fail_again(&self, failure: &Fingerprint, restarts: &Restarts) -> bool {
+        let is_same = || failure.same_before(&restarts.failed_starts).is_some();
+        self.on_same_failure == OnSameFailure::Stop && failure.step.is_some() && is_same()
     }
 
     /// Whether a restart would count; `None` if there must be no restart. A script that has completed a step may ask

@@ -7,7 +7,11 @@ use master::backend::process::ProcessBackend;
 use master::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, wall_clock};
+use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
+use protocol::failure::{FINGERPRINT_JSON_BYTES, Fingerprint};
+use protocol::ids::UnixMillis;
 use protocol::progress::LostSteps;
+use protocol::text::json_bytes;
 
 use crate::process::harness::built;
 
@@ -117,11 +121,34 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
     }
 }
 
+/// A report whose texts have their maximum lengths.
+fn longest_exit(at: UnixMillis) -> ExitReport {
+    ExitReport {
+        stopped: true,
+        terminated: true,
+        exception: Some("\u{1b}".repeat(STDERR_TAIL_BYTES)),
+        stderr_tail: "\u{1b}".repeat(STDERR_TAIL_BYTES),
+        ..ExitReport::new(ExitOutcome::OutOfMemory { limit: Some(u64::MAX) }, at)
+    }
+    .bounded()
+}
+
+/// A fingerprint with the largest numbers and the longest text.
+fn longest_fingerprint() -> Fingerprint {
+    Fingerprint {
+        seat: "evaluator-1000".parse().expect("not a replica"),
+        exception: "\u{1b}".repeat(FINGERPRINT_JSON_BYTES / json_bytes('\u{1b}')),
+        step: Some(u64::MAX),
+        split: u64::MAX,
+        members: u32::MAX,
+        pushes: u32::MAX,
+    }
+}
+
 #[tokio::test]
 async fn the_largest_record_fits_into_a_config_map() {
     use master::logs::JobLogs;
     use master::store::Ended;
-    use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
     use protocol::env::INPUT_BYTES_MAX;
     use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
     use protocol::ids::{Generation, ReplicaId, UnixMillis};
@@ -136,14 +163,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
     assert!(!last_lines.is_empty(), "the log has no lines");
 
-    let exit = ExitReport {
-        stopped: true,
-        terminated: true,
-        exception: Some("\u{1b}".repeat(STDERR_TAIL_BYTES)),
-        stderr_tail: "\u{1b}".repeat(STDERR_TAIL_BYTES),
-        ..ExitReport::new(ExitOutcome::OutOfMemory { limit: Some(u64::MAX) }, at)
-    }
-    .bounded();
+    let exit = longest_exit(at);
     let failure = Failure::ReplicaExited { replica, exit };
     let consequence = Consequence { replica, how: format!("was lost: {}", "r".repeat(1024)), stopped: false };
     let consequences = vec![consequence; CONSEQUENCES_MAX];
@@ -152,7 +172,10 @@ async fn the_largest_record_fits_into_a_config_map() {
         let generation = Some(Generation { epoch: u32::MAX, sequence: u32::MAX - sequence });
         let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
         let (counted, lost_steps) = (false, Some(LostSteps { replica, first: u64::MAX, last: u64::MAX }));
-        record.restarts.note(FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps });
+        let fingerprint = Some(longest_fingerprint());
+        let failed =
+            FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps, fingerprint };
+        record.restarts.note(failed);
         record.restarts.count_restart(at);
     }
     let replica = ReplicaView {
@@ -195,8 +218,16 @@ fn a_record_that_is_too_long_drops_its_oldest_failures_except_the_newest_failure
         let generation = (sequence == 5).then_some(Generation { epoch: 1, sequence });
         let consequences = vec![consequence; 16];
         let at = UnixMillis(sequence.into());
-        let failed =
-            FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences, lost_steps: None };
+        let failed = FailedStart {
+            generation,
+            at,
+            failure,
+            counted: true,
+            last_lines: vec![],
+            consequences,
+            lost_steps: None,
+            fingerprint: None,
+        };
         record.restarts.note(failed);
         record.restarts.count_restart(at);
         record = record.bounded();

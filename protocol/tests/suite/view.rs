@@ -4,7 +4,7 @@ use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::error::{ErrorCode, Problem};
-use protocol::failure::{Consequence, FailedStart, Failure, Loss, Restarts};
+use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, Loss, Restarts};
 use protocol::ids::{Generation, Rank, ReplicaId, UnixMillis};
 use protocol::progress::LostSteps;
 use protocol::view::{JobList, JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
@@ -266,6 +266,7 @@ fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_has_output() {
         last_lines: vec!["Traceback".into()],
         consequences: vec![],
         lost_steps: None,
+        fingerprint: None,
     };
     let mut restarts = Restarts::default();
     for sequence in 1..=10 {
@@ -290,6 +291,7 @@ fn the_time_of_the_newest_counted_restart_is_kept_and_absent_in_an_earlier_recor
         last_lines: vec![],
         consequences: vec![],
         lost_steps: None,
+        fingerprint: None,
     };
     let mut restarts = Restarts::default();
     for (counted, now) in [(true, 7), (false, 8)] {
@@ -312,12 +314,23 @@ fn a_failed_start_lists_its_consequences() {
         last_lines: vec!["a line".into()],
         consequences: vec![Consequence { replica: replica("ps-0"), how: "exited with code 1".into(), stopped: true }],
         lost_steps: Some(LostSteps { replica: replica("worker-0"), first: 51, last: 61 }),
+        fingerprint: Some(Fingerprint {
+            seat: replica("worker-1"),
+            exception: "ValueError: no".into(),
+            step: Some(61),
+            split: 1,
+            members: 3,
+            pushes: 2,
+        }),
     };
     let golden = json!({
         "generation": "1.2", "at": 7, "failure": {"cause": "deadline_exceeded", "after_seconds": 60}, "counted": false,
         "last_lines": ["a line"],
         "consequences": [{"replica": "ps-0", "how": "exited with code 1", "stopped": true}],
         "lost_steps": {"replica": "worker-0", "first": 51, "last": 61},
+        "fingerprint": {
+            "seat": "worker-1", "exception": "ValueError: no", "step": 61, "split": 1, "members": 3, "pushes": 2,
+        },
     });
     assert_golden(&failed, &golden);
 }

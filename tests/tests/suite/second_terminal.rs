@@ -78,6 +78,20 @@ fn status_shows_what_a_script_reports() {
 }
 
 #[test]
+fn a_script_that_fails_twice_at_the_same_step_is_not_started_a_third_time() {
+    let scene = Scene::new(
+        "import muster\njob = muster.Job(global_batch=4)\njob.started()\nprint('begins')\nfor step in 1, 2, 3:\n  \
+         job.step(step, job.signal())\nraise ValueError('no such column')",
+    );
+    let flags = ["--worker-num", "1", "--max-restarts", "3", "--backoff", "0s"];
+    let run = scene.run(&flags).code(1);
+    assert_eq!(run.lines("begins").len(), 2, "{}", run.stdout);
+    run.says(&["--retry-same"]);
+    let all = scene.run(&[flags.as_slice(), &["--retry-same"]].concat()).code(1);
+    assert_eq!(all.lines("begins").len(), 4, "{}", all.stdout);
+}
+
+#[test]
 fn clients_that_wait_for_a_local_job_see_its_result() {
     let scene = Scene::new(AWAITS_GO);
     let client = started(&scene, "digits");

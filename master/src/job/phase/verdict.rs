@@ -8,6 +8,7 @@ use protocol::run_policy::CleanPods;
 use protocol::view::JobResult;
 
 use super::{Action, JobPhase, PodSelection, Seen};
+use crate::job::diagnosis::fingerprint;
 use crate::job::gang::Gang;
 use crate::job::policy::{Budget, Verdict};
 
@@ -40,7 +41,11 @@ pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action
 
 /// Decides whether the job restarts or fails. Every run of the failed start is dead.
 pub(super) fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let is_same = fingerprint(&failure, seen.gang).is_some_and(|one| seen.policy.would_fail_again(&one, seen.restarts));
     let (without, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
+        Verdict::Restart { budget: Budget::Counted, .. } if is_same => {
+            return conclude(JobResult::Failed { failure }, seen);
+        }
         Verdict::Restart { budget: Budget::Free, .. } if seen.policy.elastic.is_some() => return regroup(next, seen),
         Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),
         Verdict::Requeue { pause } => (PodSelection::All, pause),

@@ -11,6 +11,7 @@ mod random_events;
 mod rendezvous;
 mod restarting;
 mod rules;
+mod same_failure;
 mod starting;
 mod support;
 mod takeover;

@@ -16,7 +16,7 @@ use protocol::ids::{Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::pod::PodOptions;
 use protocol::run_policy::{
-    CleanPods, OnFailure, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy,
+    CleanPods, OnFailure, OnSameFailure, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy,
 };
 use serde_json::json;
 use testkit::conformance::store::record;
@@ -43,6 +43,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         no_retry_exit_codes: [2, 3].into(),
         restart: [(Role::Ps, RestartRule::Never)].into(),
         on_failure: OnFailure::Wait,
+        on_same_failure: OnSameFailure::Restart,
         start_timeout_seconds: 60,
         on_start_timeout: OnStartTimeout::Requeue,
         deadline_seconds: Some(3600),
@@ -67,6 +68,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         no_retry_exit_codes: [2, 3].into(),
         restart: [(Role::Ps, RestartRule::Never)].into(),
         halt: Some(Duration::from_secs(600)),
+        on_same_failure: OnSameFailure::Restart,
         on_start_timeout: OnStartTimeout::Requeue,
         requeue_pause: Duration::from_secs(60),
         is_suspended: false,

@@ -15,7 +15,7 @@ use proptest::prelude::ProptestConfig;
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::run_policy::{CleanPods, OnStartTimeout};
+use protocol::run_policy::{CleanPods, OnSameFailure, OnStartTimeout};
 use protocol::view::JobResult;
 
 /// The first start of a job under its first master.
@@ -46,6 +46,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         no_retry_exit_codes: BTreeSet::new(),
         restart: BTreeMap::new(),
         halt: None,
+        on_same_failure: OnSameFailure::Stop,
         on_start_timeout: OnStartTimeout::Fail,
         requeue_pause: Duration::from_secs(50),
         is_suspended: false,
