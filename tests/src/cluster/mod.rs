@@ -89,9 +89,12 @@ impl Cluster {
         self.namespace.created_by_masters("/api/v1", "pods").iter().filter(|pod| phase(pod)).map(name_of).collect()
     }
 
-    /// Returns the pods and ConfigMaps that masters have created in the namespace, as `pod/NAME` and `configmap/NAME`.
+    /// Returns the pods and the records of jobs in the namespace, as `pod/NAME` and `configmap/NAME`. Leaves out copies of
+    /// code, which stay for some minutes after their jobs.
     pub fn objects(&self) -> Vec<String> {
-        [self.names("/api/v1", "pods", "pod"), self.names("/api/v1", "configmaps", "configmap")].concat()
+        let maps = self.names("/api/v1", "configmaps", "configmap");
+        let records = maps.into_iter().filter(|name| !name.starts_with("configmap/muster-code-"));
+        self.names("/api/v1", "pods", "pod").into_iter().chain(records).collect()
     }
 
     /// Returns the network policies that masters have created in the namespace, as `networkpolicy/NAME`.

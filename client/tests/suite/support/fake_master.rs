@@ -350,7 +350,8 @@ impl Shared {
     fn logs(&self, query: &str) -> Response {
         let mut script = self.script.lock().unwrap();
         let is_last = script.logs.len() <= 1;
-        if is_last && query.contains("follow=true") {
+        let waits_for_code = script.loses_code && self.code.lock().unwrap().blobs.is_empty();
+        if is_last && query.contains("follow=true") && !waits_for_code {
             // A real master ends the stream when the job has ended. So the job's last view is the newest now.
             *self.newest.lock().unwrap() = script.views.len() - 1;
         }
