@@ -3,6 +3,7 @@
 
 mod api;
 mod budgets;
+mod churn;
 mod cluster;
 mod history;
 mod kills;
@@ -21,7 +22,7 @@ use anyhow::{Context as _, bail};
 
 use crate::kills::Jobs;
 
-const USAGE: &str = "chaos kills|elastic-kills|resizes|budgets|overnight|cluster|points COUNT [SEED]";
+const USAGE: &str = "chaos kills|elastic-kills|resizes|budgets|overnight|cluster|churn|points COUNT [SEED]";
 
 fn main() -> ExitCode {
     match run() {
@@ -49,6 +50,7 @@ fn run() -> anyhow::Result<()> {
         "budgets" => budgets::campaign(count, seed),
         "overnight" => overnight::campaign(count),
         "cluster" => cluster::campaign(count, seed),
+        "churn" => churn::campaign(count, seed),
         "points" => points::campaign(count, seed),
         _ => bail!(USAGE),
     }
