@@ -6,7 +6,7 @@ use std::time::Duration;
 use protocol::agent::ExitReport;
 use protocol::elastic::JobPatch;
 use protocol::failure::{Failure, was_lost};
-use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
+use protocol::ids::{Generation, JobName, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
@@ -33,7 +33,11 @@ pub(crate) fn submitted_before(view: &JobView) -> String {
 /// The sentence about a job that this command follows but did not submit.
 pub(crate) fn standing(view: &JobView) -> String {
     let standing = format!("job {} is {}: {}", view.name, view.state, composition(&view.spec));
-    if view.state == JobState::Halted { format!("{standing}; {}", waits_for_code(view)) } else { standing }
+    match &view.queued_behind {
+        Some(first) => format!("{standing}; {}", queued_behind(first)),
+        None if view.state == JobState::Halted => format!("{standing}; {}", waits_for_code(view)),
+        None => standing,
+    }
 }
 
 /// The strategy and the replicas, such as `AllReduce, 4 workers`.
@@ -99,6 +103,7 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences.extend(stopping(before, now));
     sentences.extend(halted(before, now));
     sentences.extend(suspended(before, now));
+    sentences.extend(queued(before, now));
     sentences
 }
 
@@ -160,6 +165,17 @@ fn waits_for_code(view: &JobView) -> String {
 fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = now.state == JobState::Suspended && before.is_none_or(|view| view.state != JobState::Suspended);
     is_new.then(|| format!("suspended; to start the job again: {}", command(&format!("resume {}", now.name))))
+}
+
+fn queued(before: Option<&JobView>, now: &JobView) -> Option<String> {
+    let first =
+        now.queued_behind.as_ref().filter(|_| before.is_none_or(|view| view.queued_behind != now.queued_behind));
+    first.map(queued_behind)
+}
+
+/// Which job's gang must run or end before this job's pods are created.
+pub(crate) fn queued_behind(first: &JobName) -> String {
+    format!("queued behind {first}: the cluster has no room for both")
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {

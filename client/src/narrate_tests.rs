@@ -43,6 +43,7 @@ fn pending(workers: u32) -> JobView {
         changes: vec![],
         replicas: replicas.collect(),
         warnings: vec![],
+        queued_behind: None,
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     }
 }

@@ -20,6 +20,7 @@ mod state_dir;
 pub mod store;
 pub mod template;
 pub mod tfjob;
+pub mod turns;
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IsTerminal, Write};

@@ -33,6 +33,7 @@ use crate::job::key::JobKey;
 use crate::logs::{Archive, JobLogs};
 use crate::series::SeriesOfJob;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};
+use crate::turns::Turns;
 
 /// Pause before a job gets a new driver after its first driver panicked. The pause doubles each time a driver panics,
 /// because the cause may still exist.
@@ -94,6 +95,8 @@ pub struct Jobs {
     on_disk: Mutex<BTreeMap<CodeId, String>>,
     /// The code that pushes have replaced, each with the view of its job.
     replaced: Mutex<BTreeMap<CodeId, watch::Receiver<JobView>>>,
+    /// Which gangs may create pods now.
+    turns: Turns,
 }
 
 impl Jobs {
@@ -114,6 +117,7 @@ impl Jobs {
             removals: TaskTracker::new(),
             on_disk: Mutex::default(),
             replaced: Mutex::default(),
+            turns: Turns::default(),
         })
     }
 
@@ -160,7 +164,7 @@ impl Jobs {
             }
         };
         let shown = before.view.borrow().clone();
-        let (handle, channels) = Self::connect(&stored, shown, (before.logs, before.series));
+        let (handle, channels) = self.connect(&stored, shown, (before.logs, before.series));
         self.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
         self.drive(stored, (tenure, pause), channels, drivers);
     }
@@ -174,6 +178,9 @@ impl Jobs {
 
     fn drive(&self, stored: Stored, (tenure, pause): (Tenure, Duration), channels: Channels, drivers: &mut Drivers) {
         let (job, context) = (stored.key(), Arc::clone(&self.context));
+        if tenure == Tenure::First && stored.record.ended.is_none() {
+            channels.seat.expect();
+        }
         let task = drivers.tasks.spawn(async move {
             if !pause.is_zero() {
                 sleep(pause).await;
@@ -191,7 +198,7 @@ impl Jobs {
                     let record = &stored.record;
                     let logs = self.archive.job(&record.uid, &record.replicas());
                     let kept = (logs, Arc::default());
-                    let (handle, channels) = Self::connect(&stored, driver::initial_view(record), kept);
+                    let (handle, channels) = self.connect(&stored, driver::initial_view(record), kept);
                     self.lock().insert(stored.name().clone(), handle);
                     let tenure = self.tenure(record);
                     self.drive(*stored, (tenure, Duration::ZERO), channels, drivers);
@@ -212,6 +219,7 @@ impl Jobs {
             }
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
+                self.turns.open();
                 let keeper = tokio::spawn(Arc::clone(self).keep_newest_finished());
                 drivers.sweepers.push(AbortOnDropHandle::new(keeper));
                 // While a record is unreadable, the output and the code of its job look unused. So remove nothing then.
@@ -227,6 +235,7 @@ impl Jobs {
     }
 
     fn connect(
+        &self,
         stored: &Stored,
         shown: JobView,
         (logs, series): (Arc<JobLogs>, Arc<SeriesOfJob>),
@@ -243,6 +252,7 @@ impl Jobs {
             view: view_sender,
             logs: Arc::clone(&logs),
             series: Arc::clone(&series),
+            seat: self.turns.seat(&stored.record.uid),
         };
         (
             JobHandle {

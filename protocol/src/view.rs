@@ -268,6 +268,9 @@ pub struct JobView {
     /// All replicas, ordered by role and index.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<ReplicaView>))]
     pub replicas: Arc<[ReplicaView]>,
+    /// The job whose gang is first, while this gang waits for its turn to create pods. Its state is `pending`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_behind: Option<JobName>,
     /// When the job reached each step.
     pub times: JobTimes,
     /// Fields of the request that have another meaning in Muster, or no effect: only in the answer to a submit. Also
@@ -300,6 +303,7 @@ impl JobView {
             strategy: self.spec.strategy,
             replica_num: self.members(),
             result,
+            queued_behind: self.queued_behind.clone(),
             times: self.times.clone(),
         }
     }
@@ -328,6 +332,9 @@ pub struct JobSummary {
     /// The job's result, without what its scripts printed. Absent until it is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
+    /// The job whose gang is first, while this gang waits for its turn to create pods. Its state is `pending`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_behind: Option<JobName>,
     /// When the job reached each step.
     pub times: JobTimes,
 }

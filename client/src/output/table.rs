@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table};
-use protocol::ids::UnixMillis;
+use protocol::ids::{JobName, UnixMillis};
 use protocol::progress::{JobSeries, Progress};
 use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobSummary, JobTimes, JobView, ReplicaView};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::cluster::rfc3339;
 use crate::command_line::command;
-use crate::narrate::{between, composition, workers_now};
+use crate::narrate::{between, composition, queued_behind, workers_now};
 use crate::output::spelled;
 
 /// All jobs, one per line.
@@ -24,7 +24,7 @@ pub(crate) fn jobs_table(jobs: &[JobSummary], now: UnixMillis) -> String {
             job.state.to_string(),
             job.replica_num.to_string(),
             time(job.state, &job.times, now),
-            job.result.as_ref().map(result).unwrap_or_default(),
+            job.result.as_ref().map(result).or(job.queued_behind.as_ref().map(queued)).unwrap_or_default(),
         ]);
     }
     shown(&table)
@@ -58,6 +58,7 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     head.extend(newest.map(|change| ("last start", one_line(&change.to_string()))));
     head.extend(series.and_then(progress).map(|progress| ("progress", one_line(&progress))));
     head.extend(view.times.halted.map(|since| ("waits", waits_for_code(view, since, now))));
+    head.extend(view.queued_behind.as_ref().map(|first| ("waits", queued_behind(first))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
     head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
@@ -137,6 +138,10 @@ fn shortened(number: f64) -> String {
 fn time(state: JobState, times: &JobTimes, now: UnixMillis) -> String {
     let end = if state.is_finished() { times.ended.or(times.finished) } else { Some(now) };
     between(times.accepted, end).map(spelled).unwrap_or_default()
+}
+
+fn queued(first: &JobName) -> String {
+    format!("queued behind {first}")
 }
 
 fn result(result: &JobResult) -> String {

@@ -27,6 +27,7 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         changes: vec![],
         replicas: [].into(),
         warnings: vec![],
+        queued_behind: None,
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     };
     view.restarts.failed_starts = failed_starts;

@@ -171,6 +171,12 @@ pub trait PodBackend: Send + Sync {
         Ok(vec![])
     }
 
+    /// The resources that a job's pods ask for, by their names in pods. `None` if pods need no room, so that jobs do not
+    /// compete.
+    fn asks(&self, _spec: &JobSpec) -> Option<Resources> {
+        None
+    }
+
     /// Creates the objects that a job needs before its first pod. A repeated call does not change existing objects.
     ///
     /// # Errors

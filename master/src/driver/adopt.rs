@@ -43,6 +43,7 @@ pub(super) async fn wait_for_another_master(
 ) -> Option<Stored> {
     let Some(sentence) = why_it_is_anothers(context, &stored, tenure) else { return Some(stored) };
     warn!(job = %stored.name(), "{sentence}");
+    channels.seat.leave();
     show(&channels.view, &sentence);
     let patience = Duration::from_secs(stored.record.spec.pod.termination_grace_seconds().into()) + HEED_TIMEOUT;
     let mut record = channels.record.clone();

@@ -24,12 +24,14 @@ impl Driver {
             }
             let gang = self.gang();
             self.note_saved(&gang);
+            let now = self.began.elapsed();
+            let ask_at = self.ask_turn(&gang, now);
             let record = &self.stored.record;
-            let (restarts, epoch, now) = (self.restarts(), record.epoch, self.began.elapsed());
-            let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch, now };
+            let (restarts, epoch) = (self.restarts(), record.epoch);
+            let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, turn: &self.turn, epoch, now };
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
-            let look_at = phase::next_look(&phase, &actions, seen);
+            let look_at = phase::next_look(&phase, &actions, seen).into_iter().chain(ask_at).min();
             // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
             self.diagnose(judged(&phase, &actions), &gang).await;
             if has_moved {
@@ -85,6 +87,7 @@ impl Driver {
             JobPhase::Suspended { .. } => {
                 self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
             }
+            JobPhase::Queued { .. } => self.replicas.values_mut().for_each(Replica::queue),
             // Long polls begin only now, because they would slow down the start of a large gang.
             JobPhase::Running { generation, .. } => {
                 self.starts.note_running(*generation, gang);

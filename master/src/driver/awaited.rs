@@ -58,6 +58,7 @@ impl Driver {
             JobPhase::Stopping { generation: Some(generation), .. } => Some((*generation, Awaited::End)),
             JobPhase::Stopping { generation: None, .. }
             | JobPhase::Pending { .. }
+            | JobPhase::Queued { .. }
             | JobPhase::Running { .. }
             | JobPhase::Restarting { .. }
             | JobPhase::Suspended { .. }

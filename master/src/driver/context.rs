@@ -16,6 +16,7 @@ use crate::code::CodeStore;
 use crate::logs::JobLogs;
 use crate::series::SeriesOfJob;
 use crate::store::{JobRecord, JobStore, Stored};
+use crate::turns::Seat;
 
 /// What all drivers of one master share.
 pub struct Context {
@@ -94,6 +95,8 @@ pub struct Channels {
     pub view: watch::Sender<JobView>,
     /// The output of the job that this master has stored.
     pub logs: Arc<JobLogs>,
+    /// The job's place among the gangs of this master.
+    pub seat: Seat,
     /// What the job's scripts have reported.
     pub series: Arc<SeriesOfJob>,
 }

@@ -224,6 +224,7 @@ impl Driver {
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
             | JobPhase::Pending { .. }
+            | JobPhase::Queued { .. }
             | JobPhase::Restarting { .. }
             | JobPhase::Releasing { .. }
             | JobPhase::Finished { .. } => {}

@@ -46,7 +46,8 @@ impl Driver {
     pub(super) fn take_pods(&mut self) {
         let table = self.pods.borrow_and_update().clone();
         let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
-        let is_swept = matches!(self.phase, JobPhase::Restarting { .. } | JobPhase::Suspended { .. });
+        let is_swept =
+            matches!(self.phase, JobPhase::Restarting { .. } | JobPhase::Suspended { .. } | JobPhase::Queued { .. });
         let launched = self.stored.record.launched;
         let has_run = self.stored.record.newest_ended().is_some() || !self.starts.roster().is_empty();
         let horizon = self.phase.horizon();

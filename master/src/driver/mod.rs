@@ -18,6 +18,7 @@ mod subject;
 mod tasks;
 mod times;
 mod tracked;
+mod turn;
 mod view;
 mod wake;
 mod writing;
@@ -51,6 +52,8 @@ use crate::job::gang::{Gang, Member};
 use crate::job::observation::{AgentState, Wait};
 use crate::job::phase::{self, Action, JobPhase};
 use crate::job::policy::Policy;
+use crate::job::turns::Turn;
+use crate::job::wait::Resources;
 use crate::store::{Ended, JobRecord, Stored};
 
 /// Maximum number of reports that wait for the driver.
@@ -123,6 +126,10 @@ struct Driver {
     start: Option<AbortOnDropHandle<()>>,
     creations: Vec<AbortOnDropHandle<()>>,
     starts: Starts,
+    /// The resources that the job's pods ask for; `None` if they need no room, or the job has finished.
+    asks: Option<Resources>,
+    /// Whether the gang may create pods now.
+    turn: Turn,
     /// When the driver must check the job's upkeep or size again, as the time since the driver began.
     look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
@@ -191,6 +198,8 @@ impl Driver {
             start: None,
             creations: vec![],
             starts: Starts::new(record),
+            asks: context.backend.asks(&record.spec).filter(|_| record.ended.is_none()),
+            turn: Turn::Go,
             look_at: None,
             current_start: phase.generation(),
             failed: halted.map(|halted| halted.failed.clone()),
@@ -242,6 +251,7 @@ impl Driver {
                 Err(_) => return Next::End,
             },
             () = self.channels.damaged.notified() => return Box::pin(self.mend()).await,
+            () = self.channels.seat.changed_from(&self.turn), if self.asks.is_some() => {}
             () = self.channels.surplus.notified() => self.forget_at = Some(Instant::now()),
             Some(staging) = self.channels.stagings.recv() => {
                 self.stage(staging);

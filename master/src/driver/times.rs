@@ -24,7 +24,7 @@ pub(super) fn reach(
     let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
     times.halted = None;
     match after {
-        JobPhase::Pending { .. } => {}
+        JobPhase::Pending { .. } | JobPhase::Queued { .. } => {}
         // A halted job enters `Releasing` without `Stopping`, so it has no end time yet.
         JobPhase::Releasing { .. } => stamp(&mut times.ended),
         JobPhase::Halted { .. } => (times.halted, times.ended) = (Some(now), None),

@@ -207,6 +207,14 @@ impl Replica {
         }
     }
 
+    /// Prepares for a later turn of the gang. Its pods are not lost, so new pods do not count as replacements.
+    pub(super) fn queue(&mut self) {
+        if self.seen.pod.is_none() {
+            self.lose_pod();
+        }
+        self.replacements = Replacements::default();
+    }
+
     /// Makes the replica's follower poll the agent for this start.
     pub(super) fn watch_run(&self, start: Option<Generation>) {
         self.follower.iter().for_each(|follower| follower.watch_run(start));
@@ -274,8 +282,9 @@ mod tests {
 
     #[test]
     fn a_listed_pod_with_another_uid_replaces_the_known_pod() {
-        let listed =
-            |uid: &str| Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { wait: None } });
+        let listed = |uid: &str| {
+            Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { has_node: false, wait: None } })
+        };
         let mut replica = Replica::new();
         let news = ["a", "a", "b"].map(|uid| replica.see(listed(uid)));
         assert_eq!(news, [PodNews::Same, PodNews::Same, PodNews::Replaced]);

@@ -43,6 +43,7 @@ pub fn initial(record: &JobRecord) -> JobView {
         changes: vec![],
         replicas: replicas.into_iter().map(replica).collect(),
         warnings: vec![],
+        queued_behind: None,
         times: times(record, &JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() }),
     }
 }
@@ -61,7 +62,10 @@ impl Driver {
             None => {
                 let horizon = self.phase.horizon();
                 let view = |(id, replica): (&ReplicaId, &Replica)| {
-                    let mut view = of_replica(&self.stored.record, *id, &replica.seen, horizon);
+                    // The pods of a gang that waits for its turn are being deleted. This is no failure.
+                    let is_queued = matches!(self.phase, JobPhase::Queued { .. });
+                    let seen = if is_queued { &Observation::NEW } else { &replica.seen };
+                    let mut view = of_replica(&self.stored.record, *id, seen, horizon);
                     if self.policy.elastic.is_some() && matches!(self.phase, JobPhase::Pending { .. }) {
                         view.reason = self.why_others_wait(&view, &replica.seen).or(view.reason);
                     }
@@ -129,6 +133,7 @@ impl Driver {
             changes: self.starts.changes().to_vec(),
             replicas: self.replica_views(),
             warnings: vec![],
+            queued_behind: if let JobPhase::Queued { behind, .. } = phase { Some(behind.clone()) } else { None },
             times: times(record, &self.times),
         }
     }
@@ -152,6 +157,7 @@ fn result(phase: &JobPhase) -> Option<JobResult> {
     match phase {
         JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result.clone()),
         JobPhase::Pending { .. }
+        | JobPhase::Queued { .. }
         | JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }

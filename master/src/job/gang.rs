@@ -38,6 +38,8 @@ pub struct Place {
     pub may_run: bool,
     /// Whether the replica's pod is being evicted or deleted.
     pub is_leaving: bool,
+    /// Whether the replica's pod has a node.
+    pub has_node: bool,
     /// The standing of the lease of the replica's agent.
     pub standing: Standing,
     /// How the script of the replica's newest run uses the helper.
@@ -82,6 +84,7 @@ impl Member {
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_leaving: seen.is_leaving(),
+            has_node: seen.has_node(),
             standing: seen.agent.standing(),
             helper: HelperUse::of(progress),
             reported: progress.and_then(|progress| Some((progress.step?, progress.split))),

@@ -42,6 +42,8 @@ impl From<String> for Incarnation {
 pub enum PodState {
     /// The pod has no address yet.
     Pending {
+        /// Whether the pod has a node. The node may still prepare the pod.
+        has_node: bool,
         /// The back end's reason, if it reports one.
         wait: Option<Wait>,
     },
@@ -93,7 +95,7 @@ impl PodState {
     #[must_use]
     pub fn after_a_start(self) -> Self {
         match self {
-            Self::Unusable { reason } => Self::Pending { wait: Some(Wait::Other(reason)) },
+            Self::Unusable { reason } => Self::Pending { has_node: true, wait: Some(Wait::Other(reason)) },
             Self::Pending { .. }
             | Self::Running(_)
             | Self::Leaving { .. }
@@ -251,6 +253,21 @@ impl Observation {
         }
     }
 
+    /// Whether the replica's pod has a node.
+    pub fn has_node(&self) -> bool {
+        match &self.pod {
+            Some(PodState::Pending { has_node, .. }) => *has_node,
+            Some(
+                PodState::Running(_)
+                | PodState::Unusable { .. }
+                | PodState::Leaving { .. }
+                | PodState::Disrupted { .. }
+                | PodState::Terminated { .. },
+            ) => true,
+            None => false,
+        }
+    }
+
     /// Whether the replica's pod is being evicted or deleted.
     pub fn is_leaving(&self) -> bool {
         matches!(self.pod, Some(PodState::Leaving { .. }))
@@ -259,7 +276,7 @@ impl Observation {
     /// Why the replica has no pod, why its pod has no address, or why its agent is not ready, if known.
     pub fn waits_for(&self) -> Option<&Wait> {
         match &self.pod {
-            Some(PodState::Pending { wait }) => wait.as_ref(),
+            Some(PodState::Pending { wait, .. }) => wait.as_ref(),
             Some(PodState::Running(_)) => self.wait.as_ref(),
             Some(
                 PodState::Unusable { .. }

@@ -10,7 +10,8 @@
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 //!
-//! If a user suspends the job, `Stopping` leads to `Suspended`, which deletes all pods. When the user resumes the job,
+//! A gang that lacks room while an earlier gang lacks it too moves from `Pending` to `Queued`, which deletes all pods.
+//! When its turn comes, it moves to `Pending` again. If a user suspends the job, `Stopping` leads to `Suspended`, which deletes all pods. When the user resumes the job,
 //! `Suspended` leads to `Restarting`. A job can wait for new code after its script has failed: then `Stopping` leads
 //! to `Halted`, which keeps the pods. New code leads from `Halted` to `Restarting`. After a time limit without new
 //! code, the failure is judged as after `Stopping`.
@@ -21,6 +22,7 @@ mod ending;
 mod gathering;
 mod halt;
 mod look;
+mod queue;
 mod running;
 mod stop;
 mod suspension;
@@ -29,7 +31,7 @@ mod verdict;
 use std::time::Duration;
 
 use protocol::failure::{Failure, Restarts};
-use protocol::ids::Generation;
+use protocol::ids::{Generation, JobName};
 use protocol::run_policy::CleanPods;
 use protocol::view::{JobResult, JobState};
 
@@ -44,6 +46,7 @@ use self::stop::{Stop, stop};
 use self::verdict::Restart;
 use super::gang::Gang;
 use super::policy::{Deadline, Policy};
+use super::turns::Turn;
 use super::upkeep::Upkeep;
 
 /// The phase of a job. All times are durations since the job's driver began.
@@ -55,6 +58,13 @@ pub enum JobPhase {
         gathering: Gathering,
         /// When the gang began to gather.
         since: Duration,
+    },
+    /// The gang waits for its turn to gather. The driver gives its pods back.
+    Queued {
+        /// The start that the gang will gather for.
+        gathering: Gathering,
+        /// The job whose gang is first.
+        behind: JobName,
     },
     /// The gang is complete and its runs are being started.
     Starting {
@@ -130,6 +140,8 @@ pub struct Gathering {
     pub leftovers: Leftovers,
     /// Since when an elastic job has enough workers for a start; `None` if it has too few.
     pub ready_since: Option<Duration>,
+    /// Whether another program holds one of the pods back. The start timeout does not apply then.
+    pub is_gated: bool,
 }
 
 /// Whether a failed start of an earlier master may have left pods that cannot serve another start.
@@ -184,6 +196,8 @@ pub struct Seen<'a> {
     pub policy: &'a Policy,
     /// The earlier starts that failed.
     pub restarts: &'a Restarts,
+    /// Whether the gang may create pods now.
+    pub turn: &'a Turn,
     /// The epoch of the job's record. All starts under this driver have this epoch.
     pub epoch: u32,
     /// The time since the driver began.
@@ -227,7 +241,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
         (None, Some(halt)) => (halt.into(), vec![]),
         (None, None) => {
             let horizon = newest_failed.map(Generation::next);
-            let gathering = Gathering { next: first, horizon, leftovers, ready_since: None };
+            let gathering = Gathering { next: first, horizon, leftovers, ready_since: None, is_gated: false };
             (JobPhase::Pending { gathering, since: now }, vec![])
         }
         (Some(result), _) => match policy.clean_pods {
@@ -254,6 +268,7 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
         (
             JobEvent::CancelWished,
             phase @ (JobPhase::Pending { .. }
+            | JobPhase::Queued { .. }
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
             | JobPhase::Restarting { .. }
@@ -263,6 +278,7 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
         (
             JobEvent::Observed,
             phase @ (JobPhase::Pending { .. }
+            | JobPhase::Queued { .. }
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
             | JobPhase::Restarting { .. }
@@ -274,6 +290,7 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
             Some(elastic) => elastic::pending(gathering, since, elastic, seen),
             None => pending(gathering, since, seen),
         },
+        (JobEvent::Observed, JobPhase::Queued { gathering, behind }) => queue::queued(gathering, behind, seen),
         (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
             starting(generation, stage, since, seen)
         }
@@ -304,6 +321,7 @@ impl JobPhase {
             | Self::Halted(Halt { generation, .. }) => Some(*generation),
             Self::Stopping { generation, .. } => *generation,
             Self::Pending { .. }
+            | Self::Queued { .. }
             | Self::Restarting { .. }
             | Self::Suspended { .. }
             | Self::Releasing { .. }
@@ -314,7 +332,7 @@ impl JobPhase {
     /// The oldest generation whose runs count. Older runs belong to earlier starts.
     pub fn horizon(&self) -> Option<Generation> {
         match self {
-            Self::Pending { gathering, .. } => gathering.horizon,
+            Self::Pending { gathering, .. } | Self::Queued { gathering, .. } => gathering.horizon,
             Self::Restarting { next, .. } | Self::Suspended { next } => Some(*next),
             Self::Stopping { horizon, .. } => *horizon,
             Self::Starting { .. }
@@ -328,7 +346,7 @@ impl JobPhase {
     /// The state that users see.
     pub fn state(&self) -> JobState {
         match self {
-            Self::Pending { .. } => JobState::Pending,
+            Self::Pending { .. } | Self::Queued { .. } => JobState::Pending,
             Self::Starting { .. } => JobState::Starting,
             Self::Running { .. } => JobState::Running,
             Self::Stopping { .. } | Self::Releasing { .. } => JobState::Stopping,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::elastic::Workers;
 use protocol::failure::Loss;
-use protocol::ids::ReplicaId;
+use protocol::ids::{ReplicaId, Role};
 
 use super::gang::{Gang, Member};
 use super::observation::{LostRun, Presence};
@@ -30,10 +30,39 @@ pub fn missing(gang: &Gang) -> Upkeep {
     Upkeep { create: gang.members().filter(is_missing).map(|member| member.id).collect(), ..Upkeep::default() }
 }
 
+/// How many workers of an elastic job may get pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// As many as the job wants.
+    Free,
+    /// At most this number. Workers with a node stay, and pods without a node beyond this number are deleted.
+    UpTo(usize),
+    /// No replica gets a pod, and no pod is deleted because of this rule.
+    None,
+}
+
+/// The wanted replicas that may have a pod now.
+fn limited(wanted: Vec<&Member>, growth: Growth) -> Vec<&Member> {
+    let has_node = |place: &Member| place.pod != Presence::Absent && place.place.has_node;
+    match growth {
+        Growth::Free => wanted,
+        Growth::None => wanted.into_iter().filter(|place| place.pod != Presence::Absent).collect(),
+        Growth::UpTo(most) => {
+            let (workers, mut chosen): (Vec<&Member>, Vec<&Member>) =
+                wanted.into_iter().partition(|place| place.id.role == Role::Worker);
+            let (with_node, without): (Vec<&Member>, Vec<&Member>) =
+                workers.into_iter().partition(|place| has_node(place));
+            let room = most.saturating_sub(with_node.len());
+            chosen.extend(with_node.into_iter().chain(without.into_iter().take(room)));
+            chosen
+        }
+    }
+}
+
 /// Decides which pods of an elastic job to create and to delete, independent of the starts of its gang. The pods of the
 /// gang's members stay in any state, because they show how the start ended.
-pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
-    let wanted = wanted(gang, workers);
+pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, now: Duration) -> Upkeep {
+    let wanted = limited(wanted(gang, workers), growth);
     let (create, later): (Vec<&Member>, Vec<&Member>) =
         wanted.iter().filter(|place| place.pod == Presence::Absent).partition(|place| place.place.create_at <= now);
     let ids: BTreeSet<ReplicaId> = wanted.iter().map(|place| place.id).collect();

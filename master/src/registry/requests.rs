@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use protocol::dry_run::PodsOfKind;
 use protocol::elastic::{JobPatch, Workers};
 use protocol::ids::{JobName, UnixMillis};
 use protocol::job::JobSpec;
@@ -40,11 +41,12 @@ impl Jobs {
             return self.existing(stored, &spec).await;
         }
         self.check_code(&spec).await?;
-        self.context.backend.admit(&spec).await?;
+        let pods = self.context.backend.preview(&spec).await?;
         let now = self.context.store.now();
         let (uid, holder) = (uuid::Uuid::new_v4().to_string(), self.context.boot_id.clone());
         let mut record = JobRecord::new(spec.clone(), uid, holder, now);
         record.agent_key = self.context.agent_key.fingerprint().map(str::to_owned);
+        record.priority = highest_priority(&pods);
         suspend(&mut record, is_suspended, now);
         let kept = match spec.code {
             Some(code) => self.keep_code(code).await?,
@@ -200,6 +202,12 @@ impl Jobs {
         info!(job = %job.name, "deleted an unreadable record");
         Ok(())
     }
+}
+
+/// The highest priority of these pods, as the cluster has resolved it.
+fn highest_priority(pods: &[PodsOfKind]) -> i32 {
+    let priority = |kind: &PodsOfKind| i32::try_from(kind.first.pointer("/spec/priority")?.as_i64()?).ok();
+    pods.iter().filter_map(priority).max().unwrap_or_default()
 }
 
 /// Refuses a spec that is too large for a record.

@@ -38,6 +38,9 @@ pub struct JobRecord {
     /// cannot send requests to these agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_key: Option<String>,
+    /// The priority of the job's pods, as the cluster has resolved it. 0 if they have none.
+    #[serde(default, skip_serializing_if = "protocol::is_default")]
+    pub priority: i32,
     /// The user's current wish.
     pub wish: Wish,
     /// The last start in which an agent of the first prototype takes part, recorded before that start. Such an agent
@@ -80,6 +83,7 @@ impl JobRecord {
             epoch: 1,
             holder,
             agent_key: None,
+            priority: 0,
             wish: Wish::Run,
             launched: None,
             restarts: Restarts::default(),

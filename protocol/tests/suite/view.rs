@@ -61,6 +61,7 @@ fn pending_view() -> JobView {
         }]
         .into(),
         warnings: vec![],
+        queued_behind: None,
         times: JobTimes::default(),
     }
 }
@@ -93,6 +94,7 @@ fn failed_view() -> JobView {
         }]
         .into(),
         warnings: vec![],
+        queued_behind: None,
         times: JobTimes {
             accepted: millis(0),
             joined: millis(2),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use protocol::dry_run::PodsOfKind;
 use protocol::ids::{PodName, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::watch;
@@ -10,6 +11,7 @@ use tokio::sync::watch;
 use super::{Chaos, Deed};
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use master::job::key::JobKey;
+use master::job::wait::Resources;
 
 /// A back end. Faults can strike before and after calls that change a pod or a network policy.
 pub struct ChaosBackend {
@@ -34,6 +36,15 @@ impl PodBackend for ChaosBackend {
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
         self.chaos.gate().await;
         self.inner.admit(spec).await
+    }
+
+    async fn preview(&self, spec: &JobSpec) -> Result<Vec<PodsOfKind>, Refusal> {
+        self.chaos.gate().await;
+        self.inner.preview(spec).await
+    }
+
+    fn asks(&self, spec: &JobSpec) -> Option<Resources> {
+        self.inner.asks(spec)
     }
 
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {

@@ -8,14 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
+use protocol::dry_run::PodsOfKind;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
+use protocol::pod::ObjectName;
 use protocol::routes::TENSORFLOW_PORT;
+use serde_json::json;
 use tokio::sync::watch;
 
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
 use master::job::key::JobKey;
-use master::job::observation::{Addresses, Others, Pod, PodState, Wait};
+use master::job::observation::{Addresses, Incarnation, Others, Pod, PodState, Wait};
+use master::job::wait::Resources;
 
 use super::agent::{AgentKind, FakeAgent, TakesCode};
 use super::routes;
@@ -33,10 +37,10 @@ pub enum Arrival {
 
 /// A back end in memory.
 #[derive(Debug, Clone)]
-pub struct FakeBackend(Arc<Shared>);
+pub struct FakeBackend(pub(super) Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     arrival: Arrival,
     jobs: Mutex<HashMap<JobName, JobPods>>,
     history: Mutex<Vec<PodEvent>>,
@@ -48,6 +52,10 @@ struct Shared {
     unlisted: Mutex<BTreeSet<ReplicaId>>,
     /// The pods' other containers, after their agents have ended.
     others: Mutex<Others>,
+    /// The number of pods that can run at the same time, if it is limited.
+    pub(super) room: watch::Sender<Option<usize>>,
+    /// Locked while pods are placed.
+    pub(super) scheduler: tokio::sync::Mutex<()>,
     /// How the next agents of these replicas respond to new code.
     take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
 }
@@ -77,11 +85,11 @@ pub enum PodChange {
 }
 
 #[derive(Debug)]
-struct JobPods {
+pub(super) struct JobPods {
     /// The uid of the job that the pods belong to.
     uid: String,
-    table: watch::Sender<PodTable>,
-    agents: BTreeMap<ReplicaId, FakeAgent>,
+    pub(super) table: watch::Sender<PodTable>,
+    pub(super) agents: BTreeMap<ReplicaId, FakeAgent>,
 }
 
 impl Default for JobPods {
@@ -97,7 +105,12 @@ impl JobPods {
         self.table.send_modify(|table| drop(table.insert(replica, pod)));
     }
 
-    fn end(&self, replica: ReplicaId, state: PodState) {
+    /// Whether this pod is listed.
+    pub(super) fn has(&self, replica: ReplicaId, incarnation: &Incarnation) -> bool {
+        self.table.borrow().get(&replica).is_some_and(|pod| pod.incarnation == *incarnation)
+    }
+
+    pub(super) fn set(&self, replica: ReplicaId, state: PodState) {
         self.table.send_modify(|table| {
             table.entry(replica).and_modify(|pod| pod.state = state);
         });
@@ -118,6 +131,8 @@ impl FakeBackend {
             held: Mutex::default(),
             unlisted: Mutex::default(),
             others: Mutex::new(Others::Ended),
+            room: watch::Sender::new(None),
+            scheduler: tokio::sync::Mutex::default(),
             take_code: Mutex::default(),
         }))
     }
@@ -191,8 +206,9 @@ impl FakeBackend {
         if let Some(agent) = pods.agents.remove(&replica) {
             agent.vanish();
         }
-        pods.end(replica, ended);
+        pods.set(replica, ended);
         self.note(job, replica, PodChange::Ended);
+        self.schedule();
     }
 
     /// All changes of pods, in order.
@@ -200,7 +216,7 @@ impl FakeBackend {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, job: &JobName, replica: ReplicaId, change: PodChange) {
+    pub(super) fn note(&self, job: &JobName, replica: ReplicaId, change: PodChange) {
         let event = PodEvent { at: Instant::now(), job: job.clone(), replica, change };
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
@@ -232,10 +248,12 @@ impl FakeBackend {
     }
 
     /// The state of a new pod, and its agent.
-    async fn arrive(&self) -> (PodState, Option<FakeAgent>) {
+    pub(super) async fn arrive(&self) -> (PodState, Option<FakeAgent>) {
         let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
         match self.0.arrival {
-            Arrival::Never(reason) => (PodState::Pending { wait: Some(Wait::Other(reason.to_owned())) }, None),
+            Arrival::Never(reason) => {
+                (PodState::Pending { has_node: false, wait: Some(Wait::Other(reason.to_owned())) }, None)
+            }
             Arrival::AtOnce | Arrival::Prototypes => {
                 let is_ours = self.0.arrival == Arrival::AtOnce;
                 let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
@@ -244,6 +262,12 @@ impl FakeBackend {
                 (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))
             }
         }
+    }
+
+    /// Prepares the agent of a pod that now runs.
+    pub(super) fn begin(&self, agent: &FakeAgent, job: &JobName, replica: ReplicaId) {
+        self.takes_code().get(&replica).into_iter().for_each(|how| agent.take_code(*how));
+        self.end_with(agent.clone(), job.clone(), replica);
     }
 
     /// Ends the pod when its agent finishes.
@@ -255,8 +279,9 @@ impl FakeBackend {
             let Some(pods) = jobs.get_mut(&job) else { return };
             if pods.agents.get(&replica).is_some_and(|current| current.is(&agent)) {
                 let (exit, reason) = (agent.last_words(), "its agent finished".to_owned());
-                pods.end(replica, PodState::Terminated { exit, reason, others: *backend.others() });
+                pods.set(replica, PodState::Terminated { exit, reason, others: *backend.others() });
                 backend.note(&job, replica, PodChange::Ended);
+                backend.schedule();
             }
         });
     }
@@ -266,7 +291,7 @@ impl FakeBackend {
         self.lock().entry(job.clone()).or_default().table.subscribe()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<JobName, JobPods>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<JobName, JobPods>> {
         self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -275,6 +300,21 @@ impl FakeBackend {
 impl PodBackend for FakeBackend {
     async fn admit(&self, _: &JobSpec) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    /// Resolves priority classes such as `priority-10`, as a cluster does.
+    async fn preview(&self, spec: &JobSpec) -> Result<Vec<PodsOfKind>, Refusal> {
+        let priority = |class: &ObjectName| class.to_string().strip_prefix("priority-")?.parse::<i32>().ok();
+        let resolved = spec.pod.priority_class.as_ref().and_then(priority);
+        let first = |priority: i32| json!({ "spec": { "priority": priority } });
+        Ok(resolved
+            .map(|priority| PodsOfKind { count: spec.replica_num() as usize, first: first(priority) })
+            .into_iter()
+            .collect())
+    }
+
+    fn asks(&self, _: &JobSpec) -> Option<Resources> {
+        self.asked()
     }
 
     async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
@@ -299,14 +339,15 @@ impl PodBackend for FakeBackend {
         if self.table(&job).borrow().contains_key(&replica) || self.unlisted().remove(&replica) {
             return Ok(());
         }
+        let is_limited = self.0.room.borrow().is_some();
         let waits = Some(self.pending().clone()).filter(|(replicas, _)| replicas.contains(&replica));
         let (state, agent) = match waits {
-            Some((_, reason)) => (PodState::Pending { wait: Some(Wait::Other(reason)) }, None),
+            Some((_, reason)) => (PodState::Pending { has_node: false, wait: Some(Wait::Other(reason)) }, None),
+            None if is_limited => (PodState::Pending { has_node: false, wait: None }, None),
             None => self.arrive().await,
         };
         if let Some(agent) = &agent {
-            self.takes_code().get(&replica).into_iter().for_each(|how| agent.take_code(*how));
-            self.end_with(agent.clone(), job.clone(), replica);
+            self.begin(agent, &job, replica);
         }
         let mut jobs = self.lock();
         let pods = jobs.entry(job.clone()).or_default();
@@ -317,7 +358,11 @@ impl PodBackend for FakeBackend {
         }
         pods.uid = uid;
         pods.list(replica, state, agent.clone());
-        self.note(&job, replica, PodChange::Created(agent));
+        if is_limited {
+            self.schedule();
+        } else {
+            self.note(&job, replica, PodChange::Created(agent));
+        }
         Ok(())
     }
 
@@ -333,6 +378,7 @@ impl PodBackend for FakeBackend {
             }
             if pods.table.send_if_modified(|table| table.remove(&replica).is_some()) {
                 self.note(&job.name, replica, PodChange::Deleted);
+                self.schedule();
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 mod agent;
 mod backend;
+mod room;
 mod routes;
 mod store;
 

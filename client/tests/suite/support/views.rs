@@ -45,6 +45,7 @@ pub(crate) fn pending(name: &str) -> JobView {
         changes: vec![],
         replicas: replicas.collect(),
         warnings: vec![],
+        queued_behind: None,
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     }
 }

@@ -265,7 +265,7 @@ impl PodBackend for JoinedBackend {
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let waits = PodState::Pending { wait: Some(Wait::Other("waits for a machine".to_owned())) };
+        let waits = PodState::Pending { has_node: false, wait: Some(Wait::Other("waits for a machine".to_owned())) };
         // A place needs no other fields. The machine's agent has its own command.
         let PodSpec {
             job,

@@ -12,11 +12,13 @@ use serde_json::Value;
 use tracing::warn;
 
 use super::error::{NO_AGENT_IMAGE, NO_IMAGE};
+use super::room::requested;
 use super::{HostVolumes, KubeBackend, quota};
 use crate::backend::{PodSpec, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::plan;
+use crate::job::wait::Resources;
 use crate::kube::api::{ApiFailure, call};
 use crate::kube::own_pod::{OwnUses, Used, used};
 use crate::template::{Note, is_masters, is_masters_claim, listed};
@@ -41,6 +43,13 @@ impl KubeBackend {
         }
         self.admit_gang(&gang, spec).await?;
         Ok(gang)
+    }
+
+    /// The resources that the job's pods request, and their number.
+    pub(super) fn asked(&self, spec: &JobSpec) -> Resources {
+        let owner = JobKey { name: spec.name.clone(), uid: String::new() };
+        let pod = |replica| self.manifest(&PodSpec::new(owner.clone(), spec, replica, String::new())).ok();
+        plan::kinds(spec).into_iter().filter_map(|(replica, _)| pod(replica)).flat_map(|pod| requested(&pod)).collect()
     }
 
     /// Makes the checks that need no call to the cluster. Returns the refusal, if any.

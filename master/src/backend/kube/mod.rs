@@ -35,6 +35,7 @@ use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::observation::PodState;
+use crate::job::wait::Resources;
 use crate::kube::OwnUses;
 use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
 use crate::kube::changes;
@@ -234,6 +235,10 @@ impl PodBackend for KubeBackend {
     async fn preview(&self, spec: &JobSpec) -> Result<Vec<PodsOfKind>, Refusal> {
         let kinds = self.admission(spec).await?;
         Ok(kinds.into_iter().map(|(pod, count)| PodsOfKind { count, first: admission::shown(pod) }).collect())
+    }
+
+    fn asks(&self, spec: &JobSpec) -> Option<Resources> {
+        Some(self.asked(spec))
     }
 
     /// Creates the job's NetworkPolicy.

@@ -73,7 +73,7 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
 
 /// The state of a pod. `before` is the pod's previous state. The reason in `before` may explain the new state better.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
-    let Some(status) = &pod.status else { return PodState::Pending { wait: None } };
+    let Some(status) = &pod.status else { return PodState::Pending { has_node: false, wait: None } };
     if has_ended(status) || ended_among_others(pod, status) {
         return ended(pod, status, before);
     }
@@ -88,7 +88,9 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
             PodState::Unusable { reason }
         }
         (None, Some(addresses)) => PodState::Running(addresses),
-        (cause, _) => PodState::Pending { wait: unscheduled(status).or(cause.map(Wait::Other)) },
+        (cause, _) => {
+            PodState::Pending { has_node: has_node(pod), wait: unscheduled(status).or(cause.map(Wait::Other)) }
+        }
     }
 }
 
@@ -155,6 +157,10 @@ fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a P
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind && condition.status == value)
 }
 
+fn has_node(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()))
+}
+
 /// Why the pod has no node.
 fn unscheduled(status: &PodStatus) -> Option<Wait> {
     let unscheduled = condition(status, "PodScheduled", "False")?;
@@ -211,8 +217,10 @@ impl Waiting<'_> {
     /// known: newer kubelets repeat the cause, and `before` contains it otherwise.
     fn cause(self, before: Option<&PodState>) -> Option<String> {
         let reason = self.reason()?;
-        let (Some(PodState::Pending { wait: Some(Wait::Other(known)) } | PodState::Unusable { reason: known }), true) =
-            (before, self.is_back_off() && !reason.contains(ERR_IMAGE_PULL))
+        let (
+            Some(PodState::Pending { wait: Some(Wait::Other(known)), .. } | PodState::Unusable { reason: known }),
+            true,
+        ) = (before, self.is_back_off() && !reason.contains(ERR_IMAGE_PULL))
         else {
             return Some(reason);
         };

@@ -53,7 +53,7 @@ fn deleted(mut pod: Pod) -> Pod {
 }
 
 fn is_pending(reason: Option<&str>) -> PodState {
-    PodState::Pending { wait: reason.map(|reason| Wait::Other(reason.to_owned())) }
+    PodState::Pending { has_node: false, wait: reason.map(|reason| Wait::Other(reason.to_owned())) }
 }
 
 fn is_unusable(reason: &str) -> PodState {
@@ -71,7 +71,7 @@ fn an_unscheduled_pod_is_pending_with_the_schedulers_reason() {
     let reason = |message: &str| format!("it cannot be scheduled: {message}");
     let no_room = |message: &str, lacking: &str| {
         let (lacking, reason) = ([lacking.to_owned()].into(), reason(message));
-        PodState::Pending { wait: Some(Wait::NoRoom { lacking, reason }) }
+        PodState::Pending { has_node: false, wait: Some(Wait::NoRoom { lacking, reason }) }
     };
     let of_1_20 = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.";
     let of_now = "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod.";
@@ -89,7 +89,10 @@ fn an_unscheduled_pod_is_pending_with_the_schedulers_reason() {
     let gated = |message: &str| json!({ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": message });
     let message = "Scheduling is blocked due to non-empty scheduling gates";
     for (condition, said) in [(gated(message), message), (gated(""), "SchedulingGated")] {
-        assert_eq!(unscheduled(condition), PodState::Pending { wait: Some(Wait::Gated(reason(said))) });
+        assert_eq!(
+            unscheduled(condition),
+            PodState::Pending { has_node: false, wait: Some(Wait::Gated(reason(said))) }
+        );
     }
     let scheduled = json!({ "type": "PodScheduled", "status": "True" });
     assert_eq!(unscheduled(scheduled), is_pending(None));

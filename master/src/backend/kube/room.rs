@@ -1,6 +1,18 @@
-//! Reads from the messages of the scheduler and of quotas which resources are short.
+//! Which resources are short, read from the messages of the scheduler and of quotas; and which ones a pod requests.
+
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::job::wait::Resources;
+
+/// The resources that a pod requests. Each pod needs one of a node's places for pods.
+pub(super) fn requested(pod: &Pod) -> Resources {
+    let spec = pod.spec.iter();
+    let containers = spec.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    let of_container = containers.filter_map(|container| container.resources.as_ref());
+    // Without a request, the API server uses the limit as the request.
+    let names = of_container.flat_map(|resources| resources.requests.iter().chain(&resources.limits).flatten());
+    names.map(|(name, _)| name.clone()).chain([PODS.to_owned()]).collect()
+}
 
 /// The resources whose lack keeps a pod from a node, according to the scheduler's message. Empty if another reason
 /// keeps the pod from every node, such as a taint or a volume (`kubernetes/pkg/scheduler/framework/types.go`,

@@ -34,7 +34,7 @@ fn foreign(index: u32) -> Pod {
 }
 
 fn waits_for(what: &str) -> PodState {
-    PodState::Pending { wait: Some(Wait::Other(format!("it cannot be scheduled: {what}"))) }
+    PodState::Pending { has_node: false, wait: Some(Wait::Other(format!("it cannot be scheduled: {what}"))) }
 }
 
 fn listed(seen: &SeenPods, pods: Vec<Pod>) {

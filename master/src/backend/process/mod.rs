@@ -184,7 +184,7 @@ impl PodBackend for ProcessBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let orders = self.with_job(&pod.job.name, |pods| {
-            if !pods.table.list(pod.replica, PodState::Pending { wait: None }) {
+            if !pods.table.list(pod.replica, PodState::Pending { has_node: true, wait: None }) {
                 return None;
             }
             let (sender, receiver) = watch::channel(Order::Live);

@@ -8,9 +8,9 @@ use protocol::ids::Generation;
 use super::gathering::{is_disruption, start};
 use super::running::running;
 use super::stop::{fail, stop};
-use super::{Action, Ending, Gathering, JobPhase, Seen, StartStage};
+use super::{Action, Ending, Gathering, JobPhase, Seen, StartStage, queue};
 use crate::job::gang::Member;
-use crate::job::observation::LostRun;
+use crate::job::observation::{DeletedBy, LostRun};
 use crate::job::policy::Elastic;
 use crate::job::replica::ReplicaPhase;
 use crate::job::roster::{self, Choice};
@@ -21,6 +21,7 @@ pub(super) fn pending(
     elastic: &Elastic,
     seen: Seen<'_>,
 ) -> (JobPhase, Vec<Action>) {
+    let (gathering, since) = queue::at_gate(gathering, since, seen);
     let phase = JobPhase::Pending { gathering, since };
     if let Some(failure) = seen.overdue() {
         return fail(&phase, failure, seen);
@@ -41,7 +42,10 @@ pub(super) fn pending(
             (phase, actions)
         }
         Choice::Wait { ready_since } => {
-            if let Some(failure) = why_it_cannot_start(since, elastic, seen) {
+            if let Some(queued) = queue::enter(gathering, seen) {
+                return queued;
+            }
+            if let Some(failure) = why_it_cannot_start(gathering, since, elastic, seen) {
                 return fail(&phase, failure, seen);
             }
             (JobPhase::Pending { gathering: Gathering { ready_since, ..gathering }, since }, vec![])
@@ -67,17 +71,20 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
 }
 
 /// Why the gang cannot become large enough; `None` if it still can.
-fn why_it_cannot_start(since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Option<Failure> {
+fn why_it_cannot_start(gathering: Gathering, since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Option<Failure> {
     let Seen { gang, policy, now, .. } = seen;
     let is_first = roster::last_start(gang).is_none();
     if is_first && !gang.any_place(Member::has_joined) {
-        let broken = gang.places().iter().filter_map(Member::failure).find(|failure| !is_disruption(failure));
+        // A pod that this master deletes is surplus.
+        let others = gang.places().iter().filter(|place| place.deleted_by == DeletedBy::Others);
+        let broken = others.filter_map(Member::failure).find(|failure| !is_disruption(failure));
         if broken.is_some() {
             return broken;
         }
     }
     // While a run of an earlier start may be alive, the start timeout does not apply: the job waits for that run's end.
-    let is_late = now >= since + policy.start_timeout && !gang.any_place(|place| place.place.may_run);
+    let is_over = now >= since + policy.start_timeout && !gathering.is_gated;
+    let is_late = is_over && !gang.any_place(|place| place.place.may_run);
     is_late.then(|| {
         let wanted = roster::wanted(gang, elastic.workers);
         let is_needed = |place: &Member| wanted.iter().any(|wanted| wanted.id == place.id);
@@ -93,7 +100,8 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
             gathering.ready_since.map(|since| since + roster::window(seen.gang, elastic))
         }
         JobPhase::Running { since, .. } => Some(*since + roster::grow_interval(seen.gang, elastic)),
-        JobPhase::Starting { .. }
+        JobPhase::Queued { .. }
+        | JobPhase::Starting { .. }
         | JobPhase::Restarting { .. }
         | JobPhase::Stopping { .. }
         | JobPhase::Halted { .. }

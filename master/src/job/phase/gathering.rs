@@ -8,13 +8,14 @@ use protocol::ids::Generation;
 use super::running::{running, was_to_start_again};
 use super::stop::{fail, stop};
 use super::verdict::{Restart, regroup};
-use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage};
+use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, queue};
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::{LostRun, Presence};
 use crate::job::replica::ReplicaPhase;
 
 pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
+    let (gathering, since) = queue::at_gate(gathering, since, seen);
     let phase = JobPhase::Pending { gathering, since };
     if let Some(failure) = seen.overdue() {
         return fail(&phase, failure, seen);
@@ -43,7 +44,10 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     if seen.is_taken_over() && gang.newest_launch().is_some() && policy.success.is_met(gang) {
         return stop(&phase, Ending::Succeeded, seen);
     }
-    if now >= since + policy.start_timeout && !may_run_without_us(gang, seen) {
+    if let Some(queued) = queue::enter(gathering, seen) {
+        return queued;
+    }
+    if now >= since + policy.start_timeout && !gathering.is_gated && !may_run_without_us(gang, seen) {
         return fail(&phase, gang.start_timeout(policy.start_timeout, Member::has_joined), seen);
     }
     (phase, vec![])
@@ -152,7 +156,8 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     let is_elastic = seen.policy.elastic.is_some() && without == PodSelection::Unfit;
     let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
     if is_swept && seen.now >= until {
-        let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None, ready_since: None };
+        let leftovers = Leftovers::None;
+        let gathering = Gathering { next, horizon: Some(next), leftovers, ready_since: None, is_gated: false };
         return (JobPhase::Pending { gathering, since }, vec![]);
     }
     // A pod on a dead node may stay listed forever.

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Action, Halt, JobPhase, PodSelection, Seen, elastic, stop, suspension};
-use crate::job::policy::Policy;
-use crate::job::upkeep::{Upkeep, missing, upkeep};
+use protocol::ids::Role;
+
+use super::{Action, Gathering, Halt, JobPhase, PodSelection, Seen, elastic, stop, suspension};
+use crate::job::policy::{Elastic, Policy};
+use crate::job::turns::Turn;
+use crate::job::upkeep::{Growth, Upkeep, missing, upkeep};
 
 /// When the driver must send [`JobEvent::Observed`](super::JobEvent::Observed) besides [`JobPhase::deadline`], even if
 /// nothing else happens. `phase` and `actions` are what [`step`](super::step) has returned.
@@ -20,9 +23,12 @@ pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option
 /// The pods to create and to delete in this phase, besides those that other actions of the phase create and delete.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     match (phase, &seen.policy.elastic) {
-        (JobPhase::Suspended { .. }, _) => suspension::upkeep(seen.gang),
+        (JobPhase::Suspended { .. } | JobPhase::Queued { .. }, _) => suspension::upkeep(seen.gang),
         // Failures and restarts of a fixed job decide which pods to delete.
-        (JobPhase::Pending { .. }, None) => missing(seen.gang),
+        (JobPhase::Pending { .. }, None) => match seen.turn {
+            Turn::Go | Turn::Minimum => missing(seen.gang),
+            Turn::Hold | Turn::Queue(_) => Upkeep::default(),
+        },
         (
             JobPhase::Pending { .. }
             | JobPhase::Starting { .. }
@@ -30,7 +36,7 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
             | JobPhase::Halted { .. }
             | JobPhase::Restarting { without: PodSelection::Unfit, .. },
             Some(elastic),
-        ) => upkeep(seen.gang, elastic.workers, seen.now),
+        ) => upkeep(seen.gang, elastic.workers, growth(elastic, seen), seen.now),
         (
             JobPhase::Starting { .. }
             | JobPhase::Running { .. }
@@ -44,6 +50,16 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     }
 }
 
+/// How many workers of an elastic job may get pods now.
+fn growth(elastic: &Elastic, seen: Seen<'_>) -> Growth {
+    let members = seen.gang.members().filter(|member| member.id.role == Role::Worker).count();
+    match seen.turn {
+        Turn::Go => Growth::Free,
+        Turn::Minimum => Growth::UpTo(members.max(elastic.workers.min as usize)),
+        Turn::Hold | Turn::Queue(_) => Growth::None,
+    }
+}
+
 impl JobPhase {
     /// The next time limit of the phase or the job, when the driver must send
     /// [`JobEvent::Observed`](super::JobEvent::Observed).
@@ -51,6 +67,7 @@ impl JobPhase {
         let job = policy.deadline.map(|deadline| deadline.at);
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
         match self {
+            Self::Pending { gathering: Gathering { is_gated: true, .. }, .. } | Self::Queued { .. } => job,
             Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
             Self::Restarting { until, .. } | Self::Halted(Halt { until, .. }) => Some(earlier(*until)),
             Self::Stopping { since, grace, .. } => Some(*since + stop::limit(*grace, policy)),

@@ -43,7 +43,7 @@ pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPh
 /// The number of the start after this phase. This number is higher than every number that an agent has received.
 fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
     let planned = match phase {
-        JobPhase::Pending { gathering, .. } => gathering.next,
+        JobPhase::Pending { gathering, .. } | JobPhase::Queued { gathering, .. } => gathering.next,
         JobPhase::Restarting { next, .. } | JobPhase::Stopping { next, .. } | JobPhase::Suspended { next } => *next,
         JobPhase::Halted(halt) => halt.next,
         JobPhase::Starting { .. }

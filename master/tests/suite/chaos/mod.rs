@@ -8,6 +8,7 @@ mod judging;
 mod matrix;
 mod place;
 mod play;
+mod turns;
 
 use testkit::chaos::{Deed, Point};
 

@@ -9,6 +9,7 @@ use master::job::gang::{Gang, Member};
 use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Presence};
 use master::job::phase::{Action, Halt, JobEvent, JobPhase, Known, Leftovers, Seen, begin, step};
 use master::job::policy::{Elastic, Policy};
+use master::job::turns::Turn;
 use master::job::upkeep::Replacements;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
@@ -262,8 +263,14 @@ impl World {
         for looks in 0.. {
             assert!(looks < 50, "the phase still changes after 50 steps: {:?}", self.phase);
             let gang = self.gang();
-            let seen =
-                Seen { gang: &gang, policy: &self.policy, restarts: &self.restarts, epoch: self.epoch, now: self.now };
+            let seen = Seen {
+                gang: &gang,
+                policy: &self.policy,
+                turn: &Turn::Go,
+                restarts: &self.restarts,
+                epoch: self.epoch,
+                now: self.now,
+            };
             let (after, actions) = step(self.phase.clone(), JobEvent::Observed, seen);
             let has_moved = after != self.phase;
             self.was_launched |= matches!(after, JobPhase::Running { .. });
@@ -380,7 +387,7 @@ impl World {
     fn create(&mut self, id: ReplicaId) {
         let place = &mut self.places[id.index as usize];
         assert!(place.seen.pod.is_none(), "{id} has a pod");
-        place.seen = Observation { pod: Some(PodState::Pending { wait: None }), ..Observation::NEW };
+        place.seen = Observation { pod: Some(PodState::Pending { has_node: false, wait: None }), ..Observation::NEW };
         place.replacements.note(self.now);
     }
 

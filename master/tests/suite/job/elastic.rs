@@ -9,7 +9,8 @@ use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observ
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
-use master::job::upkeep::upkeep;
+use master::job::turns::Turn;
+use master::job::upkeep::{Growth, upkeep};
 use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId};
@@ -68,7 +69,8 @@ fn gang(workers: &[Observation], horizon: Option<Generation>) -> Gang {
 /// One step in which a new master observes these workers.
 fn look(workers: &[Observation]) -> (JobPhase, Vec<Action>) {
     let (gang, policy) = (gang(workers, None), policy());
-    let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+    let seen =
+        Seen { gang: &gang, policy: &policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
     step(pending(), JobEvent::Observed, seen)
 }
 
@@ -107,7 +109,8 @@ fn agents_that_may_have_been_asked_to_start_are_stopped_before_a_new_master_star
 
 #[test]
 fn a_pod_that_cannot_be_scheduled_does_not_delay_a_start_after_a_takeover() {
-    let waits = found(Some(PodState::Pending { wait: Some(Wait::Other("0/3 nodes have room".to_owned())) }));
+    let waits =
+        found(Some(PodState::Pending { has_node: false, wait: Some(Wait::Other("0/3 nodes have room".to_owned())) }));
     let (_, actions) = look(&[joined(), joined(), waits.clone(), waits]);
     let members: Option<&[ReplicaId]> = roster(&actions).map(Roster::members);
     assert_eq!(members, Some(&[id("worker-0"), id("worker-1")][..]), "{actions:?}");
@@ -130,7 +133,7 @@ fn a_surplus_pod_whose_agent_has_failed_is_deleted() {
     failed.hear(AgentState::Failed(LostRun::broken("it does not answer")));
     let surplus = Observation { deleted_by: DeletedBy::Others, ..failed };
     let gang = gang(&[joined(), joined(), surplus], Some(SECOND));
-    let kept = upkeep(&gang, Workers { min: 1, max: 2 }, SINCE);
+    let kept = upkeep(&gang, Workers { min: 1, max: 2 }, Growth::Free, SINCE);
     assert_eq!(kept.delete, [id("worker-2")]);
 }
 
@@ -151,7 +154,14 @@ fn a_fixed_gang_that_an_earlier_master_was_stopping_has_failed_if_no_new_code_wa
     let gang = Gang::new((0..3).map(halted).collect());
     let after = |pushes: u32| {
         let policy = Policy { pushes, ..POLICY };
-        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+        let seen = Seen {
+            gang: &gang,
+            policy: &policy,
+            turn: &Turn::Go,
+            restarts: &NO_RESTARTS,
+            epoch: SECOND.epoch,
+            now: SOON,
+        };
         step(pending(), JobEvent::Observed, seen).0
     };
     assert!(matches!(after(1), JobPhase::Stopping { ending: Ending::Regroup, .. }), "{:?}", after(1));
@@ -180,7 +190,7 @@ fn unreachable(seat: u32, is_fenced: bool) -> Observation {
 fn when_a_member_is_unreachable_the_other_runs_are_stopped_without_grace() {
     let running = |seat| member(seat, RunState::Running, None);
     let (gang, policy) = (gang(&[running(0), unreachable(1, false), running(2)], Some(FIRST)), policy());
-    let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: 1, now: SOON };
+    let seen = Seen { gang: &gang, policy: &policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: 1, now: SOON };
     let (phase, actions) = step(JobPhase::Running { generation: FIRST, since: SINCE }, JobEvent::Observed, seen);
     assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
     assert_eq!(actions, [Action::StopRuns { grace: Duration::ZERO }]);
@@ -204,7 +214,7 @@ fn a_stop_that_takes_too_long_deletes_a_found_pod_whose_agent_does_not_answer_an
     let (gang, policy) = (gang(&[ended(0), ended(1), found(running_pod()), joined()], Some(FIRST)), policy());
     let phase = stopping(Ending::Cancelled);
     let now = SOON + policy.stop_grace + policy.release_timeout;
-    let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now };
+    let seen = Seen { gang: &gang, policy: &policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now };
     assert_eq!(step(phase.clone(), JobEvent::Observed, seen), (phase, vec![Action::DeletePods(PodSelection::Unended)]));
     let deleted = gang.places().iter().filter(|place| PodSelection::Unended.includes(place, &gang));
     assert_eq!(deleted.map(|place| place.id).collect::<Vec<_>>(), [id("worker-2")]);

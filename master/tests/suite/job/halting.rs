@@ -9,6 +9,7 @@ use master::job::phase::{
 };
 use master::job::policy::{Deadline, Policy};
 use master::job::replica::ReplicaPhase::{Exited, Running, Scheduled};
+use master::job::turns::Turn;
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
@@ -147,7 +148,8 @@ fn a_new_master_reports_the_recorded_failure_after_the_recorded_wait_although_th
     assert_eq!((&phase, actions), (&halt.clone().into(), vec![]));
     let gang = workers(&[Exited(FIRST, stopped(10)), lost()]);
     let look = |now| {
-        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now };
+        let seen =
+            Seen { gang: &gang, policy: &policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now };
         step(phase.clone(), JobEvent::Observed, seen).0
     };
     assert_eq!(look(SOON), phase);
@@ -201,7 +203,14 @@ fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_rec
     let gang = Gang::new(vec![ended(0, stopped(10)), ended(1, exit(1, 9))]);
     for (pushes, starts_again) in [(1, false), (2, true)] {
         let policy = Policy { pushes, ..halting(0) };
-        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+        let seen = Seen {
+            gang: &gang,
+            policy: &policy,
+            turn: &Turn::Go,
+            restarts: &NO_RESTARTS,
+            epoch: SECOND.epoch,
+            now: SOON,
+        };
         let look = |phase| step(phase, JobEvent::Observed, seen).0;
         let (halted, actions) = step(look(pending()), JobEvent::Observed, seen);
         let until = SOON + WAIT;
@@ -226,7 +235,8 @@ fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configu
     for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
         let look = |phase, members: Vec<Member>| {
             let gang = Gang::new(members);
-            let seen = Seen { gang: &gang, policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+            let seen =
+                Seen { gang: &gang, policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
             step(phase, JobEvent::Observed, seen)
         };
         let ended = |horizon| found(1, status(FIRST, 0, Some(end.clone())), horizon);

@@ -15,6 +15,7 @@ mod same_failure;
 mod starting;
 mod support;
 mod takeover;
+mod turns;
 mod untruth;
 mod warm;
 mod world;

@@ -8,6 +8,7 @@ use master::job::gang::{Gang, Member};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, Others, PodState, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step};
 use master::job::policy::{Deadline, Policy, SuccessRule};
+use master::job::turns::Turn;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -35,6 +36,7 @@ struct Move {
 struct Moment {
     observations: Vec<Observation>,
     event: JobEvent,
+    turn: Turn,
     passed: Duration,
 }
 
@@ -63,7 +65,14 @@ impl Script {
                 assert!(moved < 1000, "the phase still changes after 1000 steps: {:?}", &moves[moves.len() - 4..]);
                 let gang = self.gang(&observations, phase.horizon());
                 let before = phase.clone();
-                let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch: SECOND.epoch, now };
+                let seen = Seen {
+                    gang: &gang,
+                    policy: &self.policy,
+                    turn: &moment.turn,
+                    restarts: &restarts,
+                    epoch: SECOND.epoch,
+                    now,
+                };
                 let (after, actions) = step(phase, event, seen);
                 self.note(&actions, &gang, &mut restarts);
                 let has_moved = before != after;
@@ -117,7 +126,7 @@ fn any_observation() -> impl Strategy<Value = Observation> {
     let reason = || "it is gone".to_owned();
     let pod = prop_oneof![
         2 => Just(None),
-        1 => Just(Some(PodState::Pending { wait: None })),
+        1 => Just(Some(PodState::Pending { has_node: false, wait: None })),
         16 => Just(Some(PodState::Running(addresses))),
         1 => (any_last_words(), any_others()).prop_map(move |(exit, others)| {
             Some(PodState::Terminated { exit, reason: reason(), others })
@@ -184,7 +193,14 @@ fn any_moment(members: usize) -> impl Strategy<Value = Moment> {
     let observations = prop_oneof![vec(any_observation(), members), agree];
     let event = prop_oneof![15 => Just(JobEvent::Observed), 1 => Just(JobEvent::CancelWished)];
     let passed = prop_oneof![5 => 0..3_u64, 1 => 0..400_u64].prop_map(Duration::from_secs);
-    (observations, event, passed).prop_map(|(observations, event, passed)| Moment { observations, event, passed })
+    let queue = Turn::Queue("first".parse().expect("a valid name"));
+    let turn = prop_oneof![6 => Just(Turn::Go), 1 => Just(Turn::Minimum), 1 => Just(Turn::Hold), 2 => Just(queue)];
+    (observations, event, turn, passed).prop_map(|(observations, event, turn, passed)| Moment {
+        observations,
+        event,
+        turn,
+        passed,
+    })
 }
 
 fn any_policy() -> impl Strategy<Value = Policy> {
@@ -228,6 +244,7 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
     match phase {
         JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result),
         JobPhase::Pending { .. }
+        | JobPhase::Queued { .. }
         | JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }
@@ -239,10 +256,14 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
 
 /// Whether a job may change from the phase `before` to the phase `after`. A phase may also stay the same.
 fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
-    use JobPhase::{Finished, Halted, Pending, Releasing, Restarting, Running, Starting, Stopping, Suspended};
+    use JobPhase::{Finished, Halted, Pending, Queued, Releasing, Restarting, Running, Starting, Stopping, Suspended};
     use StartStage::{Configuring, Launching};
     match (before, after) {
-        (Pending { .. }, Pending { .. } | Starting { .. } | Running { .. } | Stopping { .. } | Restarting { .. })
+        (
+            Pending { .. },
+            Pending { .. } | Queued { .. } | Starting { .. } | Running { .. } | Stopping { .. } | Restarting { .. },
+        )
+        | (Queued { .. }, Queued { .. } | Pending { .. } | Stopping { .. })
         | (Starting { stage: Configuring, .. }, Starting { .. } | Stopping { .. })
         | (Starting { stage: Launching, .. }, Starting { stage: Launching, .. } | Running { .. } | Stopping { .. })
         | (Running { .. }, Running { .. } | Stopping { .. })
@@ -253,6 +274,7 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
         | (Finished { .. }, Finished { .. }) => true,
         (
             Pending { .. }
+            | Queued { .. }
             | Starting { .. }
             | Running { .. }
             | Stopping { .. }
@@ -296,7 +318,8 @@ fn launched(action: &Action) -> Option<Generation> {
 
 /// Whether the action gathers or starts a gang.
 fn begins(action: &Action) -> bool {
-    matches!(action, Action::Keep(_) | Action::Configure(_) | Action::Launch(_))
+    let creates = matches!(action, Action::Keep(upkeep) if !upkeep.create.is_empty());
+    creates || configured(action).or(launched(action)).is_some()
 }
 
 proptest! {

@@ -10,6 +10,7 @@ use master::job::phase::{
 };
 use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::ReplicaPhase;
+use master::job::turns::Turn;
 use master::job::upkeep::Upkeep;
 use proptest::prelude::ProptestConfig;
 use protocol::agent::{ExitOutcome, ExitReport};
@@ -141,7 +142,7 @@ pub(crate) fn was_lost(replica: &str) -> Failure {
 
 /// The gathering of a gang for its first start.
 pub(crate) const GATHERING: Gathering =
-    Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None, ready_since: None };
+    Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None, ready_since: None, is_gated: false };
 
 /// The first phase and actions of a master whose first start is `first`.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
@@ -198,7 +199,7 @@ pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase,
 
 /// The input of `step` under the first master of a job. No start of the job has failed yet.
 pub(crate) fn seen<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
-    Seen { gang, policy, restarts: &NO_RESTARTS, epoch: 1, now }
+    Seen { gang, policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: 1, now }
 }
 
 /// One step with a wish to cancel.

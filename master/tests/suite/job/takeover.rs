@@ -274,7 +274,7 @@ fn begun_after_a_failure() -> (JobPhase, Vec<Action>) {
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 
 fn gathering_after_a_failure(leftovers: Leftovers) -> JobPhase {
-    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), leftovers, ready_since: None };
+    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), leftovers, ready_since: None, is_gated: false };
     JobPhase::Pending { gathering, since: SINCE }
 }
 

@@ -172,6 +172,7 @@ impl World {
             | JobPhase::Stopping { .. }
             | JobPhase::Restarting { .. }
             | JobPhase::Halted { .. }
+            | JobPhase::Queued { .. }
             | JobPhase::Suspended { .. }
             | JobPhase::Releasing { .. }
             | JobPhase::Finished { .. } => {}
@@ -208,6 +209,7 @@ impl World {
                 | JobPhase::Running { .. }
                 | JobPhase::Stopping { .. }
                 | JobPhase::Halted { .. }
+                | JobPhase::Queued { .. }
                 | JobPhase::Suspended { .. }
                 | JobPhase::Releasing { .. }
                 | JobPhase::Finished { .. } => Duration::from_millis(10),

@@ -9,6 +9,7 @@ use master::job::observation::{AgentState, DeletedBy, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step};
 use master::job::policy::{SuccessRule, Verdict};
 use master::job::replica::ReplicaPhase;
+use master::job::turns::Turn;
 use protocol::failure::Failure;
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::JobResult;
@@ -62,7 +63,8 @@ impl World {
         loop {
             let gang = self.gang();
             let Record { epoch, restarts, wish, .. } = &self.record;
-            let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch: *epoch, now: self.now };
+            let seen =
+                Seen { gang: &gang, policy: &self.policy, turn: &Turn::Go, restarts, epoch: *epoch, now: self.now };
             let (phase, actions) = step(self.phase.clone(), *wish, seen);
             let has_moved = phase != self.phase;
             if has_moved {

@@ -22,5 +22,6 @@ mod restarting;
 mod submitting;
 mod suspending;
 mod takeover;
+pub(crate) mod turns;
 mod unreachable;
 mod warming;

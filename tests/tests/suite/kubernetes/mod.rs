@@ -14,4 +14,5 @@ mod spawn;
 mod takeover;
 mod tfjob;
 mod tfjob_corpus;
+mod turns;
 mod why;

@@ -1,0 +1,55 @@
+//! What a gathering gang still needs before it can start: pods with a node. Computed from the gang, never stored.
+
+use protocol::ids::Role;
+
+use super::gang::{Gang, Member};
+use super::observation::{Presence, Wait};
+use super::policy::Elastic;
+use super::roster::wanted;
+use super::wait::Resources;
+
+/// What a gathering gang still needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Whether each pod that the gang needs has a node.
+    pub is_complete: bool,
+    /// Whether the scheduler, or a quota, has not decided on each needed pod yet.
+    pub is_undecided: bool,
+    /// Whether another program holds one of the pods back.
+    pub is_gated: bool,
+    /// The resources for lack of which pods have no node, or do not exist. Empty for a gang that is complete or gated.
+    pub lacking: Resources,
+}
+
+impl Need {
+    /// The need of a gang. An elastic gang needs its minimum of workers, a fixed gang all replicas.
+    pub fn of(gang: &Gang, elastic: Option<&Elastic>) -> Self {
+        let wanted: Vec<&Member> = match elastic {
+            Some(elastic) => wanted(gang, elastic.workers),
+            None => gang.members().collect(),
+        };
+        let is_worker = |place: &&&Member| place.id.role == Role::Worker;
+        let workers = elastic.map_or(wanted.iter().filter(is_worker).count(), |elastic| elastic.workers.min as usize);
+        let has = |test: &dyn Fn(&Member) -> bool| {
+            let enough = wanted.iter().filter(is_worker).filter(|place| test(place)).count() >= workers;
+            enough && wanted.iter().filter(|place| !is_worker(place)).all(|place| test(place))
+        };
+        let is_complete = has(&has_room);
+        let is_gated = wanted.iter().any(|place| matches!(place.waits_for, Some(Wait::Gated(_))));
+        let lacking = wanted.iter().filter_map(|place| place.waits_for.as_ref()?.lacking()).flatten().cloned();
+        Self {
+            is_complete,
+            is_undecided: !has(&is_decided),
+            is_gated,
+            lacking: if is_complete || is_gated { Resources::new() } else { lacking.collect() },
+        }
+    }
+}
+
+fn has_room(place: &Member) -> bool {
+    place.pod != Presence::Absent && place.place.has_node
+}
+
+fn is_decided(place: &Member) -> bool {
+    has_room(place) || place.waits_for.is_some()
+}

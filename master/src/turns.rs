@@ -1,0 +1,106 @@
+//! The turns of all gangs of this master. Each driver posts what its gang needs, and learns whether it may create pods.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::job::turns::{Post, Table, Turn};
+
+/// The turns of all gangs. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Turns(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    began: Instant,
+    table: Mutex<Table>,
+    /// Notified when the turn of any job has changed.
+    changes: watch::Sender<()>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        let (began, changes) = (Instant::now(), watch::Sender::new(()));
+        Self(Arc::new(Shared { began, table: Mutex::default(), changes }))
+    }
+}
+
+impl Turns {
+    /// Notes that each job that existed when the master began has a seat now.
+    pub(crate) fn open(&self) {
+        self.change(Table::open);
+    }
+
+    /// The seat of a job.
+    pub(crate) fn seat(&self, uid: &str) -> Seat {
+        Seat { uid: uid.to_owned(), turns: self.clone(), changes: self.0.changes.subscribe() }
+    }
+
+    /// Changes the table, and decides the turns.
+    fn change(&self, change: impl FnOnce(&mut Table)) {
+        let now = self.now();
+        let has_changed = {
+            let mut table = self.lock();
+            let before = table.turns();
+            change(&mut table);
+            table.settle(now);
+            table.turns() != before
+        };
+        if has_changed {
+            self.0.changes.send_replace(());
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.0.began.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The seat of one job in the table. The job leaves the table when the seat is dropped.
+#[derive(Debug)]
+pub struct Seat {
+    uid: String,
+    turns: Turns,
+    changes: watch::Receiver<()>,
+}
+
+impl Seat {
+    /// Notes that the job's driver will post soon. Until then, no other gang creates pods.
+    pub(crate) fn expect(&self) {
+        self.turns.change(|table| table.expect(self.uid.clone(), self.turns.now()));
+    }
+
+    /// Posts what the job's gang needs now. Returns its turn, and when to post again if nothing changes until then.
+    pub fn post(&mut self, post: Post) -> (Turn, Option<Instant>) {
+        self.changes.mark_unchanged();
+        let now = self.turns.now();
+        if !self.turns.lock().is_settled(&post, now) {
+            self.turns.change(|table| table.post(post, now));
+        }
+        let table = self.turns.lock();
+        (table.turn(&self.uid), table.next().map(|next| self.turns.0.began + next))
+    }
+
+    /// Leaves the table until the next post.
+    pub fn leave(&self) {
+        self.turns.change(|table| table.remove(&self.uid));
+    }
+
+    /// Waits until the job's turn differs from this turn.
+    pub async fn changed_from(&mut self, turn: &Turn) {
+        // The sender lives as long as `self.turns`.
+        while self.turns.lock().turn(&self.uid) == *turn && self.changes.changed().await.is_ok() {}
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,148 @@
+//! Tests of gangs that compete for room: two gangs never wait for each other.
+
+use futures_util::future::join_all;
+use master::backend::PodTable;
+use master::job::observation::PodState;
+use master::registry::JobHandle;
+use master::store::Wish;
+use protocol::agent::ExitOutcome;
+use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
+use protocol::view::{JobState, JobView};
+use testkit::fake::FakeStore;
+use testkit::fake::{Arrival, FakeBackend};
+
+use crate::service::harness::{Master, in_time, reach, spec, until};
+
+/// A master over a cluster with room for this number of pods.
+fn with_room(pods: usize) -> Master {
+    let backend = FakeBackend::new(Arrival::AtOnce);
+    backend.limit_room(pods);
+    Master::over("first", backend, FakeStore::default())
+}
+
+/// Four gangs of four.
+fn four() -> Vec<JobSpec> {
+    (0..4).map(|index| spec(&format!("gang-{index}"), 4)).collect()
+}
+
+/// Waits until this number of the job's pods have a node.
+pub(crate) async fn placed(backend: &FakeBackend, job: &str, count: usize) {
+    let mut table = backend.table(&job.parse().expect("a valid name"));
+    let is_placed = |table: &PodTable| table.values().filter(|pod| matches!(pod.state, PodState::Running(_))).count();
+    let waited = table.wait_for(|table| is_placed(table) == count);
+    in_time(&format!("{count} pods of {job} have a node"), waited).await.expect("the back end lives");
+}
+
+/// Lets the job succeed as soon as it runs.
+async fn run(master: &Master, job: &JobHandle) -> JobView {
+    let view = reach(job, JobState::Running).await;
+    let ids: Vec<ReplicaId> = view.replicas.iter().map(|replica| replica.replica).collect();
+    for id in ids {
+        master.backend.agent(&view.name, id).await.exit(ExitOutcome::Code(0));
+    }
+    reach(job, JobState::Succeeded).await
+}
+
+/// Waits until this many of the jobs wait for their turn. Returns these jobs.
+async fn queued(jobs: &[JobHandle], count: usize) -> Vec<&JobHandle> {
+    let is_queued = |job: &&JobHandle| job.view.borrow().queued_behind.is_some();
+    let all = async {
+        loop {
+            let queued: Vec<&JobHandle> = jobs.iter().filter(is_queued).collect();
+            if queued.len() == count {
+                return queued;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time(&format!("{count} jobs wait for their turn"), all).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_gangs_of_four_with_room_for_four_run_one_after_the_other() {
+    let master = with_room(4);
+    let jobs = join_all(four().into_iter().map(|spec| master.submit(spec))).await;
+    for waiting in queued(&jobs, 2).await {
+        assert_eq!(waiting.view.borrow().state, JobState::Pending);
+    }
+    let views = in_time("all gangs run", join_all(jobs.iter().map(|job| run(&master, job)))).await;
+    for view in views {
+        assert_eq!((view.restarts.total(), view.queued_behind), (0, None), "{} has restarted", view.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_goes_on_with_gangs_that_wait_for_their_turn() {
+    let first = with_room(4);
+    let jobs = join_all(four().into_iter().map(|spec| first.submit(spec))).await;
+    queued(&jobs, 2).await;
+    first.stop_following().await;
+
+    let second = Master::over("second", first.backend.clone(), first.store.clone());
+    second.jobs.complete().await;
+    let jobs: Vec<JobHandle> = four().iter().map(|spec| second.jobs.find(&spec.name).expect("no such job")).collect();
+    let views = in_time("all gangs run", join_all(jobs.iter().map(|job| run(&second, job)))).await;
+    assert!(views.iter().all(|view| view.restarts.total() == 0), "{views:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_gives_its_pods_back_to_a_gang_with_a_higher_priority_and_this_is_no_restart() {
+    let master = with_room(4);
+    let busy = master.submit(spec("busy", 2)).await;
+    reach(&busy, JobState::Running).await;
+    let large = master.submit(spec("large", 4)).await;
+    placed(&master.backend, "large", 2).await;
+    let mut urgent = spec("urgent", 4);
+    urgent.pod.priority_class = Some("priority-10".parse().expect("a valid name"));
+    let urgent = master.submit(urgent).await;
+    until(&large, |view| view.queued_behind.is_some()).await;
+    placed(&master.backend, "large", 0).await;
+    run(&master, &busy).await;
+    run(&master, &urgent).await;
+    assert_eq!(run(&master, &large).await.restarts.total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_elastic_job_leaves_the_room_that_comes_free_to_a_gang_that_waits() {
+    let master = with_room(4);
+    let elastic = JobSpec { worker_min: Some(1), ..spec("elastic", 4) };
+    let job = master.submit(spec("first", 3)).await;
+    reach(&job, JobState::Running).await;
+    let elastic = master.submit(elastic).await;
+    let small = until(&elastic, |view| view.state == JobState::Running).await;
+    assert_eq!(small.roster.len(), 1);
+    let gang = master.submit(spec("gang", 3)).await;
+    until(&gang, |view| view.replicas.iter().any(|replica| replica.reason.is_some())).await;
+    run(&master, &job).await;
+    let view = run(&master, &gang).await;
+    assert_eq!(view.restarts.total(), 0);
+    let grown = until(&elastic, |view| view.roster.len() == 4).await;
+    assert_eq!(grown.restarts.total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_that_waits_for_its_turn_can_be_cancelled_and_the_next_one_runs_when_the_first_is_cancelled() {
+    let master = with_room(4);
+    let jobs = join_all(four().into_iter().map(|spec| master.submit(spec))).await;
+    for waiting in queued(&jobs, 2).await {
+        let name = waiting.view.borrow().name.clone();
+        master.wish(&name, Wish::Cancel).await;
+        reach(waiting, JobState::Cancelled).await;
+    }
+    let others: Vec<&JobHandle> = jobs.iter().filter(|job| job.view.borrow().state != JobState::Cancelled).collect();
+    let is_running = |job: &&&JobHandle| job.view.borrow().state == JobState::Running;
+    let running = async {
+        loop {
+            if let Some(running) = others.iter().find(is_running) {
+                return *running;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let first = in_time("a gang runs", running).await;
+    let name = first.view.borrow().name.clone();
+    master.wish(&name, Wish::Cancel).await;
+    let next = others.iter().find(|job| job.view.borrow().name != name).expect("one more gang");
+    run(&master, next).await;
+}
