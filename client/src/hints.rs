@@ -1,6 +1,7 @@
 //! Hints for common failures, which are recognised by their text. Pure.
 
 use protocol::failure::Failure;
+use protocol::run_policy::OnSameFailure;
 use protocol::view::{JobResult, JobState, JobView};
 
 /// Texts and a hint for each common failure. A job gets the hint if its failure or its last output contains one of the
@@ -30,7 +31,8 @@ const HINTS: [(&[&str], &str); 4] = [
 const SAME_AGAIN: &str = "the next start would fail in the same way: correct the script and submit the job again, or \
      submit with --retry-same to restart anyway";
 
-/// The hint for a failed or halted job. `None` if [`HINTS`] does not list the failure, and it is the job's first.
+/// The hint for a failed or halted job. `None` if [`HINTS`] does not list the failure, and the job did not fail because
+/// of [`SAME_AGAIN`].
 pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     let failure = match (&view.result, view.restarts.failed_starts.last()) {
         (Some(JobResult::Failed { failure }), _) => failure,
@@ -44,11 +46,15 @@ pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     texts.extend(view.restarts.failed_starts.last().into_iter().flat_map(|start| start.last_lines.clone()));
     let is_said = |words: &[&str]| words.iter().any(|word| texts.iter().any(|text| text.contains(word)));
     let known = HINTS.into_iter().find(|(words, _)| is_said(words)).map(|(_, hint)| hint);
-    known.or_else(|| (view.result.is_some() && failed_the_same(view)).then_some(SAME_AGAIN))
+    known.or_else(|| (view.result.is_some() && would_fail_again(view)).then_some(SAME_AGAIN))
 }
 
-fn failed_the_same(view: &JobView) -> bool {
+/// Whether the job has failed only because its script failed twice in the same way.
+fn would_fail_again(view: &JobView) -> bool {
     let Some((last, earlier)) = view.restarts.failed_starts.split_last() else { return false };
+    let policy = &view.spec.run_policy;
+    let may_restart = last.counted && view.restarts.spent() < policy.max_restarts;
+    let is_stopped_by_rule = policy.on_same_failure == OnSameFailure::Stop && view.spec.origin.is_none();
     let fingerprint = last.fingerprint.as_ref().filter(|failure| failure.step.is_some());
-    fingerprint.is_some_and(|failure| failure.same_before(earlier).is_some())
+    may_restart && is_stopped_by_rule && fingerprint.is_some_and(|failure| failure.same_before(earlier).is_some())
 }

@@ -187,7 +187,8 @@ pub enum OnFailure {
 }
 
 /// What happens when the script of a replica fails twice in a row with the same exception, in the same seat and at the
-/// same step that it reported with the helper `muster.py`. Code and batch sizes must be the same, too.
+/// same step that it reported with the helper `muster.py`. Both starts must have had the same code, the same number of
+/// replicas and the same batch sizes. Failures between them that do not count, such as evictions, do not matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

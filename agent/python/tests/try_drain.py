@@ -116,9 +116,10 @@ def measure(lines):
     return losses, lost, drains
 
 
-def check(moment, lines, expected):
+def check(moment, lines, expected, drained):
     losses, lost, drains = measure(lines)
     print(f"{moment}: drained {' and '.join(map(str, drains))} steps after the last checkpoint, {lost} steps lost", flush=True)
+    assert len(drains) == drained and drains[0] >= 10, drains
     assert list(losses) == list(expected) and lost == 0, (losses, expected)
     assert all(math.isclose(losses[step], expected[step], rel_tol=1e-3) for step in expected), (losses, expected)
 
@@ -133,7 +134,7 @@ for moment in named or MOMENTS:
     moments = ["between two steps", moment] if moment == "the first step" else [moment]
     if in_pods:
         for victim in ["worker-0", "worker-1"]:
-            check(f"{moment}, {victim} deleted", train_in_pods(*in_pods, victim, moments), expected)
+            check(f"{moment}, {victim} deleted", train_in_pods(*in_pods, victim, moments), expected, len(moments))
     else:
         with tempfile.TemporaryDirectory() as name:
-            check(moment, train_here(Path(name), moments), expected)
+            check(moment, train_here(Path(name), moments), expected, len(moments))

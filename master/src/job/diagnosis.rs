@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::agent::ExitOutcome;
-use protocol::agent::ExitReport;
+use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{
     CONSEQUENCES_MAX, Consequence, FINGERPRINT_JSON_BYTES, FailedStart, Failure, Fingerprint, LAST_LINES_MAX, was_lost,
 };
@@ -64,13 +63,15 @@ pub fn fingerprint(failure: &Failure, gang: &Gang) -> Option<Fingerprint> {
     };
     let member = gang.failed(failure)?;
     let (step, split) = member.place.reported.unzip();
+    // The agent of an evaluator does not report how often a user had pushed.
+    let pushes = || gang.pushes_in(member.phase.generation()?);
     Some(Fingerprint {
         seat: gang.seat(member),
         exception: text::beginning(exception.as_deref()?, FINGERPRINT_JSON_BYTES).to_owned(),
         step,
         split: split.unwrap_or_default(),
         members: gang.members().count().try_into().unwrap_or(u32::MAX),
-        pushes: gang.pushes_of(failure).unwrap_or_default(),
+        pushes: gang.pushes_of(failure).or_else(pushes).unwrap_or_default(),
     })
 }
 

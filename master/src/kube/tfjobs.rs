@@ -253,6 +253,8 @@ impl Tender {
                 }
             };
             tokio::select! {
+                // The newest object comes first: a look-up may have taken long, and a user may have edited the object.
+                biased;
                 changed = objects.changed() => match changed {
                     Ok(()) => object = self.read(&objects.borrow_and_update(), &memory),
                     Err(_) => return,

@@ -138,9 +138,11 @@ impl Jobs {
         self.lock().values().filter_map(of_job).collect()
     }
 
-    /// Notes that a push has replaced this code of a job.
+    /// Notes that a push has replaced this code of a job. Only sweeps read this, and forget it.
     pub(super) fn note_replaced(&self, id: CodeId, job: &watch::Receiver<JobView>) {
-        self.lock_replaced().insert(id, job.clone());
+        if self.context.store.code_copies().is_some() {
+            self.lock_replaced().insert(id, job.clone());
+        }
     }
 
     /// The code that a push has replaced, if all agents of the job run newer code.

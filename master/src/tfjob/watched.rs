@@ -6,6 +6,7 @@ use std::time::Duration;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::image::Entrypoint;
 use protocol::origin::Origin;
+use protocol::text;
 use protocol::tfjob::TfJobRequest;
 use protocol::view::JobView;
 use serde_json::{Map, Value, json};
@@ -30,6 +31,8 @@ const READ_DIFFERENTLY: &str =
 
 /// The reason of the condition of an object whose job waits for the program of an image.
 const WAITS: &str = "ImageProgram";
+/// Maximum length in JSON of the reason why the program of an image is unknown.
+const REASON_JSON_BYTES: usize = 600;
 
 /// An object of the cluster.
 #[derive(Debug, Clone)]
@@ -174,7 +177,9 @@ impl Watched {
         for image in images.keys() {
             let unknown = programs.unknown(image);
             is_final |= matches!(unknown, Some(Unknown::Final(_)));
-            reasons.push(format!("image {image}: {}", unknown.map_or("its registry is asked", Unknown::reason)));
+            let reason = unknown.map_or("its registry is asked", Unknown::reason);
+            // A registry's answer may be long, and the API refuses long objects.
+            reasons.push(format!("image {image}: {}", text::beginning(reason, REASON_JSON_BYTES)));
         }
         let waited = now.0.saturating_sub(self.waits_since().unwrap_or(now).0);
         let is_late = !programs.is_untried() && Duration::from_millis(waited) >= *start_timeout;

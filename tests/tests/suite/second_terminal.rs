@@ -89,6 +89,7 @@ fn a_script_that_fails_twice_at_the_same_step_is_not_started_a_third_time() {
     run.says(&["--retry-same"]);
     let all = scene.run(&[flags.as_slice(), &["--retry-same"]].concat()).code(1);
     assert_eq!(all.lines("begins").len(), 4, "{}", all.stdout);
+    assert!(!all.stderr.contains("--retry-same"), "{}", all.stderr);
 }
 
 #[test]
