@@ -46,6 +46,10 @@ async fn a_fault_at_any_point_breaks_no_promise() {
         Scenario::Pushed if play.strikes.iter().any(|strike| strike.point.deed().is_about_code()) => true,
         Scenario::Completes | Scenario::Cancelled | Scenario::Suspended | Scenario::Pushed => dice.usize(..16) == 0,
     });
+    // If the first master has sent the code to the agents before it crashes, its successor does not read the copy. So the
+    // faults at this read are played three times.
+    let reads: Vec<_> = plays.iter().filter(|(_, play)| play.strikes_at(Deed::ReadCode)).cloned().collect();
+    plays.extend([reads.clone(), reads].concat());
     plays.extend(matrix::crashed_pairs(1).into_iter().filter(|_| dice.usize(..120) == 0));
     let report = matrix::play(plays).await;
     println!("{report}");

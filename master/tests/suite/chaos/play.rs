@@ -60,6 +60,11 @@ pub(crate) struct Played {
 }
 
 impl Play {
+    /// Whether a fault of this play is at this deed.
+    pub(crate) fn strikes_at(&self, deed: Deed) -> bool {
+        self.strikes.iter().any(|strike| strike.point.deed() == deed)
+    }
+
     /// Plays the run with a correct store.
     pub(crate) async fn run(self) -> Played {
         let deadline = if self.thaw == Thaw::Late { DEADLINE + LONG } else { DEADLINE };
