@@ -30,7 +30,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// The resources of which other pods have too much.
+    /// The resources that would be free if other pods ended.
     pub fn lacking(&self) -> Option<&Resources> {
         match self {
             Self::NoRoom { lacking, .. } | Self::Quota { lacking, .. } => Some(lacking),

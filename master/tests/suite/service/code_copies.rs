@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use master::registry::JobsError;
+use master::registry::{JobHandle, JobsError};
 use master::store::CodeCopies;
 use protocol::agent::ExitOutcome;
 use protocol::code::CodeId;
@@ -13,7 +13,7 @@ use protocol::run_policy::RunPolicy;
 use protocol::view::{JobResult, JobState, JobView};
 use testkit::fake::{Arrival, FakeBackend, FakeStore};
 
-use crate::service::delivering::{agents, keep, spec};
+use crate::service::delivering::{agents, keep, spec, taken_over};
 use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 use crate::service::pushing::{keep_other, push, runs_in};
 
@@ -51,23 +51,14 @@ fn wants(code: Option<CodeId>) -> impl FnMut(&JobView) -> bool {
     move |view| view.wanted_code == code && code.is_some()
 }
 
-async fn succeed(master: &Master, job: &master::registry::JobHandle, spec: &JobSpec) {
+async fn succeed(master: &Master, job: &JobHandle, spec: &JobSpec) {
     agents(master, spec).await.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(job, JobState::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_with_an_empty_disk_reads_the_code_from_its_copy() {
-    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
-    let first = Master::over("first", backend.clone(), store.clone());
-    let spec = spec(keep(first.jobs.code()), 1);
-    let job = first.submit(spec.clone()).await;
-    reach(&job, JobState::Running).await;
-    first.stop_following().await;
-    let second = Master::over("second", backend, store);
-    in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
-    reach(&job, JobState::Running).await;
+    let (second, job, spec) = taken_over().await;
     let pods = agents(&second, &spec).await;
     pods[0].lose_code();
     pods[1].exit(ExitOutcome::Code(1));

@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use master::code::CodeStore;
+use master::registry::JobHandle;
 use protocol::agent::ExitOutcome;
 use protocol::code::CodeId;
 use protocol::failure::{Failure, Loss};
@@ -65,19 +66,24 @@ async fn each_agent_gets_the_code_once_for_two_starts_and_is_asked_for_a_warm_in
     reach(&job, JobState::Succeeded).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_offers_no_code_to_agents_that_have_the_code() {
+/// A master that has taken over a running job. Its own disk does not have the job's code.
+pub(crate) async fn taken_over() -> (Master, JobHandle, JobSpec) {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::over("first", backend.clone(), store.clone());
     let spec = spec(keep(first.jobs.code()), 1);
     let job = first.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
     first.stop_following().await;
-    // The second master does not have the code itself.
     let second = Master::over("second", backend, store);
     in_time("the second master has read the records", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("no record of the job");
     reach(&job, JobState::Running).await;
+    (second, job, spec)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_offers_no_code_to_agents_that_have_the_code() {
+    let (second, job, spec) = taken_over().await;
     let agents = agents(&second, &spec).await;
     agents[0].exit(ExitOutcome::Code(1));
     let next = Some(Generation { epoch: 2, sequence: 1 });
