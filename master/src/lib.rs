@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use image_program::Registries;
+use protocol::image::ImageRef;
 use protocol::lease::Lease;
 use tokio::net::TcpListener;
 use tokio::task::JoinError;
@@ -236,9 +237,13 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
     let own = cluster.own_pod(Config::pod_name().as_deref()).await;
     let own = own.context("read the master's own pod")?;
+    let own_agent = own_agent(config, own.image.as_ref())?;
     let agent_image = config.agent_image.clone().or(own.image);
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
-    let backend = backend.with_agent_image(agent_image).with_own_uses(own.uses);
+    let mut backend = backend.with_agent_image(agent_image).with_own_uses(own.uses);
+    if let Some(agent) = own_agent {
+        backend = backend.with_agent_program(&cluster, &agent).await;
+    }
     let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
     let backend = backend.with_default_user(if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster });
     info!(namespace = cluster.namespace(), "connected to Kubernetes");
@@ -257,6 +262,14 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
         logs,
         code,
     })
+}
+
+/// The agent beside this program, if pods are to use it: this master runs in a pod, whose image has a static agent, and
+/// `--agent-image` names no other agent.
+fn own_agent(config: &Config, own_image: Option<&ImageRef>) -> anyhow::Result<Option<Vec<u8>>> {
+    let is_own = own_image.is_some() && config.agent_image.is_none();
+    let path = config.agent_to_give()?.filter(|_| is_own);
+    path.map(std::fs::read).transpose().context("read the agent's program")
 }
 
 /// The exit status: 0 after a requested shutdown, 2 when the master could not start or continue.

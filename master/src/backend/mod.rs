@@ -115,8 +115,8 @@ pub enum BackendError {
         /// The failed request.
         source: Box<BackendError>,
     },
-    /// The network policy around a job's pods cannot be created.
-    #[error("create the network policy of job \"{job}\"")]
+    /// The objects that a job's pods need cannot be created.
+    #[error("prepare the pods of job \"{job}\"")]
     Prepare {
         /// The job.
         job: JobName,

@@ -17,7 +17,6 @@ use kube::Resource;
 use protocol::agent::PYTHONS;
 use protocol::code::SCRIPT;
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
-use protocol::image::ImageRef;
 use protocol::pod::{Amount, MemorySize, PodOptions, PullPolicy, RunAs, SHM_PATH, Toleration, Volume, VolumeSource};
 use protocol::routes::AGENT_PORT;
 
@@ -28,7 +27,7 @@ use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, M
 use crate::kube::record_name;
 use crate::template::{Allowed, Note, checked};
 
-pub(super) use self::agent::INSTALLER;
+pub(super) use self::agent::{AGENT_KEY, AgentSource, INSTALLER, NOT_STARTED, PYTHON};
 pub(super) use self::template::{RUN_CONTAINER, TF_PORT};
 
 /// The label with the job's uid. It distinguishes the job's pods from those of an earlier job with the same name.
@@ -43,13 +42,13 @@ pub(super) const CONTAINER: &str = "agent";
 const GPU: &str = "nvidia.com/gpu";
 
 /// Builds the pod. The same arguments always give the same pod. If the job brings its code or the pod has a template,
-/// the agent is copied from the image `agent`. Otherwise the job's image contains the agent.
+/// the agent comes from `agent`. Otherwise the job's image contains the agent.
 ///
 /// # Errors
 /// Returns the refused fields of the template.
 pub(super) fn pod(
     spec: &PodSpec,
-    agent: Option<&ImageRef>,
+    agent: Option<&AgentSource>,
     user: DefaultUser,
     allowed: Allowed,
 ) -> Result<Pod, Vec<Note>> {
@@ -60,7 +59,7 @@ pub(super) fn pod(
 }
 
 /// Builds the pod without the fields of the template.
-fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>, user: DefaultUser) -> Pod {
+fn own_pod(spec: &PodSpec, agent: Option<&AgentSource>, user: DefaultUser) -> Pod {
     let PodSpec {
         job,
         replica,

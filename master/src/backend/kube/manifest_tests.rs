@@ -37,9 +37,12 @@ fn sent(spec: &PodSpec) -> Value {
 }
 
 fn sent_by(user: DefaultUser, spec: &PodSpec) -> Value {
-    let agent = "muster-master:1".parse().unwrap();
+    sent_with(&AgentSource::Image("muster-master:1".parse().unwrap()), user, spec)
+}
+
+fn sent_with(agent: &AgentSource, user: DefaultUser, spec: &PodSpec) -> Value {
     let allowed = Allowed { host_volumes: false, root: false };
-    serde_json::to_value(pod(spec, Some(&agent), user, allowed).unwrap()).unwrap()
+    serde_json::to_value(pod(spec, Some(agent), user, allowed).unwrap()).unwrap()
 }
 
 /// Every option, as a user would write it.
@@ -219,6 +222,25 @@ fn a_job_that_brings_its_code_runs_an_unmodified_image_with_the_agent_from_anoth
         json!({ "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": seccomp });
     let options = PodOptions { cpu: Some("2".parse().unwrap()), gpus: Some(1), ..PodOptions::default() };
     assert_eq!(sent(&with_code(options)), expected);
+}
+
+#[test]
+fn if_a_config_map_has_the_agent_python_of_the_jobs_image_starts_the_agent_without_an_init_container() {
+    let spec = with_code(PodOptions::default());
+    let by_image = sent(&spec);
+    let by_map = sent_with(&AgentSource::ConfigMap("muster-agent-1".to_owned()), DefaultUser::Muster, &spec);
+    let mut expected = by_image;
+    let pod = &mut expected["spec"];
+    pod.as_object_mut().unwrap().remove("initContainers");
+    let container = &mut pod["containers"][0];
+    let command = &by_map["spec"]["containers"][0]["command"];
+    assert_eq!(items(command)[..4], ["python3", "-I", "-S", "-c"]);
+    container["command"] = command.clone();
+    let mount = json!({ "name": "muster-agent", "mountPath": "/muster/agent" });
+    container["volumeMounts"].as_array_mut().unwrap().push(mount);
+    let volume = json!({ "name": "muster-agent", "configMap": { "name": "muster-agent-1" } });
+    pod["volumes"].as_array_mut().unwrap().push(volume);
+    assert_eq!(by_map, expected);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! deletes all pods of a job.
 
 mod admission;
+mod agent_map;
 mod error;
 mod manifest;
 mod network_policy;
@@ -28,8 +29,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
+use self::agent_map::AgentMap;
 use self::error::{CreateError, ErrorKind};
-use self::manifest::JOB_UID;
+use self::manifest::{AgentSource, JOB_UID};
 use self::seen::{SeenPods, follow};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
@@ -68,6 +70,7 @@ pub struct KubeBackend {
     master: MasterPlace,
     host_volumes: HostVolumes,
     agent_image: Option<ImageRef>,
+    agent_map: Option<AgentMap>,
     default_user: DefaultUser,
     own_uses: OwnUses,
     seen: SeenPods,
@@ -141,6 +144,7 @@ impl KubeBackend {
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
                 agent_image: None,
+                agent_map: None,
                 default_user: DefaultUser::Muster,
                 own_uses: OwnUses::default(),
                 seen,
@@ -172,15 +176,31 @@ impl KubeBackend {
         Self { own_uses, ..self }
     }
 
+    /// Keeps this agent in a ConfigMap, from which Python in the pods of jobs with code unpacks it. Deletes the agents
+    /// of other versions that no pod uses. An agent that is too large for a ConfigMap changes nothing.
+    pub async fn with_agent_program(self, cluster: &Cluster, agent: &[u8]) -> Self {
+        let agent_map = AgentMap::new(cluster.config_maps(), agent);
+        if let Some(map) = &agent_map {
+            map.remove_others(&self.pods).await;
+        }
+        Self { agent_map, ..self }
+    }
+
     /// Builds the pod that this back end creates for a specification.
     fn manifest(&self, spec: &PodSpec) -> Result<Pod, Vec<Note>> {
         let allowed = Allowed { host_volumes: self.host_volumes == HostVolumes::Allowed, root: false };
-        manifest::pod(spec, self.agent_image.as_ref(), self.default_user, allowed)
+        manifest::pod(spec, self.agent_source(spec).as_ref(), self.default_user, allowed)
+    }
+
+    /// From where the agent gets into this pod. The image of a template may lack Python.
+    fn agent_source(&self, spec: &PodSpec) -> Option<AgentSource> {
+        let map = self.agent_map.as_ref().filter(|_| spec.template.is_none()).and_then(AgentMap::name);
+        map.map(AgentSource::ConfigMap).or_else(|| self.agent_image.clone().map(AgentSource::Image))
     }
 
     /// Creates a pod if it does not exist. Waits while a pod of another job has this name.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
-        if spec.needs_agent() && self.agent_image.is_none() {
+        if spec.needs_agent() && self.agent_source(spec).is_none() {
             return Err(CreateError::NoAgentImage);
         }
         let name = spec.name().to_string();
@@ -241,16 +261,21 @@ impl PodBackend for KubeBackend {
         Some(self.asked(spec))
     }
 
-    /// Creates the job's NetworkPolicy.
+    /// Creates the job's NetworkPolicy, and the ConfigMap with the agent.
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {
         let policy = network_policy::policy(job, self.master);
-        let attempt = async || match call(self.policies.create(&PostParams::default(), &policy)).await {
+        let surround = async || match call(self.policies.create(&PostParams::default(), &policy)).await {
             // The policy was created by an earlier master, or by a call whose answer was lost.
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
+        let keep_agent = async || match &self.agent_map {
+            Some(map) => map.ensure().await,
+            None => Ok(()),
+        };
+        let attempt = async || tokio::try_join!(surround(), keep_agent()).map(drop);
         let log = |error: &ApiFailure, _| {
-            warn!(job = %job.name, error = error_chain(error), "could not create the network policy; retrying");
+            warn!(job = %job.name, error = error_chain(error), "could not prepare the pods; retrying");
         };
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(log).await;
         done.map_err(|source| {

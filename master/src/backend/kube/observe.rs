@@ -11,7 +11,7 @@ use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
 use protocol::pod::bytes_of_quantity;
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
-use super::manifest::{CONTAINER, INDEX, INSTALLER, ROLE, RUN_CONTAINER, TF_PORT};
+use super::manifest::{CONTAINER, INDEX, INSTALLER, NOT_STARTED, PYTHON, ROLE, RUN_CONTAINER, TF_PORT};
 use super::room::lacking_on_nodes;
 use crate::job::key::JobKey;
 use crate::job::observation::{Addresses, Others, PodState, Wait};
@@ -53,6 +53,11 @@ const LASTING: [&str; 11] = [
 const CACHE_IS_LATE: &str = "failed to sync ";
 /// The beginning of a reason about the container that copies the agent.
 const NOT_INSTALLED: &str = "the agent cannot be copied into the pod: ";
+/// Reasons of a container whose program could not be run: Docker's and containerd's (`ContainerCannotRun` in
+/// `kubernetes/pkg/kubelet/dockershim`, `StartError` in `containerd/pkg/cri/server`).
+const CANNOT_RUN: [&str; 2] = ["ContainerCannotRun", "StartError"];
+/// What to do if Python cannot start the agent.
+const OTHER_WAY: &str = "; a master with --agent-image starts the agent without Python";
 /// The reason of a pod that the scheduler does not consider until another program removes the pod's scheduling gates
 /// (core/v1 `PodReasonSchedulingGated`).
 const SCHEDULING_GATED: &str = "SchedulingGated";
@@ -250,6 +255,24 @@ fn not_installed(status: &PodStatus) -> Option<String> {
     Some(format!("{NOT_INSTALLED}{why}{hint}"))
 }
 
+/// Why Python in the job's image did not become the agent, if that ended the pod. Every pod of this image fails in the
+/// same way.
+fn not_unpacked(pod: &Pod, terminated: &ContainerStateTerminated) -> Option<String> {
+    let runs_python = container(pod)?.command.as_ref()?.first().is_some_and(|program| program == PYTHON);
+    let message = terminated.message.as_deref().filter(|_| runs_python)?;
+    let is_without_python = terminated.reason.as_deref().is_some_and(|reason| CANNOT_RUN.contains(&reason));
+    if is_without_python {
+        return Some(format!("{} cannot run {PYTHON}, which starts the agent: {message}{OTHER_WAY}", image_of(pod)));
+    }
+    message.starts_with(NOT_STARTED).then(|| format!("{message}{OTHER_WAY}"))
+}
+
+/// The image of the agent's container, for messages.
+fn image_of(pod: &Pod) -> String {
+    let image = container(pod).and_then(|container| container.image.as_deref()).unwrap_or_default();
+    format!("image \"{image}\"")
+}
+
 /// The kind and message of an eviction, a preemption or a drain.
 fn disruption(status: &PodStatus) -> Option<String> {
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
@@ -289,6 +312,9 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
             ended(words, format!("its agent ended with exit code {exit_code}"))
         }
         (None, Some(terminated)) => {
+            if let Some(reason) = not_unpacked(pod, terminated) {
+                return PodState::Unusable { reason };
+            }
             let exit = report(pod, terminated);
             let reason = without_last_words(&exit.outcome, terminated);
             ended(Some(LastWords { generation: None, exit, membership: None }), reason)

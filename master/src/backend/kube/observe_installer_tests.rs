@@ -1,4 +1,4 @@
-//! Tests of `observe.rs` about the container that copies the agent.
+//! Tests of `observe.rs` about the ways in which the agent gets into a pod.
 
 use super::*;
 
@@ -39,4 +39,29 @@ fn a_pods_reason_names_a_problem_of_the_container_that_copies_the_agent() {
                   exec format error; the agent's image does not fit this node's processor";
     let ended = PodState::ended(None, reason);
     assert_eq!(state(&installing("Failed", &failed), None), ended);
+}
+
+/// A pod in which Python should start the agent, and whose container ended like this.
+fn starting(reason: &str, message: &str) -> PodState {
+    let terminated = json!({ "exitCode": 127, "reason": reason, "message": message });
+    let mut pod = pod(&with("Failed", &json!({ "terminated": terminated })));
+    pod.spec.as_mut().unwrap().containers[0].command = Some(vec!["python3".to_owned(), "-c".to_owned()]);
+    state(&pod, None)
+}
+
+#[test]
+fn a_pod_whose_python_cannot_start_the_agent_is_unusable() {
+    let message = "exec: \"python3\": executable file not found in $PATH: unknown";
+    let without_python = is_unusable(
+        "image \"registry.local/digits:1\" cannot run python3, which starts the agent: exec: \"python3\": executable \
+         file not found in $PATH: unknown; a master with --agent-image starts the agent without Python",
+    );
+    for reason in ["ContainerCannotRun", "StartError"] {
+        assert_eq!(starting(reason, message), without_python);
+    }
+    let foreign = "cannot start the agent: [Errno 8] Exec format error: '/muster/bin/agent'";
+    let way = "; a master with --agent-image starts the agent without Python";
+    assert_eq!(starting("Error", foreign), is_unusable(&format!("{foreign}{way}")));
+    let other = starting("Error", "Killed");
+    assert!(matches!(&other, PodState::Terminated { .. }), "{other:?}");
 }

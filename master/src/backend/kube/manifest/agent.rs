@@ -1,9 +1,9 @@
-//! A pod into which the agent is copied. The pod runs an unmodified image. An init container copies the agent from
-//! another image into a folder that the pod's containers share.
+//! A pod that runs an unmodified image, into which the agent is brought. Either Python of that image unpacks the agent
+//! from a ConfigMap, or an init container copies the agent from another image.
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec, ResourceRequirements, Volume,
-    VolumeMount,
+    ConfigMapVolumeSource, Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec,
+    ResourceRequirements, Volume, VolumeMount,
 };
 use protocol::image::ImageRef;
 use protocol::pod::PullPolicy;
@@ -17,6 +17,16 @@ pub(in crate::backend::kube) const INSTALLER: &str = "install-agent";
 const AGENT_IN_IMAGE: &str = "/muster/agent";
 /// The path to which the agent is copied.
 const AGENT: &str = "/muster/bin/agent";
+/// The program that unpacks the agent. It knows [`AGENT`], [`PACKED`] and [`AGENT_KEY`].
+const START_AGENT: &str = include_str!("start_agent.py");
+/// The beginning of the termination message of [`START_AGENT`] if it cannot start the agent.
+pub(in crate::backend::kube) const NOT_STARTED: &str = "cannot start the agent: ";
+/// The mount path of the ConfigMap with the packed agent.
+const PACKED: &str = "/muster/agent";
+/// The key of the packed agent in the ConfigMap, which is also its file name.
+pub(in crate::backend::kube) const AGENT_KEY: &str = "agent.gz";
+/// The program in the job's image that runs [`START_AGENT`]. Images whose only Python has another name are rare.
+pub(in crate::backend::kube) const PYTHON: &str = "python3";
 const WORK_DIR: &str = "/muster/work";
 /// The name of the volume at [`WORK_DIR`].
 const WORK: &str = "muster-work";
@@ -30,8 +40,18 @@ const USER: i64 = 65532;
 /// The name of [`USER`]. Most images define no name for this user, and Python's `getpass.getuser` fails without a name.
 const USER_NAME: &str = "muster";
 
+/// From where the agent gets into a pod whose image does not contain it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::backend::kube) enum AgentSource {
+    /// An init container copies the agent from this image.
+    Image(ImageRef),
+    /// Python of the job's image unpacks the agent from the ConfigMap with this name. This saves the start of an init
+    /// container, and the second until the kubelet notices its end.
+    ConfigMap(String),
+}
+
 /// Adds the agent to a pod whose only container runs the job's image.
-pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, spec: &PodSpec) -> KubePodSpec {
+pub(super) fn installed(pod: KubePodSpec, agent: &AgentSource, user: DefaultUser, spec: &PodSpec) -> KubePodSpec {
     let PodSpec { options, brings_code, second_code_folder, .. } = spec;
     let mut pod = pod;
     // With `--allow-root` or `--run-as`, the job chooses the user.
@@ -52,7 +72,10 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
     pod.volumes.get_or_insert_default().extend(volumes);
     for container in &mut pod.containers {
         let arguments = container.args.take().unwrap_or_default();
-        container.command = Some(vec![AGENT.to_owned()]);
+        container.command = Some(match agent {
+            AgentSource::Image(_) => vec![AGENT.to_owned()],
+            AgentSource::ConfigMap(_) => [PYTHON, "-I", "-S", "-c", START_AGENT].map(str::to_owned).to_vec(),
+        });
         let work_dir: &[&str] = if *brings_code { &["--work-dir", WORK_DIR] } else { &[] };
         container.args = Some(work_dir.iter().map(|word| (*word).to_owned()).chain(arguments).collect());
         container.volume_mounts.get_or_insert_default().extend(mounts.clone());
@@ -62,8 +85,25 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, user: DefaultUser, s
             container.env.get_or_insert_default().extend(variables);
         }
     }
-    pod.init_containers = Some(pod.containers.iter().map(|container| installer(container, agent)).collect());
+    match agent {
+        AgentSource::Image(image) => {
+            pod.init_containers = Some(pod.containers.iter().map(|container| installer(container, image)).collect());
+        }
+        AgentSource::ConfigMap(name) => mount_packed(&mut pod, name),
+    }
     pod
+}
+
+/// Mounts the ConfigMap with the packed agent.
+fn mount_packed(pod: &mut KubePodSpec, config_map: &str) {
+    let name = "muster-agent".to_owned();
+    let source = ConfigMapVolumeSource { name: config_map.to_owned(), ..ConfigMapVolumeSource::default() };
+    let volume = Volume { name: name.clone(), config_map: Some(source), ..Volume::default() };
+    pod.volumes.get_or_insert_default().push(volume);
+    for container in &mut pod.containers {
+        let mount = VolumeMount { name: name.clone(), mount_path: PACKED.to_owned(), ..VolumeMount::default() };
+        container.volume_mounts.get_or_insert_default().push(mount);
+    }
 }
 
 /// The container that copies the agent. A quota may require resources of each container. So this container has the
