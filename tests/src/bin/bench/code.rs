@@ -2,22 +2,26 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use e2e::Finished;
 use e2e::cluster::Image;
 use e2e::code::send_code;
 use e2e::processes::within;
 use protocol::view::JobState;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Writes, writes};
 use crate::installed::{BASE, Installed, JOB, last_start, launch, script};
 use crate::sample::{Figure, RUNS, Row};
 
-/// Number of pods of a launch.
-const LAUNCHED: usize = 4;
+/// Numbers of pods of the launches.
+const LAUNCHED: [usize; 2] = [4, 16];
+/// Number of launches of each kind.
+const PAIRS: usize = 15;
+/// Number of jobs whose end is measured.
+const ENDS: usize = 20;
 /// Number of pods of the job that gets new code.
 const PUSHED: usize = 8;
 /// Size of the large file that a job brings.
@@ -42,6 +46,7 @@ http.server.HTTPServer(("", 8000), Receiver).serve_forever()
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let site = Installed::new(&[])?;
     let mut rows = launches(&site)?;
+    rows.push(ends(&site)?);
     site.write(0)?;
     let (job, _) = launch(&mut site.client(&submit(&PUSHED.to_string())), 0, PUSHED)?;
     rows.extend(pushes(&site, || job.stdout())?);
@@ -53,45 +58,86 @@ fn submit(count: &str) -> [&str; 7] {
     ["./bench", "--image", BASE, "--task", JOB, "--worker-num", count]
 }
 
-/// Measures in turn: launches through the node's port, launches through the API server, and pods without a master.
+/// Measures in turn: launches, and bare pods of the same image that run the same script. With the smaller number of pods,
+/// also launches through the API server.
 fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
+    let mut rows = vec![];
+    for count in LAUNCHED {
+        rows.extend(launches_of(site, count)?);
+    }
+    Ok(rows)
+}
+
+fn launches_of(site: &Installed, pods: usize) -> anyhow::Result<Vec<Row>> {
     let (mut direct, mut forwarded, mut bare) = (vec![], vec![], vec![]);
-    let count = LAUNCHED.to_string();
+    let count = pods.to_string();
     let mut fewest = u64::MAX;
-    for start in 0..RUNS {
+    for start in 0..PAIRS {
         site.write(start)?;
         let before = writes()?;
-        let (job, took) = launch(&mut site.client(&submit(&count)), start, LAUNCHED)?;
+        let (job, took) = launch(&mut site.client(&submit(&count)), start, pods)?;
         direct.push(took);
         fewest = fewest.min(until_running(site)?.without_bindings - before.without_bindings);
-        let spec = site.spec_like_job(&script(start))?;
         site.delete_job();
         drop(job);
 
-        forwarded.push(launch(&mut site.client_by_api(&submit(&count)), start, LAUNCHED)?.1);
-        site.delete_job();
+        if pods == LAUNCHED[0] {
+            forwarded.push(launch(&mut site.client_by_api(&submit(&count)), start, pods)?.1);
+            site.delete_job();
+        }
 
         let begin = SystemTime::now();
-        let name = format!("launch-{start}");
-        site.create_bare(&name, LAUNCHED, &spec);
-        bare.push(site.bare_started(&name, start, LAUNCHED).duration_since(begin)?);
+        let name = format!("launch-{pods}-{start}");
+        site.create_bare(&name, pods, &bare_spec(&script(start)));
+        bare.push(site.bare_started(&name, start, pods).duration_since(begin)?);
         site.end_bare(&name);
     }
-    Ok(vec![
-        Row {
-            what: format!("launch of a script, {LAUNCHED} pods (ratio at most 1.15)"),
-            muster: Figure::Times(direct.clone()),
-            bare: Some(Figure::Times(bare)),
-            bare_is: "pods with the same containers",
-        },
-        Row {
+    let mut rows = vec![Row {
+        what: format!("launch of a script, {pods} pods (ratio at most 1.15)"),
+        muster: Figure::Times(direct.clone()),
+        bare: Some(Figure::Times(bare)),
+        bare_is: "kubectl apply of pods that run the script",
+    }];
+    if !forwarded.is_empty() {
+        rows.push(Row {
             what: "the same, with --master kube (ratio at most 1.5)".to_owned(),
             muster: Figure::Times(forwarded),
             bare: Some(Figure::Times(direct)),
             bare_is: "through the node's port",
-        },
-        count_of("API writes of the launch, without bindings", fewest, LAUNCHED as u64 + 4),
-    ])
+        });
+    }
+    rows.push(count_of(&format!("API writes of this launch of {pods} pods"), fewest, pods as u64 + 4));
+    Ok(rows)
+}
+
+/// A pod of the same image that runs this Python program. It has nothing that Muster adds.
+fn bare_spec(program: &str) -> Value {
+    let container = json!({
+        "name": "bare", "image": BASE, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", program],
+    });
+    json!({ "containers": [container] })
+}
+
+/// Measures the time from the job's result, as the master's view has it, until the client that follows the job exits.
+fn ends(site: &Installed) -> anyhow::Result<Row> {
+    let count = LAUNCHED[0].to_string();
+    let mut times = vec![];
+    for start in 0..ENDS {
+        fs::write(site.scene.path().join(JOB).join("exec.py"), format!("print('end', {start})"))?;
+        let finished = Finished::of(&mut site.client(&submit(&count)));
+        let exited = SystemTime::now();
+        finished.code(0);
+        let view = Finished::of(&mut site.client(&["status", JOB, "-o", "json"])).code(0).view();
+        let ended = view.times.ended.context("the job has no end")?;
+        times.push(exited.duration_since(UNIX_EPOCH + Duration::from_millis(ended.0)).unwrap_or_default());
+        site.delete_job();
+    }
+    Ok(Row {
+        what: "from the result of a job to the exit of its client (median at most 50 ms)".to_owned(),
+        muster: Figure::Times(times),
+        bare: None,
+        bare_is: "",
+    })
 }
 
 /// Measures two ways to bring new code, in turn: a push by the client, and a new image with new pods.

@@ -5,8 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
-use e2e::cluster::{Image, Namespace, OURS};
+use e2e::cluster::{Image, Namespace};
 use e2e::processes::within;
 use e2e::{Running, Scene};
 use serde_json::{Value, json};
@@ -106,17 +105,6 @@ impl Installed {
         let phases = "jsonpath={.items[*].status.containerStatuses[*].state.running}";
         let running = || self.namespace.kubectl(&["get", "pods", "-l", &format!("{BARE}={name}"), "-o", phases]);
         within("the containers end", || running().is_empty().then_some(()), running);
-    }
-
-    /// Returns the spec of a pod of the running job, changed so that the container runs this Python program.
-    pub(crate) fn spec_like_job(&self, program: &str) -> anyhow::Result<Value> {
-        let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))?;
-        let mut spec = pods["items"][0]["spec"].clone();
-        spec.as_object_mut().context("the job has no pod")?.remove("nodeName");
-        let container = spec["containers"][0].as_object_mut().context("the pod has no container")?;
-        container.remove("args");
-        container.insert("command".to_owned(), json!(["python", "-c", program]));
-        Ok(spec)
     }
 
     /// Deletes the job, and waits until its pods are gone.
