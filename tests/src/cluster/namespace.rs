@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use hyper::Method;
+use protocol::pod::thousandths;
 use serde_json::{Value, json};
 
 use super::{OURS, api};
@@ -54,6 +55,29 @@ impl Namespace {
         let path = format!("{}?labelSelector={OURS}", self.path(api, plural));
         let mut found = api::request(Method::GET, &path, None).expect("cannot list objects");
         serde_json::from_value(found["items"].take()).expect("not a list")
+    }
+
+    /// Returns the CPU of each pod, such as `350m`, with which the cluster's only node has room for exactly this number
+    /// of pods.
+    ///
+    /// # Panics
+    /// If the cluster has another number of nodes.
+    pub fn cpu_for(&self, pods: u128) -> String {
+        let get = |what: &[&str]| -> Value {
+            let text = self.kubectl(&[&["get", "-o", "json"], what].concat());
+            serde_json::from_str(&text).expect("kubectl prints no JSON")
+        };
+        let of = |amount: &Value| amount.as_str().and_then(thousandths).unwrap_or_default();
+        let nodes = get(&["nodes"]);
+        let [node] = nodes["items"].as_array().expect("no list").as_slice() else { panic!("not one node: {nodes}") };
+        let others = get(&["pods", "--all-namespaces"]);
+        let has_ended = |pod: &Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let is_live = |pod: &&Value| pod["spec"]["nodeName"].is_string() && !has_ended(pod);
+        let live = others["items"].as_array().expect("no list").iter().filter(is_live);
+        let containers = live.flat_map(|pod| pod["spec"]["containers"].as_array().into_iter().flatten());
+        let used: u128 = containers.map(|container| of(&container["resources"]["requests"]["cpu"])).sum();
+        let free = of(&node["status"]["allocatable"]["cpu"]).saturating_sub(used);
+        format!("{}m", free / pods)
     }
 
     fn path(&self, api: &str, plural: &str) -> String {

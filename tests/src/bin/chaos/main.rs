@@ -5,6 +5,7 @@ mod api;
 mod budgets;
 mod churn;
 mod cluster;
+mod gangs;
 mod history;
 mod kills;
 mod lanes;
@@ -22,7 +23,7 @@ use anyhow::{Context as _, bail};
 
 use crate::kills::Jobs;
 
-const USAGE: &str = "chaos kills|elastic-kills|resizes|budgets|overnight|cluster|churn|points COUNT [SEED]";
+const USAGE: &str = "chaos kills|elastic-kills|resizes|budgets|overnight|cluster|churn|gangs|points COUNT [SEED]";
 
 fn main() -> ExitCode {
     match run() {
@@ -51,6 +52,7 @@ fn run() -> anyhow::Result<()> {
         "overnight" => overnight::campaign(count),
         "cluster" => cluster::campaign(count, seed),
         "churn" => churn::campaign(count, seed),
+        "gangs" => gangs::campaign(count),
         "points" => points::campaign(count, seed),
         _ => bail!(USAGE),
     }
