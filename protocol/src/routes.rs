@@ -25,7 +25,8 @@ pub const AGENT_LOGS: &str = "/logs";
 /// Agent: starts a warm interpreter, which imports modules before the first run. See [`crate::warm::WarmRequest`].
 pub const AGENT_WARM: &str = "/warm";
 /// Agent: with the id of code appended, receives the [`crate::code::Manifest`] of this code. Answers with
-/// [`crate::code::MissingBlobs`].
+/// [`crate::code::MissingBlobs`]. A GET answers with the code itself, if the agent has it: the manifest's JSON, a line
+/// feed, and all blobs, see [`crate::code::BlobReader`].
 pub const AGENT_CODE: &str = "/code/";
 /// Agent: appended to [`AGENT_CODE`] and the id of code, receives blobs of this code, see [`crate::code::BlobReader`].
 /// Answers with [`crate::code::MissingBlobs`].

@@ -1,6 +1,7 @@
 //! The code that a job brings. A manifest lists the files, and their contents follow as blobs. Blobs wait in a folder
 //! of the agent until all blobs have arrived and are verified. Only then are the files moved to the working directory.
 
+mod held;
 mod place;
 
 use std::collections::BTreeMap;
@@ -8,10 +9,13 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::agent::CodeStatus;
 use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Hasher, Manifest, MissingBlobs, Sha256};
+
+pub use self::held::Held;
 
 /// The agent's own folder in the working directory. Manifests with paths in this folder are invalid.
 const FOLDER: &str = ".muster";
@@ -35,6 +39,9 @@ pub enum CodeError {
     /// The manifest, or a blob, has not arrived.
     #[error("the code {0} is not complete here: send its manifest and its missing blobs first")]
     Missing(CodeId),
+    /// A file of the code has another content by now.
+    #[error("the code {0} is not complete here any more: its script or someone else has changed a file")]
+    Changed(CodeId),
     /// The stream of blobs is wrong.
     #[error(transparent)]
     Blobs(#[from] BlobError),
@@ -50,7 +57,7 @@ pub enum CodeError {
 #[derive(Debug)]
 struct Code {
     id: CodeId,
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
 }
 
 /// The code in one working directory, and code that is still arriving.
@@ -94,7 +101,7 @@ impl CodeFolder {
             return Ok(MissingBlobs::default());
         }
         let blobs = manifest.blobs();
-        self.incoming = Some(Code { id, manifest });
+        self.incoming = Some(Code { id, manifest: Arc::new(manifest) });
         self.reuse(&blobs)?;
         self.complete()
     }
@@ -126,7 +133,7 @@ impl CodeFolder {
         let Some(code) = self.staged.as_ref().filter(|code| code.id == id) else {
             return Err(CodeError::Missing(id));
         };
-        let earlier = self.placed.as_ref().map(|code| &code.manifest);
+        let earlier = self.placed.as_ref().map(|code| code.manifest.as_ref());
         let change = place::Change::new(&self.work_dir, &code.manifest, earlier);
         if let Some(path) = change.obstacle() {
             return Err(CodeError::InTheWay(path));
@@ -136,6 +143,23 @@ impl CodeFolder {
         // placed, and the next delivery sends all blobs.
         self.placed = self.staged.take().filter(|_| moved.is_ok());
         Ok(moved?)
+    }
+
+    /// Finds the files of this code, in the working directory or beside it. Reads no file.
+    ///
+    /// # Errors
+    /// [`CodeError::Missing`].
+    pub fn held(&self, id: CodeId) -> Result<Held, CodeError> {
+        let staged = self.folder("staged");
+        if let Some(Code { manifest, .. }) = self.placed.as_ref().filter(|code| code.id == id) {
+            return Ok(Held::new(Arc::clone(manifest), |_, file| self.work_dir.join(file.path.as_str())));
+        }
+        match self.staged.as_ref().filter(|code| code.id == id) {
+            Some(Code { manifest, .. }) => {
+                Ok(Held::new(Arc::clone(manifest), |index, _| staged.join(index.to_string())))
+            }
+            None => Err(CodeError::Missing(id)),
+        }
     }
 
     /// Keeps blobs of an interrupted delivery if `blobs` contains them. Copies further blobs from the files of the code

@@ -11,7 +11,7 @@ use protocol::routes::{AGED_OUTPUT, LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LO
 
 use super::body::{AgentBody, OutputForm};
 use crate::activity::OpenRequest;
-use crate::code::CodeError;
+use crate::code::{CodeError, Held};
 use crate::follow::Follower;
 use crate::run::environment::ConfigError;
 use crate::run::event::Refusal;
@@ -28,6 +28,8 @@ pub(super) enum Answer {
     Status(Box<RunStatus>),
     /// The blobs that are missing.
     Missing(MissingBlobs),
+    /// Code, sent piece by piece.
+    Code(Held),
     /// Output, sent as it arrives.
     Logs {
         follower: Follower,
@@ -128,12 +130,13 @@ impl Answer {
         Self::Text(StatusCode::OK, "OK")
     }
 
-    /// The response. The body of a log keeps `open` until the log ends.
+    /// The response. The bodies of code and of a log keep `open` until they end.
     pub(super) fn into_response(self, open: Option<OpenRequest>) -> Response<AgentBody> {
         match self {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),
             Self::Status(status) => full(StatusCode::OK, "application/json", json(&status)),
             Self::Missing(blobs) => full(StatusCode::OK, "application/json", json(&blobs)),
+            Self::Code(held) => of_type("application/octet-stream", AgentBody::held(held, open)),
             Self::Logs { follower, form, dropped } => logs(follower, form, dropped, open),
         }
     }
@@ -141,7 +144,7 @@ impl Answer {
 
 fn of_code(error: &CodeError) -> (StatusCode, ErrorCode) {
     match error {
-        CodeError::Missing(_) => (StatusCode::CONFLICT, ErrorCode::CodeMissing),
+        CodeError::Missing(_) | CodeError::Changed(_) => (StatusCode::CONFLICT, ErrorCode::CodeMissing),
         CodeError::WrongId { .. } | CodeError::Blobs(_) | CodeError::InTheWay(_) => {
             (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode)
         }
@@ -155,9 +158,8 @@ fn logs(follower: Follower, form: OutputForm, dropped: u64, open: Option<OpenReq
         OutputForm::Plain => "application/octet-stream",
         OutputForm::Aged => AGED_OUTPUT,
     };
-    let mut response = Response::new(AgentBody::following(follower, form, open));
+    let mut response = of_type(media_type, AgentBody::following(follower, form, open));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     headers.insert(TRAILER, HeaderValue::from_static(LOG_COMPLETE_TRAILER));
     headers.insert(HeaderName::from_static(LOG_OFFSET_HEADER), offset.into());
     headers.insert(HeaderName::from_static(LOG_DROPPED_HEADER), dropped.into());
@@ -165,8 +167,13 @@ fn logs(follower: Follower, form: OutputForm, dropped: u64, open: Option<OpenReq
 }
 
 fn full(status: StatusCode, media_type: &'static str, body: Bytes) -> Response<AgentBody> {
-    let mut response = Response::new(AgentBody::full(body));
+    let mut response = of_type(media_type, AgentBody::full(body));
     *response.status_mut() = status;
+    response
+}
+
+fn of_type(media_type: &'static str, body: AgentBody) -> Response<AgentBody> {
+    let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
 }

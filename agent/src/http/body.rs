@@ -1,6 +1,7 @@
-//! The bodies of answers: a text, or a log as it grows.
+//! The bodies of answers: a text, a log as it grows, or the code that the agent has.
 
 use std::convert::Infallible;
+use std::io::{self, ErrorKind, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,14 +13,19 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use protocol::aged_output::AgedPart;
 use protocol::ids::Generation;
 use protocol::routes::LOG_COMPLETE_TRAILER;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::warn;
 
 use crate::activity::OpenRequest;
+use crate::code::Held;
 use crate::follow::{Follower, Piece};
 
-/// How long a client may take to read one piece of a log. After that, the answer ends.
+/// Bytes of a piece of code.
+const PIECE_BYTES: usize = 64 * 1024;
+/// How long a client may take to read one piece of a log or of code. After that, the answer ends.
 const READER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The form in which output is sent.
@@ -36,7 +42,7 @@ pub(super) enum OutputForm {
 pub(super) enum AgentBody {
     /// A whole answer.
     Full(Full<Bytes>),
-    /// A log, piece by piece. The body ends when the sender is dropped.
+    /// A log or code, piece by piece. The body ends when the sender is dropped.
     Pieces(mpsc::Receiver<Frame<Bytes>>),
 }
 
@@ -52,6 +58,49 @@ impl AgentBody {
         let (sender, pieces) = mpsc::channel(1);
         tokio::spawn(deliver(follower, form, sender, open));
         Self::Pieces(pieces)
+    }
+
+    /// The code that the agent has. If a file cannot be read, the body ends early, and its reader finds that blobs are
+    /// missing.
+    pub(super) fn held(held: Held, open: Option<OpenRequest>) -> Self {
+        let (sender, pieces) = mpsc::channel(1);
+        let mut to = Pieces { sender, runtime: Handle::current(), buffer: Vec::with_capacity(PIECE_BYTES) };
+        spawn_blocking(move || {
+            let _open = open;
+            if let Err(error) = held.write_into(&mut to) {
+                warn!(%error, "the job's code could not be sent back");
+            }
+        });
+        Self::Pieces(pieces)
+    }
+}
+
+/// Sends bytes to the reader of a body. Blocks while the reader is slow, for [`READER_LIMIT`] at most.
+struct Pieces {
+    sender: mpsc::Sender<Frame<Bytes>>,
+    runtime: Handle,
+    buffer: Vec<u8>,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = PIECE_BYTES - self.buffer.len();
+        let bytes = &bytes[..bytes.len().min(room)];
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() == PIECE_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let frame = Frame::data(Bytes::copy_from_slice(&self.buffer));
+        self.buffer.clear();
+        match self.runtime.block_on(timeout(READER_LIMIT, self.sender.send(frame))) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(ErrorKind::BrokenPipe.into()),
+            Err(_) => Err(ErrorKind::TimedOut.into()),
+        }
     }
 }
 

@@ -58,6 +58,13 @@ async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), F
     }
 }
 
+/// Sends the code back, for a master that has lost it. Other code may arrive meanwhile.
+pub(super) async fn held(id: CodeId, agent: &Agent) -> answer::Result {
+    let held = agent.code.folder.lock().await.held(id)?;
+    let intact = spawn_blocking(move || held.is_intact().then_some(held)).await.map_err(|_| Failure::Ending)?;
+    intact.map(Answer::Code).ok_or(Failure::Code(CodeError::Changed(id)))
+}
+
 /// Complete code that is not in place yet. While this value lives, no other code replaces it.
 pub(super) struct Ready {
     id: CodeId,

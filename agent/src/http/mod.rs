@@ -228,6 +228,7 @@ async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Resu
         Route::Config => handlers::config(request, agent).await,
         Route::Warm => handlers::warm(request, agent).await,
         Route::Code(id) => code::offer(id, request, agent).await,
+        Route::HeldCode(id) => code::held(id, agent).await,
         Route::CodeBlobs(id) => code::receive(id, request, agent).await,
         Route::Run => handlers::run(&request, agent).await,
         Route::Stop => handlers::stop(&request, agent).await,
@@ -270,6 +271,7 @@ enum Route {
     Config,
     Warm,
     Code(CodeId),
+    HeldCode(CodeId),
     CodeBlobs(CodeId),
     Run,
     Stop,
@@ -291,18 +293,20 @@ fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
         routes::AGENT_STATUS => (Route::Status, Method::GET),
         routes::AGENT_LOGS => (Route::Logs, Method::GET),
         routes::AGENT_REACH => (Route::Reach, Method::GET),
-        path => match code_route(path) {
-            Some(route) => (route, Method::PUT),
+        path => match code_route(path, request.method()) {
+            Some(route) => route,
             None => return Err(Failure::UnknownRoute(path.to_owned())),
         },
     };
     if *request.method() == method { Ok(route) } else { Err(Failure::Method { allowed: method }) }
 }
 
-fn code_route(path: &str) -> Option<Route> {
+/// The route for code that has this path, and the route's method.
+fn code_route(path: &str, method: &Method) -> Option<(Route, Method)> {
     let path = path.strip_prefix(routes::AGENT_CODE)?;
     match path.strip_suffix(routes::AGENT_CODE_BLOBS) {
-        Some(id) => id.parse().ok().map(Route::CodeBlobs),
-        None => path.parse().ok().map(Route::Code),
+        Some(id) => Some((Route::CodeBlobs(id.parse().ok()?), Method::PUT)),
+        None if method == Method::GET => Some((Route::HeldCode(path.parse().ok()?), Method::GET)),
+        None => Some((Route::Code(path.parse().ok()?), Method::PUT)),
     }
 }

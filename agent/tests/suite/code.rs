@@ -190,6 +190,43 @@ fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone(
 }
 
 #[test]
+fn the_agent_sends_back_the_code_that_it_has_staged_or_put_in_place() {
+    let place = Place::new(&["python3", "train.py"]);
+    let large = "x".repeat(1024 * 1024 + 1);
+    let old = Code::of(&[("train.py", "1"), ("large", &large), ("same", &large), ("empty", "")]);
+    let new = Code::of(&[("train.py", "2"), ("large", &large), ("run.sh", "")]);
+    place.deliver(&old);
+    place.deliver(&new);
+    assert_eq!(place.agent.status().code, CodeStatus { staged: Some(new.id()), running: Some(old.id()) });
+    for code in [&old, &new] {
+        let answer = place.agent.get(&format!("/code/{}", code.id()));
+        assert_eq!(answer.status, 200);
+        let end = answer.body.iter().position(|byte| *byte == b'\n').expect("no line feed after the manifest");
+        assert_eq!(serde_json::from_slice::<Manifest>(&answer.body[..end]).unwrap(), code.manifest);
+        let all: Vec<Sha256> = code.manifest.blobs().into_keys().collect();
+        assert!(answer.body[end + 1..] == code.stream(&all), "the blobs differ");
+    }
+    place.configure(&new, "1.1");
+    assert_eq!(place.agent.get(&format!("/code/{}", new.id())).status, 200);
+}
+
+#[test]
+fn the_agent_sends_back_no_code_that_is_not_complete() {
+    let place = Place::new(&["python3", "train.py"]);
+    let (code, arriving) = (Code::of(&[("train.py", "1"), ("settings", "a")]), Code::of(&[("train.py", "2")]));
+    let refusal = |code: &Code| {
+        let answer = place.agent.get(&format!("/code/{}", code.id()));
+        (answer.status, answer.problem().code)
+    };
+    assert_eq!(refusal(&code), (409, ErrorCode::CodeMissing));
+    place.deliver(&code);
+    place.offer(&arriving);
+    assert_eq!(refusal(&arriving), (409, ErrorCode::CodeMissing));
+    fs::write(place.path("settings"), "b").unwrap();
+    assert_eq!(refusal(&code), (409, ErrorCode::CodeMissing), "a file that the script has changed is sent");
+}
+
+#[test]
 fn a_changed_file_has_a_later_time_and_a_file_that_the_script_changed_is_restored() {
     let place = Place::new(&["python3", "train.py"]);
     place.deliver(&Code::of(&[("train.py", "1"), ("settings", "a")]));
@@ -315,7 +352,7 @@ fn invalid_manifests_are_refused_and_create_no_file() {
         "wrong answer to a manifest with another id"
     );
     assert_eq!(place.put("..", "", b"{}").status, 404);
-    assert_eq!(place.agent.get(&format!("/code/{}", good.id())).status, 405);
+    assert_eq!(place.agent.post(&format!("/code/{}", good.id()), "").status, 405);
     assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 0);
 }
 

@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use protocol::agent::RunState;
 use sha2::{Digest, Sha256};
 
-const ROUTES: [(&str, &str); 12] = [
+const ROUTES: [(&str, &str); 13] = [
     ("POST", "/config"),
     ("POST", "/warm"),
     ("GET", "/run"),
@@ -20,6 +20,7 @@ const ROUTES: [(&str, &str); 12] = [
     ("POST", "/finish"),
     ("GET", "/reach?address=127.0.0.1:1"),
     ("PUT", "/code/0000000000000000000000000000000000000000000000000000000000000000"),
+    ("GET", "/code/0000000000000000000000000000000000000000000000000000000000000000"),
     ("PUT", "/code/0000000000000000000000000000000000000000000000000000000000000000/blobs"),
     ("GET", "/nothing"),
     ("DELETE", "/status"),
