@@ -120,7 +120,8 @@ pub struct AgentClient {
 /// A call that is not sent yet. The future sends it and resolves to the whole answer.
 pub type PendingCall<'a> = BoxFuture<'a, Result<Bytes, AgentError>>;
 
-/// Wraps every call to an agent except [`AgentClient::logs`]. Tests use it to make calls fail or wait.
+/// Wraps every call to an agent except [`AgentClient::logs`] and [`AgentClient::held_code`]. Tests use it to make calls
+/// fail or wait.
 #[async_trait]
 pub trait Interceptor: Send + Sync + std::fmt::Debug {
     /// Sends `call`, a request for `uri`, or fails without sending it.

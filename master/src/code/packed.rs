@@ -1,4 +1,5 @@
-//! The content of a copy of code: in gzip, the manifest's JSON, a line feed, and the stream of all blobs.
+//! Code as one stream: the manifest's JSON, a line feed, and all blobs. An agent sends code back in this form, and a copy
+//! of code beside the records is the same stream in gzip.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 
@@ -13,13 +14,13 @@ use super::{CodeError, CodeStore, Piece};
 /// Bytes that are decompressed at a time.
 const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Why a copy of code was not unpacked.
+/// Why code that arrived as one stream was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// The copy does not begin with a compressed manifest.
+    /// The stream does not begin with a manifest, or a copy is not compressed.
     #[error("it does not begin with a manifest")]
     NoManifest(#[source] io::Error),
-    /// The copy lacks blobs.
+    /// The stream lacks blobs.
     #[error("it lacks {0} files")]
     Incomplete(usize),
     /// The store refuses the content: its hashes are wrong, or the disk has no room.
@@ -59,7 +60,15 @@ impl CodeStore {
     /// # Errors
     /// [`UnpackError`].
     pub fn unpack(&self, id: CodeId, packed: &[u8]) -> Result<(), UnpackError> {
-        let mut content = BufReader::new(GzDecoder::new(packed));
+        self.take_in(id, GzDecoder::new(packed))
+    }
+
+    /// Stores code that arrives as one stream. The stream may come from anyone, as for [`Self::unpack`].
+    ///
+    /// # Errors
+    /// [`UnpackError`].
+    pub(super) fn take_in(&self, id: CodeId, content: impl Read) -> Result<(), UnpackError> {
+        let mut content = BufReader::new(content);
         let manifest = manifest_of(&mut content).map_err(UnpackError::NoManifest)?;
         self.offer(id, &manifest)?;
         match self.receive(id, || next_piece(&mut content))?.len() {

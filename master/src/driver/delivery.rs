@@ -1,11 +1,12 @@
 //! Sends a job's code to its agents. A replica counts as joined when its agent has the code. Each agent reports which
 //! code it has, so a new master does not send the code again. If the master's disk has lost the code, reads it from its
-//! copy beside the records.
+//! copy beside the records, or back from an agent.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use backon::Retryable;
@@ -13,10 +14,11 @@ use protocol::agent::{RunState, RunStatus};
 use protocol::code::{CodeId, Sha256};
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::holders::{Holders, ReadBack};
 use super::retry::{is_unreachable, patience};
 use super::subject::Subject;
 use super::{Context, Report};
@@ -33,18 +35,29 @@ const AGENTS_AT_ONCE: usize = 32;
 /// Maximum number of attempts to send code to an agent. A second attempt helps if a push has sent other code meanwhile,
 /// because an agent keeps only one manifest. A second attempt also helps if the agent has found a damaged file.
 const ATTEMPTS: usize = 3;
-/// Pause before the master looks again for code that nobody has.
+/// Maximum pause before the master looks again for code that nobody has.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Deliveries that take less time than this are not reported.
+const QUIET_DELIVERY: Duration = Duration::from_secs(1);
+
+/// What the deliveries of a job have in common.
+pub(super) struct Common {
+    pub(super) job: JobName,
+    pub(super) agents: AgentClient,
+    pub(super) context: Arc<Context>,
+    /// Receives the reasons why replicas wait.
+    pub(super) reporter: mpsc::Sender<Report>,
+    /// The agents that have code of the job.
+    pub(super) holders: watch::Receiver<Holders>,
+}
 
 pub(super) struct Delivery {
     id: CodeId,
     job: JobName,
     agents: AgentClient,
     context: Arc<Context>,
-    /// Whether nobody had the code when this master last looked for it.
-    is_lost: AtomicBool,
-    /// Receives the reasons why replicas wait.
     reporter: mpsc::Sender<Report>,
+    read_back: ReadBack,
     /// A permit for each agent that receives blobs. A dead agent takes no permit: it does not answer the manifest,
     /// which is sent first.
     turns: Semaphore,
@@ -53,7 +66,9 @@ pub(super) struct Delivery {
 /// Why an agent does not have the code.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeliveryError {
-    #[error("neither this master nor its store of records has the job's code: client push {0} sends it again")]
+    #[error(
+        "neither this master, its store of records nor another agent has the job's code: client push {0} sends it again"
+    )]
     Lost(JobName),
     #[error("could not read the copy of the job's code")]
     Copy(#[source] StoreError),
@@ -66,9 +81,14 @@ pub(super) enum DeliveryError {
 }
 
 impl DeliveryError {
-    /// Whether the code may come later: from a user, or from the store of records.
-    fn may_come(&self) -> bool {
-        matches!(self, Self::Lost(_) | Self::Copy(_))
+    /// Why a replica waits, if the code may come later: from a user, from the store of records, or from an agent.
+    fn wait(&self, id: CodeId) -> Option<Wait> {
+        let reason = error_chain(self);
+        match self {
+            Self::Lost(_) => Some(Wait::Code { id, reason }),
+            Self::Copy(_) => Some(Wait::Other(reason)),
+            Self::Store(_) | Self::Agent(_) | Self::Incomplete(_) => None,
+        }
     }
 
     /// The loss of the replica after this failure. The loss is hopeless if the code is invalid. After any other failure,
@@ -98,25 +118,14 @@ impl DeliveryError {
 }
 
 impl Delivery {
-    pub(super) fn new(
-        id: CodeId,
-        job: JobName,
-        agents: &AgentClient,
-        context: &Arc<Context>,
-        reporter: &mpsc::Sender<Report>,
-    ) -> Self {
-        let (is_lost, turns) = (AtomicBool::new(false), Semaphore::new(AGENTS_AT_ONCE));
-        let (agents, context, reporter) = (agents.clone(), Arc::clone(context), reporter.clone());
-        Self { id, job, agents, context, is_lost, reporter, turns }
+    pub(super) fn new(id: CodeId, common: Common) -> Self {
+        let Common { job, agents, context, reporter, holders } = common;
+        let read_back = ReadBack::new(id, agents.clone(), holders);
+        Self { id, job, agents, context, reporter, read_back, turns: Semaphore::new(AGENTS_AT_ONCE) }
     }
 
     pub(super) fn id(&self) -> CodeId {
         self.id
-    }
-
-    /// Whether an agent waits for code that nobody has.
-    pub(super) fn is_lost(&self) -> bool {
-        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// If the agent's first answer shows that the agent needs the code, sends the code. While nobody has the code, waits.
@@ -144,11 +153,6 @@ impl Delivery {
         }
     }
 
-    /// Whether [`Self::complete`] sends the code after this first answer.
-    pub(super) fn is_due(&self, first: &AgentState) -> bool {
-        first.status().is_some_and(|status| status.features.code && self.is_missing_at(status))
-    }
-
     /// Whether an agent lacks the code for its next start. An agent whose script runs has the code already.
     fn is_missing_at(&self, status: &RunStatus) -> bool {
         match status.state {
@@ -160,14 +164,27 @@ impl Delivery {
     /// Like [`Self::deliver`]. While nobody has the code, reports the reason for which the replica waits, and tries again.
     pub(super) async fn deliver_when_found(&self, agent: SocketAddr, subject: Subject) -> Result<(), DeliveryError> {
         loop {
-            let wait = match self.deliver(agent).await {
-                Err(error) if error.may_come() => Wait::Other(error_chain(&error)),
-                delivered => return delivered,
+            let known = self.read_back.known();
+            let delivered = tokio::select! {
+                delivered = self.deliver(agent) => delivered,
+                never = self.tell_of_delivery(subject) => match never {},
             };
-            // The send fails only if the driver has ended, so the error does not matter.
-            let _ = self.reporter.send(Report::Waits(subject, wait)).await;
-            sleep(LOOK_AGAIN).await;
+            let Some(wait) = delivered.as_ref().err().and_then(|error| error.wait(self.id)) else { return delivered };
+            self.tell(subject, wait).await;
+            self.read_back.news(&known, LOOK_AGAIN).await;
         }
+    }
+
+    /// If the delivery takes long, reports that the replica waits for it. Never returns.
+    async fn tell_of_delivery(&self, subject: Subject) -> Infallible {
+        sleep(QUIET_DELIVERY).await;
+        self.tell(subject, Wait::Other("its agent receives the job's code".to_owned())).await;
+        pending().await
+    }
+
+    async fn tell(&self, subject: Subject, wait: Wait) {
+        // The send fails only if the driver has ended, so the error does not matter.
+        let _ = self.reporter.send(Report::Waits(subject, wait)).await;
     }
 
     /// Sends an agent the parts of the code that the agent lacks.
@@ -207,21 +224,24 @@ impl Delivery {
         Ok(offer.retry(patience()).when(is_unreachable).await?.missing)
     }
 
-    /// Reads a part of the code from the disk, or from the copy beside the records.
+    /// Reads a part of the code from the disk. If the disk has lost the code, first fills it again.
     async fn part(&self, part: Part) -> Result<Copied, DeliveryError> {
-        let Context { code, store, .. } = self.context.as_ref();
+        let code = &self.context.code;
         let mut read = code.copy(part.clone()).await;
-        if matches!(read, Err(CopyError::Lost)) {
-            let restored = code.restore(self.id, store.code_copies()).await.map_err(DeliveryError::Copy)?;
-            if restored {
-                read = code.copy(part).await;
-            }
+        if matches!(read, Err(CopyError::Lost)) && self.is_found().await? {
+            read = code.copy(part).await;
         }
-        self.is_lost.store(matches!(read, Err(CopyError::Lost)), Ordering::Relaxed);
         read.map_err(|error| match error {
             CopyError::Lost => DeliveryError::Lost(self.job.clone()),
             CopyError::Disk(error) => DeliveryError::Store(error),
         })
+    }
+
+    /// Fills the disk from the copy beside the records, or from an agent. Returns whether the disk has the code now.
+    async fn is_found(&self) -> Result<bool, DeliveryError> {
+        let Context { code, store, .. } = self.context.as_ref();
+        let is_restored = code.restore(self.id, store.code_copies()).await.map_err(DeliveryError::Copy)?;
+        Ok(is_restored || self.read_back.fill(code).await)
     }
 }
 

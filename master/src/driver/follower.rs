@@ -5,8 +5,6 @@
 mod copying;
 mod leased;
 
-use std::convert::Infallible;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Lease, Renewal, Vigil};
 use protocol::warm::WarmRequest;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -30,13 +28,11 @@ use super::subject::Subject;
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
-use crate::job::observation::{AgentState, Wait};
+use crate::job::observation::AgentState;
 use crate::logs::ReplicaLog;
 use crate::series::SeriesOfJob;
 use crate::store::wall_clock;
 
-/// Deliveries of code that take less time than this are not reported.
-const QUIET_DELIVERY: Duration = Duration::from_secs(1);
 /// Maximum pause between two polls of an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
 
@@ -216,24 +212,8 @@ impl Pod {
         let Followed { subject, address, lease, .. } = &self.followed;
         let complete = async || delivery.complete(*address, *subject, state.clone()).await.ok_or(());
         let pauses = persistent().with_total_delay(lease.filter(|_| has_lease).map(Lease::length));
-        let complete = complete.retry(pauses).when(|()| !self.ended.is_cancelled());
-        let complete = tokio::select! {
-            complete = complete => complete,
-            never = self.tell_of_delivery(delivery, state) => match never {},
-        };
+        let complete = complete.retry(pauses).when(|()| !self.ended.is_cancelled()).await;
         complete.ok().or_else(|| self.unreachable(false).filter(|_| !self.ended.is_cancelled()))
-    }
-
-    /// If sending the code takes long, reports that the replica waits for the code. Never returns.
-    async fn tell_of_delivery(&self, delivery: &Delivery, state: &AgentState) -> Infallible {
-        sleep(QUIET_DELIVERY).await;
-        if delivery.is_due(state) && !delivery.is_lost() {
-            let wait = Wait::Other("its agent receives the job's code".to_owned());
-            let report = Report::Waits(self.followed.subject, wait);
-            // The send fails only if the driver has ended, so the error does not matter.
-            let _ = self.followed.reporter.send(report).await;
-        }
-        pending().await
     }
 
     /// After the agent's first answer, asks for a warm interpreter, which imports modules while the gang gathers. A

@@ -76,6 +76,7 @@ impl Driver {
             replica.count_as_launched(launched);
             if replica.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
+                self.holders.send_if_modified(|holders| holders.forget(*id));
             }
         }
         if !matches!(self.phase, JobPhase::Finished { .. }) {
@@ -133,7 +134,11 @@ impl Driver {
             None => agent,
         };
         let launched = self.stored.record.launched;
-        self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
+        let Some(replica) = self.replicas.get_mut(&subject.id) else { return };
+        replica.hear(subject, agent, launched);
+        if let Some((agent, code)) = replica.held_code() {
+            self.holders.send_if_modified(|holders| holders.note(subject.id, agent, code));
+        }
     }
 
     /// Whether an agent reports an earlier start while the driver configures the next start. The task that configures

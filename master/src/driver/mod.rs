@@ -11,6 +11,7 @@ mod delivery;
 mod elastic;
 mod follower;
 mod hear;
+mod holders;
 mod push;
 mod record;
 mod retry;
@@ -41,6 +42,7 @@ pub use self::adopt::Tenure;
 pub use self::context::{Channels, Context, Staged, Staging};
 use self::delivery::Delivery;
 use self::elastic::Starts;
+use self::holders::Holders;
 use self::subject::Subject;
 use self::tracked::Replica;
 pub use self::view::initial as initial_view;
@@ -107,6 +109,8 @@ struct Driver {
     token: AgentToken,
     /// The delivery of the code that the job brings, if any. After a push, it is another delivery.
     delivery: watch::Sender<Option<Arc<Delivery>>>,
+    /// The agents that have code of the job.
+    holders: watch::Sender<Holders>,
     /// Locked while agents receive new code that a user pushes.
     staging: Arc<Mutex<()>>,
     /// The deliveries of pushed code. A finished delivery stays here until the next push.
@@ -182,10 +186,9 @@ impl Driver {
         let times = JobTimes { accepted, halted: since, ..JobTimes::default() };
         let token = context.agent_key.token(&record.uid);
         let agents = context.agents.with_token(&token);
-        let name = record.spec.name.clone();
-        let delivery = record.code().map(|id| Arc::new(Delivery::new(id, name, &agents, &context, &reporter)));
-        Self {
-            delivery: watch::Sender::new(delivery),
+        let driver = Self {
+            delivery: watch::Sender::new(None),
+            holders: watch::Sender::default(),
             staging: Arc::default(),
             staged: BTreeMap::new(),
             agents,
@@ -216,7 +219,9 @@ impl Driver {
             phase,
             reports,
             reporter,
-        }
+        };
+        driver.follow_code(driver.stored.record.code());
+        driver
     }
 
     async fn run(mut self, actions: Vec<Action>) -> Driven {

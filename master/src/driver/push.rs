@@ -10,10 +10,12 @@ use protocol::code::CodeId;
 use protocol::ids::ReplicaId;
 use tokio::sync::watch;
 
-use super::delivery::{Delivery, DeliveryError};
+use super::delivery::{Common, Delivery, DeliveryError};
 use super::tasks::AGENTS_AT_ONCE;
+use super::tracked::Replica;
 use super::{Driver, Staged, Staging};
 use crate::error_chain::error_chain;
+use crate::job::observation::Wait;
 
 impl Driver {
     /// Makes this code the code that agents receive before the next start. Agents that wait for earlier code receive the
@@ -29,12 +31,17 @@ impl Driver {
     }
 
     fn delivery_of(&self, code: CodeId) -> Delivery {
-        Delivery::new(code, self.stored.name().clone(), &self.agents, &self.context, &self.reporter)
+        let (job, holders) = (self.stored.name().clone(), self.holders.subscribe());
+        let (agents, context, reporter) = (self.agents.clone(), Arc::clone(&self.context), self.reporter.clone());
+        Delivery::new(code, Common { job, agents, context, reporter, holders })
     }
 
     /// The code that an agent of the job waits for and that nobody has.
     pub(super) fn wanted_code(&self) -> Option<CodeId> {
-        self.delivery.borrow().as_ref().filter(|delivery| delivery.is_lost()).map(|delivery| delivery.id())
+        let wanted = self.delivery.borrow().as_ref().map(|delivery| delivery.id())?;
+        let waits =
+            |replica: &Replica| matches!(replica.seen.waits_for(), Some(Wait::Code { id, .. }) if *id == wanted);
+        self.replicas.values().any(waits).then_some(wanted)
     }
 
     /// Sends new code to all agents that answer. Other agents receive the code before their next start. A client

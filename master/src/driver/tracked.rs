@@ -4,7 +4,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use protocol::agent::{RunState, RunStatus};
+use protocol::agent::{CodeStatus, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -74,6 +74,11 @@ impl Replica {
     pub(super) fn agent(&self) -> Option<SocketAddr> {
         let addresses = self.seen.addresses().filter(|_| self.seen.agent.has_answered())?;
         Some(addresses.agent)
+    }
+
+    /// The address of the replica's agent and the code that the agent has, if its newest answer is a status.
+    pub(super) fn held_code(&self) -> Option<(SocketAddr, CodeStatus)> {
+        Some((self.agent()?, self.seen.agent.status()?.code))
     }
 
     /// The replica with the number of its current or next pod.

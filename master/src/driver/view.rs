@@ -92,7 +92,8 @@ impl Driver {
     /// [`PUBLISH_INTERVAL`]: a large view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
         // During a start, publish only when the stage changes: the agents of a large gang send thousands of answers.
-        if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) && self.wanted_code().is_none() {
+        let shows_wanted = || self.channels.view.borrow().wanted_code == self.wanted_code();
+        if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) && shows_wanted() {
             return;
         }
         let next = self.published_at + PUBLISH_INTERVAL;

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use protocol::code::CodeId;
+
 /// Resources by their names in pods, such as `cpu` or `nvidia.com/gpu`. `pods` is the number of pods.
 pub type Resources = BTreeSet<String>;
 
@@ -25,6 +27,13 @@ pub enum Wait {
     },
     /// Another program holds the pod back, and the scheduler does not consider the pod yet.
     Gated(String),
+    /// Nobody has the code that the replica's agent needs.
+    Code {
+        /// The code.
+        id: CodeId,
+        /// The reason, with the way out.
+        reason: String,
+    },
     /// Any other reason. Other pods that end do not change it.
     Other(String),
 }
@@ -34,7 +43,7 @@ impl Wait {
     pub fn lacking(&self) -> Option<&Resources> {
         match self {
             Self::NoRoom { lacking, .. } | Self::Quota { lacking, .. } => Some(lacking),
-            Self::Gated(_) | Self::Other(_) => None,
+            Self::Gated(_) | Self::Code { .. } | Self::Other(_) => None,
         }
     }
 }
@@ -42,9 +51,11 @@ impl Wait {
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRoom { reason, .. } | Self::Quota { reason, .. } | Self::Gated(reason) | Self::Other(reason) => {
-                f.write_str(reason)
-            }
+            Self::NoRoom { reason, .. }
+            | Self::Quota { reason, .. }
+            | Self::Gated(reason)
+            | Self::Code { reason, .. }
+            | Self::Other(reason) => f.write_str(reason),
         }
     }
 }

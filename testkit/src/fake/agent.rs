@@ -84,10 +84,14 @@ pub struct History {
     pub warmed: Vec<WarmRequest>,
     /// How often code was offered and accepted.
     pub offers: u32,
+    /// How often a master has asked for the code that the agent has.
+    pub reads: u32,
     /// The received blobs, in the order of arrival.
     pub blobs: Vec<Sha256>,
     /// The manifest of the code that was offered last.
     pub(super) manifest: Option<Manifest>,
+    /// What the agent sends if a master asks for its code.
+    pub(super) held: Option<Vec<u8>>,
     /// When each environment was acknowledged.
     pub configured_at: Vec<Instant>,
     /// When each run was started.
@@ -199,6 +203,11 @@ impl FakeAgent {
             TakesCode::Never(refusal) => Err(refusal),
             TakesCode::AtOnce | TakesCode::StallsAtOffer | TakesCode::StallsAtBlobs => Ok(()),
         }
+    }
+
+    /// Makes the agent send this content to masters that ask for its code.
+    pub fn hold_code(&self, content: Vec<u8>) {
+        self.history_mut().held = Some(content);
     }
 
     /// Makes the agent lose all code that it has received.

@@ -88,7 +88,7 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
             .route(routes::AGENT_LOGS, get(logs))
             .route(routes::AGENT_STOP, post(stop))
             .route(routes::AGENT_WARM, post(warm))
-            .route("/code/{id}", put(offer_code))
+            .route("/code/{id}", put(offer_code).get(held_code))
             .route("/code/{id}/blobs", put(receive_code).layer(DefaultBodyLimit::disable()))
             .route(routes::AGENT_FINISH, post(finish)),
     };
@@ -190,6 +190,13 @@ async fn receive_code(
     reader.finish().map_err(bad)?;
     agent.change(|status| status.code.staged = Some(id));
     Ok(Json(MissingBlobs::default()))
+}
+
+/// Sends back the content that a test has set with [`FakeAgent::hold_code`], as if it were this code.
+async fn held_code(State(agent): State<FakeAgent>) -> Result<Vec<u8>, (StatusCode, &'static str)> {
+    let mut history = agent.history_mut();
+    history.reads += 1;
+    history.held.clone().ok_or(CODE_MISSING)
 }
 
 /// Notes the request, but starts no warm interpreter.

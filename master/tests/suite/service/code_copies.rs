@@ -1,7 +1,9 @@
 //! Tests of the copies of code beside the records, and of masters that have lost the code on their disk.
 
+use std::io::Read;
 use std::path::Path;
 
+use flate2::read::GzDecoder;
 use master::registry::{JobHandle, JobsError};
 use master::store::CodeCopies;
 use protocol::agent::ExitOutcome;
@@ -47,6 +49,14 @@ async fn lose_everywhere(master: &Master, spec: &JobSpec) {
     agents[1].exit(ExitOutcome::Code(1));
 }
 
+/// The code of a job as an agent sends it back.
+async fn content(master: &Master, spec: &JobSpec) -> Vec<u8> {
+    let copy = master.store.read(spec.code.expect("no code")).await.expect("the store in memory failed");
+    let mut content = vec![];
+    GzDecoder::new(copy.expect("no copy").as_slice()).read_to_end(&mut content).expect("not a copy");
+    content
+}
+
 fn wants(code: Option<CodeId>) -> impl FnMut(&JobView) -> bool {
     move |view| view.wanted_code == code && code.is_some()
 }
@@ -69,6 +79,39 @@ async fn a_new_master_with_an_empty_disk_reads_the_code_from_its_copy() {
     let again = JobSpec { name: "again".parse().expect("not a name"), ..spec.clone() };
     lose_disk(&second);
     second.submit(again).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_replica_gets_code_from_another_agent_if_disk_and_copy_are_lost() {
+    let (second, job, spec) = taken_over().await;
+    let pods = agents(&second, &spec).await;
+    pods[1].hold_code(content(&second, &spec).await);
+    second.store.tamper(spec.code.expect("no code"), None).await;
+    second.backend.evict(&spec.name, worker(0), "Evicted: low on memory");
+    let view = until(&job, |view| view.state == JobState::Running && view.restarts.uncounted == 1).await;
+    assert_eq!(view.wanted_code, None);
+    let [new, old] = agents(&second, &spec).await;
+    assert_eq!((new.status().code.running, old.history().reads), (spec.code, 1));
+    succeed(&second, &job, &spec).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_code_from_an_agent_is_refused_and_the_next_agent_is_asked() {
+    for index in 0..3 {
+        let master = Master::new();
+        let spec = JobSpec { worker_num: 3, ..spec(keep(master.jobs.code()), 1) };
+        let job = master.submit(spec.clone()).await;
+        reach(&job, JobState::Running).await;
+        let (right, last) = (content(&master, &spec).await, master.backend.agent(&spec.name, worker(2)).await);
+        let [_, liar] = agents(&master, &spec).await;
+        let all_but_last = &right[..right.len() - 1];
+        let wrong = [vec![], all_but_last.to_vec(), [all_but_last, b"?"].concat()];
+        liar.hold_code(wrong[index].clone());
+        last.hold_code(right);
+        lose_everywhere(&master, &spec).await;
+        until(&job, runs_in(1, 2)).await;
+        assert_eq!((liar.history().reads, last.history().reads), (1, 1));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,6 +188,21 @@ async fn the_place_of_a_running_elastic_job_waits_for_the_code_without_limit() {
     assert_eq!((view.state, view.generation), (JobState::Running, since.generation));
     keep(master.jobs.code());
     until(&job, |view| view.state == JobState::Running && view.roster.len() == 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_is_no_longer_wanted_when_no_replica_waits_for_it() {
+    let master = Master::new();
+    let spec = JobSpec { worker_min: Some(1), ..spec(keep(master.jobs.code()), 1) };
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    lose_disk(&master);
+    master.store.tamper(spec.code.expect("no code"), None).await;
+    master.backend.evict(&spec.name, worker(1), "Evicted: low on memory");
+    until(&job, wants(spec.code)).await;
+    let patch = JobPatch { worker_num: Some(1), ..JobPatch::default() };
+    master.jobs.patch(&spec.name, patch).await.expect("the number of workers was refused");
+    until(&job, |view| view.wanted_code.is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
