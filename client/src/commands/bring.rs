@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use protocol::code::CodeId;
 use protocol::dry_run::DryRun;
@@ -16,7 +16,6 @@ use protocol::view::BackendKind;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 
 use super::leaving::in_doubt;
 use super::machines;
@@ -34,8 +33,6 @@ use crate::script::Named;
 /// Maximum number of uploads. During an upload, the master may remove blobs that it had before. The next upload then
 /// sends these blobs.
 const UPLOADS_MAX: usize = 3;
-/// Pause after code was sent again. The master needs a moment to notice that it has the code.
-const SEND_AGAIN_PAUSE: Duration = Duration::from_secs(5);
 
 /// Packs the code in the job's folder, and checks its script if pods will run the code: a mistake would be found only
 /// after the image pull. A master with processes checks the script itself, with the Python that runs it. Returns
@@ -226,16 +223,27 @@ pub(super) async fn send_again(
     notes: &Notes,
 ) -> Infallible {
     let Some(code) = code else { return pending().await };
+    let is_wanted = |wanted: &Option<CodeId>| *wanted == Some(code.id());
     loop {
-        if wanted.wait_for(|wanted| *wanted == Some(code.id())).await.is_err() {
-            // The job is no longer followed.
-            return pending().await;
-        }
-        match send(client, &code).await {
+        until(&mut wanted, is_wanted).await;
+        match persist(notes, || send(client, &code)).await {
             Ok(sent) => notes.say(&format!("the master had lost the job's code; {sent}")),
-            Err(error) => notes.say(&format!("could not send the code that the master has lost: {error}")),
+            Err(error) => {
+                notes.say(&format!("could not send the code that the master has lost: {error}"));
+                if error.is_transient() {
+                    continue;
+                }
+            }
         }
-        sleep(SEND_AGAIN_PAUSE).await;
+        // The master needs a moment to notice that it has the code.
+        until(&mut wanted, |wanted| !is_wanted(wanted)).await;
+    }
+}
+
+/// Waits until `test` holds for the code that the master wants. If the job is no longer followed, never returns.
+async fn until(wanted: &mut watch::Receiver<Option<CodeId>>, test: impl FnMut(&Option<CodeId>) -> bool) {
+    if wanted.wait_for(test).await.is_err() {
+        pending().await
     }
 }
 
