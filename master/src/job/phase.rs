@@ -11,10 +11,11 @@
 //! ```
 //!
 //! A gang that lacks room while an earlier gang lacks it too moves from `Pending` to `Queued`, which deletes all pods.
-//! When its turn comes, it moves to `Pending` again. If a user suspends the job, `Stopping` leads to `Suspended`, which deletes all pods. When the user resumes the job,
-//! `Suspended` leads to `Restarting`. A job can wait for new code after its script has failed: then `Stopping` leads
-//! to `Halted`, which keeps the pods. New code leads from `Halted` to `Restarting`. After a time limit without new
-//! code, the failure is judged as after `Stopping`.
+//! When its turn comes, it moves to `Pending` again. If a user suspends the job, `Stopping` leads to `Suspended`, which
+//! deletes all pods. When the user resumes the job, `Suspended` leads to `Restarting`. A job can wait for new code after
+//! its script has failed: then `Stopping` leads to `Halted`, which keeps the pods. New code leads to `Restarting`, from
+//! `Halted` and from `Starting` while agents are configured. After a time limit without new code, the failure of a halted
+//! job is judged as after `Stopping`.
 
 mod action;
 mod elastic;
@@ -38,7 +39,7 @@ use protocol::view::{JobResult, JobState};
 pub use self::action::{Action, PodSelection};
 pub use self::elastic::too_old;
 use self::ending::{finished, releasing, stopping};
-use self::gathering::{pending, restarting, starting};
+use self::gathering::{Attempt, pending, restarting, starting};
 pub use self::halt::Halt;
 pub use self::look::next_look;
 use self::running::running;
@@ -74,6 +75,8 @@ pub enum JobPhase {
         stage: StartStage,
         /// When this stage began.
         since: Duration,
+        /// How many times a user had pushed new code when this stage began.
+        pushes: u32,
     },
     /// Every exec.py has been started.
     Running {
@@ -291,8 +294,8 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
             None => pending(gathering, since, seen),
         },
         (JobEvent::Observed, JobPhase::Queued { gathering, behind }) => queue::queued(gathering, behind, seen),
-        (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
-            starting(generation, stage, since, seen)
+        (JobEvent::Observed, JobPhase::Starting { generation, stage, since, pushes }) => {
+            starting(Attempt { generation, stage, since, pushes }, seen)
         }
         (JobEvent::Observed, JobPhase::Running { generation, since }) => running(generation, since, seen),
         (JobEvent::Observed, JobPhase::Restarting { next, without, until, since }) => {

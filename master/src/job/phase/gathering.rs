@@ -104,17 +104,22 @@ pub(super) fn start(generation: Generation, stage: StartStage, seen: Seen<'_>) -
         StartStage::Configuring => Action::Configure(generation),
         StartStage::Launching => Action::Launch(generation),
     };
-    (JobPhase::Starting { generation, stage, since: seen.now }, vec![action])
+    (JobPhase::Starting { generation, stage, since: seen.now, pushes: seen.policy.pushes }, vec![action])
 }
 
-pub(super) fn starting(
-    generation: Generation,
-    stage: StartStage,
-    since: Duration,
-    seen: Seen<'_>,
-) -> (JobPhase, Vec<Action>) {
+/// See [`JobPhase::Starting`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt {
+    pub(super) generation: Generation,
+    pub(super) stage: StartStage,
+    pub(super) since: Duration,
+    pub(super) pushes: u32,
+}
+
+pub(super) fn starting(attempt: Attempt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let Attempt { generation, stage, since, pushes } = attempt;
     let Seen { gang, policy, now, .. } = seen;
-    let phase = JobPhase::Starting { generation, stage, since };
+    let phase = JobPhase::Starting { generation, stage, since, pushes };
     if stage == StartStage::Launching && gang.all(ReplicaPhase::was_launched) {
         return running(generation, seen.now, seen);
     }
@@ -123,6 +128,10 @@ pub(super) fn starting(
             return regroup(generation.next(), seen);
         }
         return fail(&phase, failure, seen);
+    }
+    // No exec.py runs yet. The earlier code may be lost, and then this start would wait for it.
+    if stage == StartStage::Configuring && policy.pushes > pushes {
+        return regroup(generation.next(), seen);
     }
     if stage == StartStage::Configuring && gang.all(ReplicaPhase::was_configured) {
         return start(generation, StartStage::Launching, seen);

@@ -90,7 +90,7 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
     let begun = look_at(until, waiting(until), &fit, (&THREE, 1));
     assert_eq!(begun, (gathering_again(until), vec![]));
     let (phase, actions) = look_at(until, gathering_again(until), &fit, (&THREE, 1));
-    let configuring = JobPhase::Starting { generation: AGAIN, stage: StartStage::Configuring, since: until };
+    let configuring = JobPhase::Starting { generation: AGAIN, stage: StartStage::Configuring, since: until, pushes: 0 };
     assert_eq!((phase, actions), (configuring, vec![Action::Configure(AGAIN)]));
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use master::job::observation::Presence::{Absent, Live};
-use master::job::phase::{Action, Ending, Halt, JobEvent, JobPhase, StartStage, next_look, step};
+use master::job::phase::{Action, Ending, Halt, JobEvent, JobPhase, PodSelection, StartStage, next_look, step};
 use master::job::policy::Policy;
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
@@ -15,7 +15,7 @@ use crate::job::support::{
 };
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
-    JobPhase::Starting { generation: FIRST, stage, since }
+    JobPhase::Starting { generation: FIRST, stage, since, pushes: 0 }
 }
 
 #[test]
@@ -54,6 +54,16 @@ fn a_gang_is_not_started_before_its_last_agent_has_answered() {
     for late in [Requested, Scheduled] {
         assert_eq!(look(pending(), &workers(&[Joined, late, Joined])), (pending(), vec![]));
     }
+}
+
+#[test]
+fn new_code_begins_the_next_start_while_the_agents_are_configured_and_not_while_scripts_are_started() {
+    let pushed = Policy { pushes: 1, ..POLICY };
+    let gang = workers(&[Configured(FIRST), Joined]);
+    let at = |stage| step(starting(stage), JobEvent::Observed, seen(&gang, &pushed, SOON));
+    let next = JobPhase::Restarting { next: FIRST.next(), without: PodSelection::Unfit, until: SOON, since: SOON };
+    assert_eq!(at(StartStage::Configuring), (next, vec![]));
+    assert_eq!(at(StartStage::Launching), (starting(StartStage::Launching), vec![]));
 }
 
 #[test]

@@ -154,7 +154,7 @@ pub(crate) fn pending() -> JobPhase {
 }
 
 pub(crate) fn starting(stage: StartStage) -> JobPhase {
-    JobPhase::Starting { generation: FIRST, stage, since: SINCE }
+    JobPhase::Starting { generation: FIRST, stage, since: SINCE, pushes: 0 }
 }
 
 pub(crate) fn running() -> JobPhase {

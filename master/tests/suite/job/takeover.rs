@@ -66,14 +66,14 @@ fn a_running_gang_continues_in_its_generation() {
 #[test]
 fn a_gang_that_was_being_launched_is_launched_completely() {
     let moved = look(pending(), &workers(&[Running(FIRST), Configured(FIRST), Exited(FIRST, exit(0, 1))]));
-    let launching = JobPhase::Starting { generation: FIRST, stage: StartStage::Launching, since: SOON };
+    let launching = JobPhase::Starting { generation: FIRST, stage: StartStage::Launching, since: SOON, pushes: 0 };
     assert_eq!(moved, (launching, vec![Action::Launch(FIRST)]));
 }
 
 #[test]
 fn a_gang_that_was_only_configured_is_configured_again() {
     let moved = look(pending(), &workers(&[Configured(FIRST), Joined, Configured(FIRST)]));
-    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON };
+    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
     assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
 }
 
@@ -288,7 +288,7 @@ fn runs_of_a_failed_start_on_record_are_ignored() {
     assert_eq!(phase_of(&exited(FIRST)), Joined);
     assert_eq!(phase_of(&exited(AGAIN)), Exited(AGAIN, exit(3, 9)));
     let moved = look(phase, &workers(&[Joined, Joined]));
-    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON };
+    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
     assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
 }
 
@@ -333,7 +333,7 @@ fn a_start_that_was_stopped_before_any_run_is_no_failure() {
     };
     assert_eq!(look(pending(), &workers(&[not_started(), Scheduled])), (pending(), vec![]));
     let moved = look(pending(), &workers(&[not_started(), Joined]));
-    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON };
+    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
     assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
 }
 

@@ -226,6 +226,21 @@ async fn a_replica_that_waits_for_lost_code_takes_the_code_of_a_push_instead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_push_of_other_code_begins_the_next_start_while_a_start_waits_for_lost_code() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 1);
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    lose_everywhere(&master, &spec).await;
+    until(&job, |view| view.state == JobState::Starting && view.wanted_code == spec.code).await;
+    let other = keep_other(&master);
+    push(&master, &spec, other).await.expect("the code was refused");
+    let view = until(&job, runs_in(1, 3)).await;
+    assert_eq!((view.code, view.wanted_code, view.restarts.total()), (Some(other), None, 1));
+    succeed(&master, &job, &spec).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_quota_with_room_for_one_object_keeps_the_record_and_the_view_has_a_warning() {
     let master = Master::serving(None).await;
     let code = keep(master.jobs.code());
