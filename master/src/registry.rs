@@ -11,6 +11,7 @@ mod join;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -89,6 +90,9 @@ pub struct Jobs {
     arrivals: watch::Sender<()>,
     /// Whether every job on record is in the registry.
     is_complete: watch::Sender<bool>,
+    /// Whether all records are readable. While a record is unreadable, the output and the code of its job look unused,
+    /// so nothing is removed.
+    all_readable: AtomicBool,
     /// Tasks that remove output.
     removals: TaskTracker,
     /// The code that is on the disk alone although it could have a copy beside the records, and why.
@@ -114,6 +118,7 @@ impl Jobs {
             handles: Mutex::default(),
             arrivals: watch::Sender::new(()),
             is_complete: watch::Sender::new(false),
+            all_readable: AtomicBool::new(false),
             removals: TaskTracker::new(),
             on_disk: Mutex::default(),
             replaced: Mutex::default(),
@@ -217,15 +222,16 @@ impl Jobs {
                     debug!(job = %name, "record deleted");
                 }
             }
+            StoreEvent::AllReadable(all_readable) => self.all_readable.store(all_readable, Ordering::Relaxed),
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
                 self.turns.open();
                 let keeper = tokio::spawn(Arc::clone(self).keep_newest_finished());
                 drivers.sweepers.push(AbortOnDropHandle::new(keeper));
-                // While a record is unreadable, the output and the code of its job look unused. So remove nothing then.
+                self.all_readable.store(all_readable, Ordering::Relaxed);
+                let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
+                drivers.sweepers.push(AbortOnDropHandle::new(sweeper));
                 if all_readable {
-                    let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
-                    drivers.sweepers.push(AbortOnDropHandle::new(sweeper));
                     let archive = Arc::clone(&self.archive);
                     self.removals.spawn(async move { archive.sweep().await });
                 }

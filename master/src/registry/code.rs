@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use protocol::code::CodeId;
@@ -108,11 +109,15 @@ impl Jobs {
         }
     }
 
-    /// Every [`SWEEP_INTERVAL`], removes the code that no job on record may still use.
+    /// Every [`SWEEP_INTERVAL`], removes the code that no job on record may still use. Pauses while a record is
+    /// unreadable, because that record may name any code.
     pub(super) async fn sweep_code(self: Arc<Self>) {
         let (mut times, mut sweep) = (interval(SWEEP_INTERVAL), Sweep::default());
         loop {
             times.tick().await;
+            if !self.all_readable.load(Ordering::Relaxed) {
+                continue;
+            }
             let (code, used) = (Arc::clone(self.code()), self.codes());
             let swept = spawn_blocking(move || code.sweep(&used, SystemTime::now())).await;
             if let Err(error) = swept.unwrap_or_else(|error| Err(failed(error))) {

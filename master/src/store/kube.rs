@@ -191,14 +191,29 @@ async fn follow(
 #[derive(Debug, Default)]
 struct Told {
     versions: HashMap<JobName, Version>,
-    relisted: HashSet<JobName>,
+    /// The names of the ConfigMaps that are listed again.
+    relisted: HashSet<String>,
     /// The version of each ConfigMap without a readable record. Each version is reported only once.
     set_aside: HashMap<String, Option<String>>,
-    has_replayed: bool,
+    /// Whether all records were readable, in the last event about this. `None` before the end of the first list.
+    all_readable: Option<bool>,
 }
 
 impl Told {
     fn news(&mut self, event: watcher::Event<ConfigMap>) -> Vec<StoreEvent> {
+        let is_list_complete = matches!(event, watcher::Event::InitDone);
+        let mut news = self.changes(event);
+        let all_readable = self.set_aside.is_empty();
+        match self.all_readable {
+            None if is_list_complete => news.push(StoreEvent::Replayed { all_readable }),
+            Some(told) if told != all_readable => news.push(StoreEvent::AllReadable(all_readable)),
+            None | Some(_) => return news,
+        }
+        self.all_readable = Some(all_readable);
+        news
+    }
+
+    fn changes(&mut self, event: watcher::Event<ConfigMap>) -> Vec<StoreEvent> {
         match event {
             watcher::Event::Init => {
                 self.relisted.clear();
@@ -206,18 +221,16 @@ impl Told {
             }
             watcher::Event::InitApply(map) => {
                 let news = self.changed(&map);
-                self.relisted.extend(job_of(&map));
+                self.relisted.insert(map.name_any());
                 news
             }
             watcher::Event::Apply(map) => self.changed(&map),
             watcher::Event::InitDone => {
-                let gone: Vec<JobName> =
-                    self.versions.keys().filter(|name| !self.relisted.contains(*name)).cloned().collect();
-                let mut news: Vec<StoreEvent> = gone.into_iter().flat_map(|name| self.deleted(name)).collect();
-                if !mem::replace(&mut self.has_replayed, true) {
-                    news.push(StoreEvent::Replayed { all_readable: self.set_aside.is_empty() });
-                }
-                news
+                let relisted = mem::take(&mut self.relisted);
+                self.set_aside.retain(|map, _| relisted.contains(map));
+                let is_gone = |name: &&JobName| !relisted.contains(&record_name(name.as_str()));
+                let gone: Vec<JobName> = self.versions.keys().filter(is_gone).cloned().collect();
+                gone.into_iter().flat_map(|name| self.deleted(name)).collect()
             }
             watcher::Event::Delete(map) => {
                 self.set_aside.remove(&map.name_any());
@@ -249,6 +262,7 @@ impl Told {
                 return job.map(|(name, uid)| StoreEvent::Damaged(JobKey { name, uid })).into_iter().collect();
             }
         };
+        self.set_aside.remove(&map.name_any());
         self.versions.insert(stored.name().clone(), stored.version.clone());
         vec![StoreEvent::Changed(Box::new(stored))]
     }

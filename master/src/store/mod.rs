@@ -65,6 +65,8 @@ pub enum StoreEvent {
         /// Whether all records were readable.
         all_readable: bool,
     },
+    /// Whether all records are readable now. Sent after [`StoreEvent::Replayed`], at each change.
+    AllReadable(bool),
 }
 
 /// Why a request to a store failed.

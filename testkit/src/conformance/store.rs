@@ -71,7 +71,9 @@ async fn the_largest_copy_is_read_back_and_is_no_record(store: &dyn JobStore, co
             StoreEvent::Changed(stored) if *stored == later => break,
             StoreEvent::Changed(stored) => assert!(records.0.contains(&stored), "{stored:?}"),
             StoreEvent::Replayed { all_readable } => assert!(all_readable, "a copy makes the records unreadable"),
-            StoreEvent::Deleted(_) | StoreEvent::Damaged(_) => panic!("a copy changes a record: {event:?}"),
+            StoreEvent::Deleted(_) | StoreEvent::Damaged(_) | StoreEvent::AllReadable(_) => {
+                panic!("a copy changes a record: {event:?}")
+            }
         }
     }
 }

@@ -1,13 +1,18 @@
 //! Tests of the copies of code as ConfigMaps: what the store writes, and what it does with ConfigMaps that somebody else
 //! has written.
 
+use std::time::Duration;
+
 use master::agent_token::AgentKey;
 use master::store::Wish;
 use master::store::kube::KubeStore;
-use master::store::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, Kept, Unkept};
+use master::store::{
+    CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, FORMAT, JobRecord, JobStore, Kept, StoreError, Unkept,
+};
 use protocol::code::{CodeId, Manifest};
 use protocol::job::JobSpec;
 use serde_json::{Value, json};
+use testkit::conformance::store as conformance;
 
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply};
@@ -97,6 +102,31 @@ async fn a_copy_is_not_kept_if_a_quota_or_the_limit_of_all_copies_has_no_room() 
     let content = vec![0; CODE_COPY_BYTES_MAX];
     let kept = store(&server).keep(code(), &content).await.expect("the store does not answer");
     assert_eq!(kept, Kept::Not(Unkept::Full));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_copy_is_removed_while_a_later_master_has_a_record_that_this_master_cannot_read() {
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
+    let jobs = jobs(
+        &server,
+        begin(&server).await.with_agent_image("muster-master:1".parse().ok()),
+        AgentKey::random(),
+        folder.path(),
+    );
+    jobs.complete().await;
+    // A later master has accepted a job with code.
+    let store = store(&server);
+    let format = FORMAT + 1;
+    let later = store.create(JobRecord { format, ..conformance::record("later") }).await;
+    assert!(matches!(later, Err(StoreError::LaterFormat { .. })), "{later:?}");
+    store.keep(code(), b"content").await.expect("the store does not answer");
+    let (copy, hour) = (name(), Duration::from_secs(3600));
+    tokio::time::sleep(hour).await;
+    assert!(server.object("configmaps", &copy).is_some(), "the code of a later master's job was removed");
+    server.remove("configmaps", "muster-later");
+    let path = format!("configmaps/{copy}");
+    let is_removed = |asked: &[Asked]| asked.iter().any(|asked| asked.kind == Kind::Delete && asked.path == path);
+    server.until("the copy is removed", is_removed).await;
 }
 
 #[tokio::test(start_paused = true)]

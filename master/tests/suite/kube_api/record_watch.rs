@@ -34,7 +34,18 @@ async fn next(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
         Some(StoreEvent::Deleted(name)) => format!("deleted {name}"),
         Some(StoreEvent::Damaged(job)) => format!("damaged {}", job.name),
         Some(StoreEvent::Replayed { .. }) => "replayed".to_owned(),
+        Some(StoreEvent::AllReadable(all_readable)) => format!("all readable: {all_readable}"),
         None => "the end".to_owned(),
+    }
+}
+
+/// The next event about a record.
+async fn next_change(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
+    loop {
+        let event = next(watch).await;
+        if !event.starts_with("all readable") {
+            return event;
+        }
     }
 }
 
@@ -71,6 +82,32 @@ async fn changes_while_the_watch_was_down_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_is_reported_whether_all_records_are_readable() {
+    let server = ApiServer::new();
+    let (_store, mut watch) = watched(&server, &["one"]).await;
+    let readable = server.object("configmaps", "muster-one").expect("no ConfigMap");
+    let mut damaged = readable.clone();
+    damaged["data"] = json!({ "record": "nonsense" });
+    for again in [true, false] {
+        server.put("configmaps", damaged.clone());
+        assert_eq!(next(&mut watch).await, "damaged one");
+        assert_eq!(next(&mut watch).await, "all readable: false");
+        if again {
+            server.put("configmaps", readable.clone());
+            assert_eq!(next(&mut watch).await, "changed one, epoch 1");
+        } else {
+            // The record is deleted while the watch is broken.
+            server.script_times(2, Kind::Watch, &Reply::Instead(internal_error()));
+            server.script(Kind::Watch, Reply::Instead(failure(410, "Expired", "too old resource version")));
+            server.end_watches(None);
+            server.remove("configmaps", "muster-one");
+            assert_eq!(next(&mut watch).await, "deleted one");
+        }
+        assert_eq!(next(&mut watch).await, "all readable: true");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_record_that_becomes_unreadable_is_reported_as_damaged_and_does_not_delay_other_records() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["damaged"]).await;
@@ -82,11 +119,13 @@ async fn a_record_that_becomes_unreadable_is_reported_as_damaged_and_does_not_de
     server.put("configmaps", object);
     store.create(conformance::record("whole")).await.expect("cannot create the record");
     assert_eq!(next(&mut watch).await, "damaged damaged", "the watch does not report the damaged record");
+    assert_eq!(next(&mut watch).await, "all readable: false");
     assert_eq!(next(&mut watch).await, "changed whole, epoch 1");
     server.end_watches(Some(gone()));
     server.remove("configmaps", "muster-other");
     server.remove("configmaps", "muster-damaged");
     assert_eq!(next(&mut watch).await, "deleted damaged", "a record that was never reported is reported as deleted");
+    assert_eq!(next(&mut watch).await, "all readable: true");
     store.create(conformance::record("later")).await.expect("cannot create the record");
     assert_eq!(next(&mut watch).await, "changed later, epoch 1");
 }
@@ -134,15 +173,15 @@ async fn a_copy_of_a_record_under_another_name_is_ignored() {
     copy["metadata"]["name"] = json!("muster-copy");
     server.put("configmaps", copy.clone());
     store.create(conformance::record("next")).await.expect("cannot create the record");
-    assert_eq!(next(&mut watch).await, "changed next, epoch 1");
+    assert_eq!(next_change(&mut watch).await, "changed next, epoch 1");
     // Deleting the copy deletes no job.
     server.remove("configmaps", "muster-copy");
     store.create(conformance::record("third")).await.expect("cannot create the record");
-    assert_eq!(next(&mut watch).await, "changed third, epoch 1");
+    assert_eq!(next_change(&mut watch).await, "changed third, epoch 1");
     // The copy does not stand for a record that was deleted while the watch was down.
     server.put("configmaps", copy);
     server.forget_history();
     server.end_watches(Some(gone()));
     server.remove("configmaps", "muster-real");
-    assert_eq!(next(&mut watch).await, "deleted real");
+    assert_eq!(next_change(&mut watch).await, "deleted real");
 }
