@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use self::copies::Copies;
 pub use self::copies::{Copied, CopyError, Part};
 use self::disk::Disk;
-pub use self::packed::UnpackError;
+pub use self::packed::{UnpackError, is_copy_of};
 use self::restored::Misses;
 pub use self::upload::Piece;
 

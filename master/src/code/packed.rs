@@ -7,7 +7,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest};
+use protocol::code::{BlobPart, BlobReader, CodeId, MANIFEST_BYTES_MAX, Manifest};
 
 use super::{CodeError, CodeStore, Piece};
 
@@ -76,6 +76,25 @@ impl CodeStore {
             missing => Err(UnpackError::Incomplete(missing)),
         }
     }
+}
+
+/// Whether this is a copy of the code. Different versions of gzip pack the same code into different bytes.
+pub fn is_copy_of(id: CodeId, packed: &[u8]) -> bool {
+    unread_blobs(id, packed) == Some(0)
+}
+
+/// Checks the content of a copy. Returns how many blobs the copy lacks; `None` if the copy is wrong.
+fn unread_blobs(id: CodeId, packed: &[u8]) -> Option<usize> {
+    let mut content = BufReader::new(GzDecoder::new(packed));
+    let manifest = manifest_of(&mut content).ok().filter(|manifest| manifest.id() == id)?;
+    let (mut reader, mut left) = (BlobReader::new(&manifest), manifest.blobs().len());
+    while let Piece::Bytes(piece) = next_piece(&mut content)? {
+        let mut input = piece.as_ref();
+        while let Some(part) = reader.next(&mut input).ok()? {
+            left -= usize::from(matches!(part, BlobPart::End(_)));
+        }
+    }
+    reader.finish().ok().map(|()| left)
 }
 
 fn manifest_of(content: &mut impl BufRead) -> io::Result<Manifest> {

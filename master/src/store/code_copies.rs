@@ -55,10 +55,11 @@ impl fmt::Display for Unkept {
     }
 }
 
-/// Copies of code, by the ids of the code. The store does not check that a content matches its id.
+/// Copies of code, by the ids of the code. The store does not check that a new content matches its id.
 #[async_trait]
 pub trait CodeCopies: Send + Sync {
-    /// Keeps a copy with this content of at most [`CODE_COPY_BYTES_MAX`] bytes. Replaces a copy with another content.
+    /// Keeps a copy with this content of at most [`CODE_COPY_BYTES_MAX`] bytes. Replaces a copy with another content,
+    /// unless it is a copy of the same code, see [`is_copy_of`](crate::code::is_copy_of).
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].

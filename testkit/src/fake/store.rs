@@ -9,6 +9,7 @@ use protocol::code::CodeId;
 use protocol::ids::JobName;
 use tokio::sync::mpsc;
 
+use master::code::is_copy_of;
 use master::store::watchers::Watchers;
 use master::store::{CodeCopies, CodeCopy, JobRecord, JobStore, Kept, StoreError, StoreEvent, Stored, Unkept, Version};
 
@@ -159,7 +160,9 @@ impl CodeCopies for FakeStore {
     async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError> {
         let content = content.to_vec();
         let keep = move |inner: &mut Inner| {
-            let is_new = inner.codes.get(&id).is_none_or(|(_, before)| *before != content);
+            let before = inner.codes.get(&id).map(|(_, before)| before.clone());
+            let usable = before.filter(|before| *before == content || is_copy_of(id, before));
+            let (is_new, content) = (usable.is_none(), usable.unwrap_or(content));
             if is_new && inner.is_full() {
                 return Kept::Not(Unkept::Refused("exceeded quota".to_owned()));
             }

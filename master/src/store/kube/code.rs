@@ -11,8 +11,10 @@ use kube::ResourceExt;
 use kube::api::{ListParams, PostParams, Preconditions};
 use protocol::code::CodeId;
 use protocol::ids::UnixMillis;
+use tokio::task::spawn_blocking;
 
 use super::{KubeStore, PAGE, of_write, only_if, unavailable};
+use crate::code::is_copy_of;
 use crate::kube::api::{APP_COMPONENT, APP_NAME, ApiFailure, MANAGED_BY, MUSTER, call, selector_of};
 use crate::store::{CODE_COPIES_BYTES_MAX, CodeCopies, CodeCopy, Kept, StoreError, Unkept, Version};
 
@@ -70,11 +72,11 @@ impl KubeStore {
         let Some(copy) = copy_of(&there.metadata).filter(|_| is_ours(&there)) else {
             return Ok(Some(Kept::Not(Unkept::Foreign(name))));
         };
-        if content_of(&there) != Some(content) {
+        let Some(content) = usable(id, &there, content).await else {
             self.remove(&copy).await?;
             return Ok(None);
-        }
-        let renewed = self.map(id, content, Some(copy.version));
+        };
+        let renewed = self.map(id, &content, Some(copy.version));
         match call(self.maps.replace(&name, &PostParams::default(), &renewed)).await {
             Ok(map) => Ok(copy_of(&map.metadata).map(Kept::Renewed)),
             Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(None),
@@ -124,6 +126,18 @@ impl KubeStore {
             ..ConfigMap::default()
         }
     }
+}
+
+/// The content of a ConfigMap if it is `content`, or the same code in other bytes. The content cannot be replaced in
+/// place, so a usable copy is not removed.
+async fn usable(id: CodeId, map: &ConfigMap, content: &[u8]) -> Option<Vec<u8>> {
+    let there = content_of(map)?.to_vec();
+    if there == content {
+        return Some(there);
+    }
+    // Unpacking may take long.
+    let check = spawn_blocking(move || is_copy_of(id, &there).then_some(there));
+    check.await.expect("no check of a copy panics")
 }
 
 fn name_of(id: CodeId) -> String {

@@ -1,8 +1,11 @@
 //! Tests of the copies of code as ConfigMaps: what the store writes, and what it does with ConfigMaps that somebody else
 //! has written.
 
+use std::io::Write;
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use master::agent_token::AgentKey;
 use master::store::Wish;
 use master::store::kube::KubeStore;
@@ -70,6 +73,25 @@ async fn a_known_copy_is_renewed_by_one_write_and_a_copy_with_another_content_is
     assert_eq!(map(&server)["binaryData"]["code"], "Y29udGVudA==");
     let remove = format!("Delete configmaps/{}", name());
     assert_eq!(server.mutations()[2..], [&remove, "Create configmaps"]);
+}
+
+/// An empty manifest, packed at this level.
+fn packed(level: Compression) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(vec![], level);
+    gzip.write_all(b"{\"files\":[]}\n").expect("memory refuses bytes");
+    gzip.finish().expect("memory refuses bytes")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_another_version_of_gzip_has_packed_is_renewed_and_not_removed() {
+    let server = ApiServer::new();
+    let [before, other] = [Compression::none(), Compression::best()].map(packed);
+    assert_ne!(before, other);
+    store(&server).keep(code(), &before).await.expect("the store does not answer");
+    let kept = store(&server).keep(code(), &other).await.expect("the store does not answer");
+    assert!(matches!(kept, Kept::Renewed(_)), "{kept:?}");
+    assert_eq!(server.mutations(), ["Create configmaps", &format!("Replace configmaps/{}", name())]);
+    assert_eq!(store(&server).read(code()).await.expect("the store does not answer"), Some(before));
 }
 
 #[tokio::test(start_paused = true)]
