@@ -22,6 +22,8 @@ use crate::store::{CODE_COPY_BYTES_MAX, CodeCopy, JobRecord, Kept, StoreError, S
 const UNNAMED_TIME: Duration = Duration::from_secs(10 * 60);
 /// Like [`UNNAMED_TIME`], for code that a push has replaced. With `push --watch`, each save replaces the code.
 const REPLACED_TIME: Duration = Duration::from_secs(60);
+/// How long sweeps do not try again to write a copy that the store has refused. Each attempt packs the code.
+const REFUSED_TIME: Duration = Duration::from_secs(10 * 60);
 /// Maximum time until the API server counts a removed copy no longer. The quota controller needs a moment.
 const QUOTA_TIME: Duration = Duration::from_secs(8);
 
@@ -111,13 +113,13 @@ impl Jobs {
         // A record that is written after this list has renewed its copy, so the removal of this version fails.
         let present = copies.copies().await?;
         let named = self.named_codes();
-        let copied: BTreeSet<CodeId> = present.iter().map(|copy| copy.id).chain(sweep.never.iter().copied()).collect();
-        for id in named.difference(&copied) {
-            match self.keep_code(*id).await {
-                Ok(KeptCode::Never) => drop(sweep.never.insert(*id)),
+        for id in sweep.missing(&present, &named, Instant::now()) {
+            match self.keep_code(id).await {
+                Ok(KeptCode::Never) => drop(sweep.never.insert(id)),
                 Ok(KeptCode::New(_)) => info!(code = %id, "wrote the missing copy of code that a job needs"),
+                Ok(KeptCode::OnDisk) => drop(sweep.refused.insert(id, Instant::now())),
                 // The disk has lost the code too. The job waits for a push if it needs the code.
-                Ok(KeptCode::Before | KeptCode::OnDisk) | Err(JobsError::Code(CodeError::Missing(_))) => {}
+                Ok(KeptCode::Before) | Err(JobsError::Code(CodeError::Missing(_))) => {}
                 Err(error) => debug!(code = %id, error = error_chain(&error), "could not write a copy of code yet"),
             }
         }
@@ -127,6 +129,8 @@ impl Jobs {
         for copy in sweep.due(present, &named, &replaced, Instant::now()) {
             info!(code = %copy.id, "removing the copy of code that no unfinished job needs");
             copies.remove(&copy).await?;
+            // Now there is room for another copy.
+            sweep.refused.clear();
         }
         Ok(())
     }
@@ -164,9 +168,19 @@ pub(super) struct Sweep {
     unnamed: BTreeMap<CodeId, (CodeCopy, Instant)>,
     /// Named code that is too large for a copy.
     never: BTreeSet<CodeId>,
+    /// Named code whose copy the store has refused, and when.
+    refused: BTreeMap<CodeId, Instant>,
 }
 
 impl Sweep {
+    /// The named code whose copy is missing and is to be written now.
+    fn missing(&mut self, present: &[CodeCopy], named: &BTreeSet<CodeId>, now: Instant) -> Vec<CodeId> {
+        self.refused.retain(|_, at| now.duration_since(*at) < REFUSED_TIME);
+        let copied: BTreeSet<CodeId> = present.iter().map(|copy| copy.id).collect();
+        let is_due = |id: &&CodeId| !self.never.contains(id) && !self.refused.contains_key(id);
+        named.difference(&copied).filter(is_due).copied().collect()
+    }
+
     /// The copies to remove now. A copy that was renewed counts as a new copy.
     fn due(
         &mut self,
@@ -221,6 +235,17 @@ mod tests {
         assert_eq!(due(&renewed, &none, 23), [], "a copy that a submit has just renewed is removed");
         assert_eq!(due(&renewed, &none, 32), []);
         assert_eq!(due(&renewed, &none, 33), [renewed]);
+    }
+
+    #[test]
+    fn a_copy_that_the_store_has_refused_is_written_again_after_10_minutes() {
+        let (mut sweep, begin, code) = (Sweep::default(), Instant::now(), copy(b"x", "1"));
+        let (named, minute) = (BTreeSet::from([code.id]), Duration::from_secs(60));
+        assert_eq!(sweep.missing(std::slice::from_ref(&code), &named, begin), []);
+        assert_eq!(sweep.missing(&[], &named, begin), [code.id]);
+        sweep.refused.insert(code.id, begin);
+        assert_eq!(sweep.missing(&[], &named, begin + 9 * minute), []);
+        assert_eq!(sweep.missing(&[], &named, begin + 10 * minute), [code.id]);
     }
 
     #[test]
