@@ -9,9 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::cluster::{Image, Namespace};
+use e2e::code::send_code;
 use e2e::processes::pause_after;
 use e2e::programs::{built, root, static_agent};
 use e2e::{Scene, within};
+use protocol::code::CodeId;
 use serde_json::{Value, json};
 use testkit::registry::{RealRegistry, Secured, TestImage};
 
@@ -143,36 +145,50 @@ fn run_tfjob_of_private_image(scene: &Scene, account: &Account, image: &str) -> 
     until(scene, "the TFJob shows its state", || states() == "Suspended")
 }
 
-/// Submits a job that exceeds a quota, a job that succeeds, and a job that fails. The master deletes the pods of the
-/// failed job one by one. Then starts a new master and deletes the jobs.
+/// Submits a job that exceeds a quota, a job that succeeds, a job that brings its code, and a job that fails. The
+/// master deletes the pods of the failed job one by one. Then starts a new master, which reads the code from its copy, and
+/// deletes the jobs.
 fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
-    let master = Master::start(scene, account, &[])?;
+    let master = Master::start(scene, account, &["--agent-image", image])?;
     account.namespace.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
     let body = json!({ "name": "great", "strategy": "AllReduce", "worker_num": 21, "image": image });
     let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
     answer.contains("which allows 20").then_some(()).ok_or(answer)?;
-    for (name, image) in [("good", image), ("broken", "muster-e2e-nowhere")] {
-        let body = json!({
-            "name": name, "strategy": "AllReduce", "worker_num": 2, "image": image,
-            "pod": {"image_pull_policy": "Never"},
-        });
-        let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
-        answer.contains("\"uid\"").then_some(()).ok_or(answer)?;
+    let code = send_code(scene, &master.url, &[], &[("exec.py", "print('hello')")]);
+    for (name, image, code) in [
+        ("good", image, None),
+        ("brings", &Image::shared().of_nodes(), Some(code)),
+        ("broken", "muster-e2e-nowhere", None),
+    ] {
+        submit(scene, &master, name, image, code)?;
     }
-    until(scene, "both jobs end", || states(scene, &master) == ["failed", "succeeded"])?;
+    let ended = ["succeeded", "failed", "succeeded"];
+    until(scene, "all jobs end", || states(scene, &master) == ended)?;
     let live = "--field-selector=status.phase!=Succeeded,status.phase!=Failed";
     let gone = || account.namespace.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
     until(scene, "the broken job's pods have ended", gone)?;
     drop(master);
-    let master = Master::start(scene, account, &[])?;
-    until(scene, "the next master shows both jobs", || states(scene, &master) == ["failed", "succeeded"])?;
-    for name in ["good", "broken"] {
+    fs::remove_dir_all(scene.path().join("state/code")).map_err(|error| error.to_string())?;
+    let master = Master::start(scene, account, &["--agent-image", image])?;
+    until(scene, "the next master shows all jobs", || states(scene, &master) == ended)?;
+    submit(scene, &master, "again", &Image::shared().of_nodes(), Some(code))?;
+    for name in ["again", "good", "brings", "broken"] {
         scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
     }
-    let gone = || {
-        account.namespace.kubectl(&["get", "pods,configmaps,networkpolicies", "-l", JOB_LABEL, "-o", "name"]).is_empty()
-    };
+    // The master keeps the code for 10 more minutes.
+    let label = format!("{JOB_LABEL},app.kubernetes.io/component!=code");
+    let kinds = "pods,configmaps,networkpolicies";
+    let gone = || account.namespace.kubectl(&["get", kinds, "-l", &label, "-o", "name"]).is_empty();
     until(scene, "no object is left", gone)
+}
+
+fn submit(scene: &Scene, master: &Master, name: &str, image: &str, code: Option<CodeId>) -> Result<(), String> {
+    let body = json!({
+        "name": name, "strategy": "AllReduce", "worker_num": 2, "image": image, "code": code,
+        "pod": {"image_pull_policy": "Never"},
+    });
+    let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
+    answer.contains("\"uid\"").then_some(()).ok_or(answer)
 }
 
 fn states(scene: &Scene, master: &Master) -> Vec<String> {
