@@ -167,6 +167,11 @@ impl Point {
         Self::all().filter(|point| !point.deed().is_about_code())
     }
 
+    /// Every point that a master passes for a job that brings its code and receives no other code.
+    pub fn without_push() -> impl Iterator<Item = Self> {
+        Self::all().filter(|point| !matches!(point.deed(), Deed::Halt | Deed::Push))
+    }
+
     /// The action.
     pub fn deed(self) -> Deed {
         match self {

@@ -1,8 +1,9 @@
-//! Kills masters on the cluster in KUBECONFIG, at every point that is not about new code ([`Point::without_code`]). In
-//! each job, a script fails in the first start, and a pod ends in the second start. The kills must not change the job's
-//! result.
+//! Kills masters on the cluster in KUBECONFIG, at every point that is not about pushed code ([`Point::without_push`]).
+//! In each job, a script fails in the first start, and a pod ends in the second start. The kills must not change the job's
+//! result. For points about code, the job brings its code, and each new master has lost the code on its disk.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use e2e::cluster::{Cluster, Image};
+use e2e::code::send_code;
 use e2e::{Scene, within};
+use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView};
 use testkit::chaos::{Deed, Fault, Point, STRIKE_VARIABLE, Strike};
 
@@ -28,7 +31,6 @@ const SIGKILL: i32 = 9;
 const PASSINGS: u32 = 3;
 /// Kills a master just after the master has accepted a job.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
-const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
 
 /// In the first start, worker-0 fails. In the second start, worker-1 ends its agent, and thereby its pod. The third
@@ -63,7 +65,7 @@ print("done", generation, flush=True)
 /// Kills `kills` masters at each point, in as many jobs as needed. N (see [`PASSINGS`]) is the same for all masters of
 /// a job.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
-    let points: Mutex<Vec<Point>> = Mutex::new(Point::without_code().collect());
+    let points: Mutex<Vec<Point>> = Mutex::new(Point::without_push().collect());
     let (jobs, made) = (AtomicU32::new(0), AtomicU32::new(0));
     // Build the image once for all jobs.
     let image = Image::shared();
@@ -88,7 +90,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         "{} masters killed in {} jobs that ended as expected, at {} points; {:.0} s",
         made.into_inner(),
         jobs.into_inner(),
-        Point::without_code().count(),
+        Point::without_push().count(),
         begin.elapsed().as_secs_f64(),
     ));
     outcome
@@ -109,12 +111,14 @@ impl Trial<'_> {
     /// Runs a job. Returns the number of killed masters, at most `wanted`. If the strike is at the first passing,
     /// fails when no master passes the point.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
-        // Only a second master adopts the job. So for these points, the first master is killed after the submit.
-        let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
+        // Only a second master adopts the job, or lacks the code. So for these points, the first master is killed after
+        // the submit.
+        let is_of_the_next = matches!(strike.point.deed(), Deed::Adopt | Deed::ReadCode);
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");
-        let cluster =
-            Cluster::with_variables(&scene, Arc::clone(image), &STATE, &[(STRIKE_VARIABLE, &first.to_string())]);
+        let variables = [(STRIKE_VARIABLE, first.to_string())];
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let cluster = Cluster::with_variables(&scene, Arc::clone(image), &args(&image.wrapped()), &variables);
         let history = History::follow(&cluster.namespace, scene.path())?;
         let mut trial = Trial { scene: &scene, cluster, strike, armed: Some(first), wanted, made: 0 };
         trial.job().with_context(|| trial.cluster.to_string())?;
@@ -133,10 +137,7 @@ impl Trial<'_> {
 
     /// Submits the job, waits for its end, and deletes it.
     fn job(&mut self) -> anyhow::Result<()> {
-        let name = "struck".parse().expect("the name is invalid");
-        let body = serde_json::to_string(&request(&self.cluster.image, &name, EXEC_PY, 2))?;
-        let submit = ["-H", "content-type: application/json", "-d", &body];
-        self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;
+        self.submit()?;
         let end = self.finished()?;
         // One counted restart after the script that failed, and one uncounted restart after the pod that ended.
         let restarts = (end.restarts.counted, end.restarts.uncounted);
@@ -146,6 +147,31 @@ impl Trial<'_> {
         self.ask(&["-X", "DELETE"], JOB, |status, _| matches!(status, "202" | "404"))?;
         self.ask(&[], &format!("{JOB}?wait=1"), |status, _| status == "404")?;
         Ok(())
+    }
+
+    /// Submits the job. If it brings its code, sends the code first, and again if a master has lost it.
+    fn submit(&mut self) -> anyhow::Result<()> {
+        let name = "struck".parse().expect("the name is invalid");
+        let mut request = request(&self.cluster.image, &name, EXEC_PY, 2);
+        for _ in 0..=self.wanted {
+            if self.brings_code() {
+                let code = send_code(self.scene, &self.cluster.master.url, &[], &[("exec.py", EXEC_PY)]);
+                let image = Some(self.cluster.image.of_nodes().parse().expect("the image name is invalid"));
+                request = JobRequest { image, code: Some(code), env: BTreeMap::new(), ..request };
+            }
+            let body = serde_json::to_string(&request)?;
+            let submit = ["-H", "content-type: application/json", "-d", &body];
+            let answer = self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201" | "409"))?;
+            if !answer.contains("code_missing") {
+                ensure!(answer.contains("\"uid\""), "{answer}");
+                return Ok(());
+            }
+        }
+        bail!("each master has lost the code before it accepted the job")
+    }
+
+    fn brings_code(&self) -> bool {
+        self.strike.point.deed().is_about_code()
     }
 
     /// Waits until the job has finished, and returns its view.
@@ -191,10 +217,20 @@ impl Trial<'_> {
             self.armed = (self.made < self.wanted).then_some(self.strike);
             let strike = self.armed.map(|strike| strike.to_string());
             let variables = strike.as_ref().map(|strike| (STRIKE_VARIABLE, strike.as_str()));
-            match self.cluster.try_next_master(&STATE, variables.as_slice()) {
+            let code = self.scene.path().join("state/code");
+            if self.brings_code() && code.exists() {
+                fs::remove_dir_all(code).context("remove the code on the disk")?;
+            }
+            let image = self.cluster.image.wrapped();
+            match self.cluster.try_next_master(&args(&image), variables.as_slice()) {
                 Ok(()) => return Ok(()),
                 Err(status) => end = status,
             }
         }
     }
+}
+
+/// The arguments of a master that takes the agent from this image.
+fn args(agent_image: &str) -> [&str; 4] {
+    ["--state-dir", "state", "--agent-image", agent_image]
 }
