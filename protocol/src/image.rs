@@ -15,6 +15,11 @@ const TAG_MAX: usize = 128;
 /// The tag of an image whose name contains no tag.
 const DEFAULT_TAG: &str = "latest";
 
+/// The host of Docker Hub's registry.
+pub const HUB: &str = "registry-1.docker.io";
+/// The names of Docker Hub, the registry of an image whose name has no host.
+pub const HUB_NAMES: [&str; 3] = ["docker.io", "index.docker.io", HUB];
+
 /// An image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -48,15 +53,14 @@ impl ImageRef {
         &self.repository
     }
 
-    /// The host of the registry, with its port if the name has one. `None` if the name means the default registry.
+    /// The host of the registry, with its port if the name has one. `None` if the registry is Docker Hub.
     pub fn host(&self) -> Option<&str> {
-        self.repository.split_once('/').map(|(first, _)| first).filter(|first| is_host(first))
+        split(&self.repository).0.filter(|host| !HUB_NAMES.contains(host))
     }
 
     /// The path without the host.
     pub fn path(&self) -> &str {
-        let host = self.host().map_or(0, |host| host.len() + 1);
-        &self.repository[host..]
+        split(&self.repository).1
     }
 
     /// The digest, if the name has one.
@@ -130,11 +134,15 @@ serde_as_string!(ImageRef);
 fn is_repository(text: &str) -> bool {
     // Docker reads 64 hexadecimal digits as an image id.
     let is_id = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
-    let path = match text.split_once('/') {
-        Some((first, path)) if is_host(first) => path,
-        Some(_) | None => text,
-    };
-    text.len() <= NAME_MAX && !is_id && path.split('/').all(is_path_component)
+    text.len() <= NAME_MAX && !is_id && split(text).1.split('/').all(is_path_component)
+}
+
+/// The host, if the repository has one, and the path.
+fn split(repository: &str) -> (Option<&str>, &str) {
+    match repository.split_once('/') {
+        Some((first, path)) if is_host(first) => (Some(first), path),
+        Some(_) | None => (None, repository),
+    }
 }
 
 /// Whether the text before the first slash is a host. Otherwise, the text is a part of a path on the default registry.

@@ -1,13 +1,11 @@
 //! Names of images: for requests to an engine, as listed by an engine, for people, and for new images.
 
-use protocol::image::ImageRef;
+use protocol::image::{HUB_NAMES, ImageRef};
 
 /// Maximum number of characters taken from a folder's name.
 const FOLDER_CHARACTERS_MAX: usize = 100;
 /// The tag that a name without a tag means.
 const DEFAULT_TAG: &str = "latest";
-/// Hosts of Docker Hub, the registry of a name without a host. Docker omits these hosts in lists.
-const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
 const DEFAULT_PATH: &str = "library/";
 /// The key under which `docker login` stores the login of Docker Hub.
 const HUB_LOGIN: &str = "https://index.docker.io/v1/";
@@ -27,7 +25,7 @@ pub(super) fn exact(image: &ImageRef) -> String {
 
 /// A name without the default host and path. Docker lists names in this form; podman lists full names.
 pub(super) fn familiar(name: &str) -> &str {
-    let on_hub = DEFAULT_HOSTS.iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
+    let on_hub = name.split_once('/').filter(|(host, _)| HUB_NAMES.contains(host)).map_or(name, |(_, path)| path);
     on_hub.strip_prefix(DEFAULT_PATH).unwrap_or(on_hub)
 }
 
@@ -46,10 +44,7 @@ pub(super) fn tag_or_digest(image: &ImageRef) -> String {
 
 /// The key of the login for an image's registry, as `docker login` stores it.
 pub(super) fn login_server(image: &ImageRef) -> &str {
-    match image.host() {
-        None | Some("docker.io" | "index.docker.io") => HUB_LOGIN,
-        Some(host) => host,
-    }
+    image.host().unwrap_or(HUB_LOGIN)
 }
 
 /// The name of the image that is built from a folder: `muster-` and the valid characters of the folder's name.
@@ -111,7 +106,7 @@ mod tests {
     fn the_login_for_an_image_is_looked_up_by_the_registry_in_its_name() {
         assert_eq!(login_server(&image("localhost:5000/a/b")), "localhost:5000");
         assert_eq!(login_server(&image("registry.example.com/b")), "registry.example.com");
-        for on_hub in ["me/b", "b", "docker.io/me/b", "index.docker.io/me/b"] {
+        for on_hub in ["me/b", "b", "docker.io/me/b", "index.docker.io/me/b", "registry-1.docker.io/me/b"] {
             assert_eq!(login_server(&image(on_hub)), "https://index.docker.io/v1/");
         }
     }

@@ -72,6 +72,21 @@ fn invalid_names_are_refused() {
 }
 
 #[test]
+fn an_image_has_the_host_of_its_name_unless_docker_hub_has_it() {
+    let parts = |name: &str| (image(name).host().map(str::to_owned), image(name).path().to_owned());
+    for (name, host, path) in [
+        ("r.example:5000/team/a:1", Some("r.example:5000"), "team/a"),
+        ("localhost/a", Some("localhost"), "a"),
+        ("team/a", None, "team/a"),
+        ("docker.io/team/a", None, "team/a"),
+        ("index.docker.io/a", None, "a"),
+        ("registry-1.docker.io/a", None, "a"),
+    ] {
+        assert_eq!(parts(name), (host.map(str::to_owned), path.to_owned()), "{name}");
+    }
+}
+
+#[test]
 fn the_wrapped_image_is_named_after_the_training_image() {
     for (base, pods) in [
         ("allreduce", "allreduce_pod:latest"),
