@@ -1,27 +1,27 @@
 //! Where a registry has an image: the registry's host, and the image's path and tag (pure).
 
+use std::fmt;
 use std::net::IpAddr;
 
-use protocol::image::ImageRef;
+use protocol::image::{HUB, ImageRef};
 
-/// The hosts of Docker Hub in names of images.
-const HUB_NAMES: [&str; 2] = ["docker.io", "index.docker.io"];
-/// The host of Docker Hub's registry.
-const HUB: &str = "registry-1.docker.io";
+use super::LookUpError;
+use super::digest::Digest;
+
 const DEFAULT_TAG: &str = "latest";
 
 /// Which image of a path is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     Tag(String),
-    /// The digest, such as `sha256:…`.
-    Digest(String),
+    Digest(Digest),
 }
 
-impl Place {
-    pub(crate) fn text(&self) -> &str {
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tag(text) | Self::Digest(text) => text,
+            Self::Tag(tag) => f.write_str(tag),
+            Self::Digest(digest) => digest.fmt(f),
         }
     }
 }
@@ -32,23 +32,26 @@ pub(crate) struct Address {
     /// The host, with its port if the image's name has one.
     pub(crate) host: String,
     pub(crate) path: String,
-    pub(crate) reference: Place,
+    pub(crate) place: Place,
 }
 
 impl Address {
-    pub(crate) fn of(image: &ImageRef) -> Self {
-        let reference = match (image.digest(), image.tag()) {
-            (Some(digest), _) => Place::Digest(digest.to_owned()),
+    /// # Errors
+    /// The digest in the image's name is no SHA-256.
+    pub(crate) fn of(image: &ImageRef) -> Result<Self, LookUpError> {
+        let place = match (image.digest(), image.tag()) {
+            (Some(digest), _) => Place::Digest(Digest::read(digest)?),
             (None, tag) => Place::Tag(tag.unwrap_or(DEFAULT_TAG).to_owned()),
         };
-        let path = image.path();
-        match image.host().filter(|host| !HUB_NAMES.contains(host)) {
-            Some(host) => Self { host: host.to_owned(), path: path.to_owned(), reference },
-            None => {
-                let path = if path.contains('/') { path.to_owned() } else { format!("library/{path}") };
-                Self { host: HUB.to_owned(), path, reference }
-            }
-        }
+        Ok(Self { host: image.host().unwrap_or(HUB).to_owned(), path: path(image), place })
+    }
+}
+
+/// The path of an image in its registry.
+pub(crate) fn path(image: &ImageRef) -> String {
+    match (image.host(), image.path()) {
+        (None, path) if !path.contains('/') => format!("library/{path}"),
+        (_, path) => path.to_owned(),
     }
 }
 
@@ -78,9 +81,12 @@ mod tests {
             ("localhost:5000/mnist:2", "localhost:5000", "mnist", "2"),
             (&format!("[::1]:5000/a/b:1@{digest}"), "[::1]:5000", "a/b", digest.as_str()),
         ] {
-            let address = Address::of(&image.parse().unwrap());
-            assert_eq!((address.host.as_str(), address.path.as_str(), address.reference.text()), (host, path, place));
+            let address = Address::of(&image.parse().unwrap()).unwrap();
+            let found = (address.host.as_str(), address.path.as_str(), address.place.to_string());
+            assert_eq!(found, (host, path, place.to_owned()));
         }
+        let other = format!("python@sha512:{}", "0".repeat(128)).parse().unwrap();
+        assert!(matches!(Address::of(&other), Err(LookUpError::Unusable(reason)) if reason.ends_with("use sha256")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use http_auth::ChallengeParser;
 use reqwest::Url;
+use serde::Deserialize;
 
 /// How to log in.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +29,19 @@ pub(crate) fn read(header: &str) -> Option<Challenge> {
     });
     let is_basic = all.iter().any(|one| one.scheme.eq_ignore_ascii_case("basic"));
     token_server.or_else(|| is_basic.then_some(Challenge::Basic))
+}
+
+/// The answer of a token server. Servers for OAuth 2 name the token `access_token`.
+#[derive(Deserialize)]
+struct TokenAnswer {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+/// Reads the token in the answer of a token server.
+pub(crate) fn token(body: &[u8]) -> Option<String> {
+    let TokenAnswer { token, access_token } = serde_json::from_slice(body).ok()?;
+    token.into_iter().chain(access_token).find(|token| !token.is_empty())
 }
 
 #[cfg(test)]
@@ -58,6 +72,16 @@ mod tests {
         assert_eq!(read("Basic realm=\"r\""), Some(Challenge::Basic));
         for header in ["", "Negotiate", "Bearer", "Bearer realm=\"no address\"", "\"", "Bearer realm="] {
             assert_eq!(read(header), None, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_token_has_one_of_two_names_and_is_not_empty() {
+        for answer in [r#"{"token":"a","access_token":"b"}"#, r#"{"token":"","access_token":"a"}"#] {
+            assert_eq!(token(answer.as_bytes()).as_deref(), Some("a"), "{answer}");
+        }
+        for answer in ["{}", r#"{"token":1}"#, r#"{"token":""}"#, "[]", "<html>"] {
+            assert_eq!(token(answer.as_bytes()), None, "{answer}");
         }
     }
 }

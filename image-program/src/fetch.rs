@@ -6,13 +6,12 @@ use std::time::Duration;
 use reqwest::header::{ACCEPT, HeaderMap, WWW_AUTHENTICATE};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client, RequestBuilder, StatusCode, Url};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
 use super::address::{Address, Place, is_plain};
 use super::challenge::{self, Challenge};
+use super::digest::Digest;
 use super::manifest::{self, Manifest};
 use super::{Login, LookUpError};
 
@@ -79,6 +78,7 @@ fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
 struct Answer {
     status: StatusCode,
     headers: HeaderMap,
+    /// Empty if the status is not 200.
     body: Vec<u8>,
 }
 
@@ -104,26 +104,26 @@ impl<'a> Session<'a> {
 
     /// The manifest at this tag or digest.
     pub(crate) async fn manifest(&mut self, place: &Place) -> Result<Manifest, LookUpError> {
-        let Answer { headers, body, .. } = self.document("manifests", place.text(), MANIFESTS).await?;
+        let Answer { headers, body, .. } = self.document("manifests", &place.to_string(), MANIFESTS).await?;
         let named = headers.get(DIGEST).and_then(|digest| digest.to_str().ok());
         match (place, named) {
-            (Place::Digest(digest), _) => self.check(&body, digest)?,
-            (Place::Tag(_), Some(digest)) => self.check(&body, digest)?,
+            (Place::Digest(digest), _) => self.check(&body, *digest)?,
+            (Place::Tag(_), Some(digest)) => self.check(&body, Digest::read(digest)?)?,
             (Place::Tag(_), None) => {}
         }
         manifest::read(&body).ok_or_else(|| self.passing("sent a manifest in an unknown format"))
     }
 
     /// The blob with this digest.
-    pub(crate) async fn blob(&mut self, digest: &str) -> Result<Vec<u8>, LookUpError> {
-        let Answer { body, .. } = self.document("blobs", digest, ANY).await?;
+    pub(crate) async fn blob(&mut self, digest: Digest) -> Result<Vec<u8>, LookUpError> {
+        let Answer { body, .. } = self.document("blobs", &digest.to_string(), ANY).await?;
         self.check(&body, digest)?;
         Ok(body)
     }
 
     /// A document of the image's path.
     async fn document(&mut self, kind: &str, name: &str, accept: &str) -> Result<Answer, LookUpError> {
-        let Address { host, path, reference: _ } = self.address;
+        let Address { host, path, place: _ } = self.address;
         let scheme = if is_plain(host, &self.http.plain) { "http" } else { "https" };
         let url = Url::parse(&format!("{scheme}://{host}/v2/{path}/{kind}/{name}"))
             .map_err(|_| LookUpError::Unusable(format!("{host} is not the address of a registry")))?;
@@ -174,18 +174,15 @@ impl<'a> Session<'a> {
             None => request,
         };
         let answer = expect_ok(&host, send(request, &host).await?)?;
-        let found: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let token = found["token"].as_str().or(found["access_token"].as_str());
-        token.map(str::to_owned).ok_or_else(|| passing(&host, "sent no token"))
+        challenge::token(&answer.body).ok_or_else(|| passing(&host, "sent no token"))
     }
 
     /// Checks that these bytes have this digest.
-    fn check(&self, body: &[u8], digest: &str) -> Result<(), LookUpError> {
-        match digest.split_once(':') {
-            Some(("sha256", wanted)) if hex::encode(Sha256::digest(body)) == wanted => Ok(()),
-            Some(("sha256", _)) => Err(self.passing(&format!("sent other bytes than those with the digest {digest}"))),
-            Some(_) | None => Err(LookUpError::Unusable(format!("the digest {digest} is not supported: use sha256"))),
+    fn check(&self, body: &[u8], digest: Digest) -> Result<(), LookUpError> {
+        if digest.is_of(body) {
+            return Ok(());
         }
+        Err(self.passing(&format!("sent other bytes than those with the digest {digest}")))
     }
 
     fn passing(&self, reason: &str) -> LookUpError {
@@ -197,14 +194,16 @@ fn passing(host: &str, reason: &str) -> LookUpError {
     LookUpError::Passing { host: host.to_owned(), reason: reason.to_owned() }
 }
 
-/// Sends a request, and reads the answer within the limits.
+/// Sends a request, and reads the answer within the limits. Reads only a body that is used.
 async fn send(request: RequestBuilder, host: &str) -> Result<Answer, LookUpError> {
     let failed = |error: reqwest::Error| passing(host, &format!("could not be asked: {}", innermost(&error)));
     let work = async {
         let mut response = request.send().await.map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let mut body = vec![];
-        while let Some(piece) = response.chunk().await.map_err(failed)? {
+        while status == StatusCode::OK
+            && let Some(piece) = response.chunk().await.map_err(failed)?
+        {
             if body.len() + piece.len() > ANSWER_MAX {
                 return Err(LookUpError::Unusable(format!("{host} sent more than 4 MiB")));
             }

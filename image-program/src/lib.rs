@@ -3,6 +3,7 @@
 
 mod address;
 mod challenge;
+mod digest;
 mod fetch;
 mod manifest;
 
@@ -13,13 +14,14 @@ use protocol::image::{Entrypoint, ImageRef};
 use tokio::sync::{Mutex, Semaphore};
 
 use self::address::{Address, Place};
+use self::digest::Digest;
 use self::fetch::{Http, Session};
 use self::manifest::Manifest;
 
 /// Maximum number of look-ups at a time.
 const LOOK_UPS_MAX: usize = 8;
-/// Maximum number of programs to remember.
-const PROGRAMS_MAX: usize = 1024;
+/// Maximum number of programs to remember. Each has 64 KiB at most.
+const PROGRAMS_MAX: usize = 256;
 
 /// A user and a password for the registry of an image.
 #[derive(Clone, PartialEq, Eq)]
@@ -69,7 +71,7 @@ pub struct SetupError(#[source] reqwest::Error);
 pub struct Registries {
     http: Http,
     turns: Semaphore,
-    known: Mutex<BTreeMap<String, Entrypoint>>,
+    known: Mutex<BTreeMap<Digest, Entrypoint>>,
 }
 
 impl Registries {
@@ -90,25 +92,13 @@ impl Registries {
     /// See [`LookUpError`].
     pub async fn program(&self, image: &ImageRef, login: Option<&Login>) -> Result<Entrypoint, LookUpError> {
         let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
-        let address = Address::of(image);
+        let address = Address::of(image)?;
         let mut session = Session::new(&self.http, &address, login);
-        let config = match session.manifest(&address.reference).await? {
-            Manifest::Image { config } => config,
-            Manifest::Index(entries) => {
-                let chosen = manifest::choose(&entries, manifest::architecture())
-                    .map_err(|others| LookUpError::Unusable(format!("{image} {others}")))?;
-                match session.manifest(&Place::Digest(chosen)).await? {
-                    Manifest::Image { config } => config,
-                    Manifest::Index(_) => {
-                        return Err(LookUpError::Unusable(format!("{image} is an index of indexes")));
-                    }
-                }
-            }
-        };
+        let config = configuration(&mut session, image, &address.place).await?;
         if let Some(program) = self.known.lock().await.get(&config) {
             return Ok(program.clone());
         }
-        let program = manifest::program(&session.blob(&config).await?)
+        let program = manifest::program(&session.blob(config).await?)
             .map_err(|reason| LookUpError::Unusable(format!("{image} {reason}")))?;
         let mut known = self.known.lock().await;
         if known.len() >= PROGRAMS_MAX {
@@ -116,5 +106,18 @@ impl Registries {
         }
         known.insert(config, program.clone());
         Ok(program)
+    }
+}
+
+/// The digest of the image's configuration.
+async fn configuration(session: &mut Session<'_>, image: &ImageRef, place: &Place) -> Result<Digest, LookUpError> {
+    let chosen = match session.manifest(place).await? {
+        Manifest::Image { config } => return Digest::read(&config),
+        Manifest::Index(entries) => manifest::choose(entries, manifest::architecture())
+            .map_err(|others| LookUpError::Unusable(format!("{image} {others}")))?,
+    };
+    match session.manifest(&Place::Digest(Digest::read(&chosen)?)).await? {
+        Manifest::Image { config } => Digest::read(&config),
+        Manifest::Index(_) => Err(LookUpError::Unusable(format!("{image} is an index of indexes"))),
     }
 }

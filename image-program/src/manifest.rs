@@ -1,11 +1,21 @@
 //! The documents of a registry: the manifest of an image, the index of the images for several platforms, and the
 //! configuration of an image (pure).
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use protocol::image::Entrypoint;
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 /// Maximum size of a program with its arguments, in bytes. The record of a job contains them.
 const PROGRAM_MAX: usize = 64 * 1024;
+/// Maximum number of words in ENTRYPOINT, and in CMD.
+const WORDS_MAX: usize = 1024;
+/// Number of an index's images that are read. The public images with the most platforms have about 30.
+const ENTRIES_MAX: usize = 1000;
+/// Number of platforms in a message.
+const SHOWN_MAX: usize = 10;
 
 /// The manifest at a tag or a digest.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,11 +27,28 @@ pub(crate) enum Manifest {
 }
 
 /// An image of an index.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Entry {
+    #[serde(default)]
     digest: String,
+    platform: Option<Platform>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Platform {
     os: String,
     architecture: String,
+}
+
+impl Entry {
+    /// The platform, for a message: a few printable characters of what the registry has sent.
+    fn shown(&self) -> String {
+        let short = |text: &str| text.chars().filter(char::is_ascii_graphic).take(20).collect::<String>();
+        let platform = self.platform.as_ref();
+        platform
+            .map_or_else(|| "any".to_owned(), |found| format!("{}/{}", short(&found.os), short(&found.architecture)))
+    }
 }
 
 /// This machine's architecture, as images name it.
@@ -33,36 +60,68 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
+/// The first items of a list, at most `MAX`. Skips the others, so that a short text cannot fill the memory with a million
+/// small items.
+#[derive(Debug, Deserialize)]
+#[serde(bound = "T: Deserialize<'de>")]
+struct First<T, const MAX: usize>(#[serde(deserialize_with = "first::<_, _, MAX>")] Vec<T>);
+
+fn first<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(list: D) -> Result<Vec<T>, D::Error> {
+    list.deserialize_seq(FirstVisitor::<T, MAX>(PhantomData))
+}
+
+struct FirstVisitor<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for FirstVisitor<T, MAX> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut items = vec![];
+        while items.len() < MAX {
+            let Some(item) = list.next_element()? else { return Ok(items) };
+            items.push(item);
+        }
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(items)
+    }
+}
+
 /// Reads a manifest. `None` if it has another format.
 pub(crate) fn read(body: &[u8]) -> Option<Manifest> {
-    let manifest: Value = serde_json::from_slice(body).ok()?;
-    if let Some(digest) = manifest["config"]["digest"].as_str() {
-        return Some(Manifest::Image { config: digest.to_owned() });
+    #[derive(Deserialize)]
+    struct Document {
+        config: Option<Configuration>,
+        manifests: Option<First<Entry, ENTRIES_MAX>>,
     }
-    let entries = manifest["manifests"].as_array()?.iter().filter_map(|entry| {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let platform = &entry["platform"];
-        let (os, architecture) = (text(&platform["os"]), text(&platform["architecture"]));
-        Some(Entry { digest: entry["digest"].as_str()?.to_owned(), os, architecture })
-    });
-    Some(Manifest::Index(entries.collect()))
+    #[derive(Deserialize)]
+    struct Configuration {
+        digest: String,
+    }
+    let Document { config, manifests } = serde_json::from_slice(body).ok()?;
+    let image = config.map(|config| Manifest::Image { config: config.digest });
+    image.or_else(|| manifests.map(|entries| Manifest::Index(entries.0)))
 }
 
 /// The digest of the image for Linux on this architecture. If the index has one image for Linux, chooses this image:
-/// the nodes may have another architecture than this machine.
+/// the nodes may have another architecture than this machine. An image without a platform may be for Linux.
 ///
 /// # Errors
 /// Describes the platforms of the index, without a subject.
-pub(crate) fn choose(entries: &[Entry], architecture: &str) -> Result<String, String> {
+pub(crate) fn choose(entries: Vec<Entry>, architecture: &str) -> Result<String, String> {
     // Indexes list signatures and lists of contents as images for an unknown platform.
-    let of_linux: Vec<&Entry> = entries.iter().filter(|entry| entry.os == "linux").collect();
-    let own = of_linux.iter().find(|entry| entry.architecture == architecture);
-    match (own, &of_linux[..]) {
+    let may_be_for_linux = |entry: &Entry| entry.platform.as_ref().is_none_or(|platform| platform.os == "linux");
+    let (of_linux, others): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(may_be_for_linux);
+    let is_own = |entry: &&Entry| entry.platform.as_ref().is_some_and(|found| found.architecture == architecture);
+    match (of_linux.iter().find(is_own), &of_linux[..]) {
         (Some(chosen), _) | (None, [chosen]) => Ok(chosen.digest.clone()),
         (None, _) => {
-            let others: Vec<String> =
-                entries.iter().map(|entry| format!("{}/{}", entry.os, entry.architecture)).collect();
-            Err(format!("has no image for linux/{architecture}, but for: {}", others.join(", ")))
+            let shown: Vec<String> = of_linux.iter().chain(&others).take(SHOWN_MAX).map(Entry::shown).collect();
+            let more = if of_linux.len() + others.len() > SHOWN_MAX { " and more" } else { "" };
+            Err(format!("has no image for linux/{architecture}, but for: {}{more}", shown.join(", ")))
         }
     }
 }
@@ -72,24 +131,38 @@ pub(crate) fn choose(entries: &[Entry], architecture: &str) -> Result<String, St
 /// # Errors
 /// Describes what is wrong, without a subject.
 pub(crate) fn program(body: &[u8]) -> Result<Entrypoint, &'static str> {
-    const NO_IMAGE: &str = "has a configuration that is not that of an image";
-    let found: Value = serde_json::from_slice(body).map_err(|_| NO_IMAGE)?;
-    let words = |list: &Value| match list {
-        Value::Null => Ok(vec![]),
-        Value::Array(words) => words.iter().map(|word| word.as_str().map(str::to_owned).ok_or(NO_IMAGE)).collect(),
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => Err(NO_IMAGE),
-    };
-    let config = &found["config"];
-    let (command, args) = (words(&config["Entrypoint"])?, words(&config["Cmd"])?);
-    let user = config["User"].as_str().unwrap_or_default().to_owned();
+    // One word more than a program may have.
+    type Words = First<String, { WORDS_MAX + 1 }>;
+    #[derive(Deserialize)]
+    struct Configuration {
+        config: Option<Defaults>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Defaults {
+        entrypoint: Option<Words>,
+        cmd: Option<Words>,
+        user: Option<String>,
+    }
+    let found: Configuration =
+        serde_json::from_slice(body).map_err(|_| "has a configuration that is not that of an image")?;
+    let Defaults { entrypoint, cmd, user } = found.config.unwrap_or_default();
+    let words = |list: Option<Words>| list.map(|words| words.0).unwrap_or_default();
+    let (command, args, user) = (words(entrypoint), words(cmd), user.unwrap_or_default());
     let size: usize = command.iter().chain(&args).chain([&user]).map(String::len).sum();
-    if size > PROGRAM_MAX { Err("has a program longer than 64 KiB") } else { Ok(Entrypoint { command, args, user }) }
+    if command.len().max(args.len()) > WORDS_MAX {
+        Err("has a program of more than 1,024 words")
+    } else if size > PROGRAM_MAX {
+        Err("has a program longer than 64 KiB")
+    } else {
+        Ok(Entrypoint { command, args, user })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -99,9 +172,10 @@ mod tests {
             text in r#"\{("(config|manifests|digest|platform|os|Entrypoint|Cmd|User)":(\{|\[|"a"|1|null|\},|\],|,)?){0,9}[\]}]{0,5}"#,
         ) {
             if let Some(Manifest::Index(entries)) = read(text.as_bytes())
-                && let Ok(chosen) = choose(&entries, "amd64")
+                && let digests = entries.iter().map(|entry| entry.digest.clone()).collect::<Vec<_>>()
+                && let Ok(chosen) = choose(entries, "amd64")
             {
-                prop_assert!(entries.iter().any(|entry| entry.digest == chosen));
+                prop_assert!(digests.contains(&chosen));
             }
             let _ = program(text.as_bytes());
         }
@@ -121,11 +195,32 @@ mod tests {
     #[test]
     fn an_index_gives_the_image_of_this_architecture_or_its_only_image() {
         let several = ["linux/arm64", "windows/amd64", "linux/amd64", "unknown/unknown"];
-        assert_eq!(choose(&index(&several), "amd64").unwrap(), "sha256:2");
-        assert_eq!(choose(&index(&["linux/arm64", "unknown/unknown"]), "amd64").unwrap(), "sha256:0");
-        let error = choose(&index(&["linux/arm64", "linux/s390x"]), "amd64").unwrap_err();
+        assert_eq!(choose(index(&several), "amd64").unwrap(), "sha256:2");
+        assert_eq!(choose(index(&["linux/arm64", "unknown/unknown"]), "amd64").unwrap(), "sha256:0");
+        let error = choose(index(&["linux/arm64", "linux/s390x"]), "amd64").unwrap_err();
         assert_eq!(error, "has no image for linux/amd64, but for: linux/arm64, linux/s390x");
-        assert!(choose(&[], "amd64").is_err());
+        assert!(choose(vec![], "amd64").is_err());
+    }
+
+    #[test]
+    fn an_image_without_a_platform_is_chosen_if_no_other_is_for_linux() {
+        let entries = |text: &str| match read(text.as_bytes()) {
+            Some(Manifest::Index(entries)) => entries,
+            other => panic!("{other:?}"),
+        };
+        let one = r#"{"manifests":[{"digest":"a"},{"digest":"b","platform":{"os":"windows","architecture":"amd64"}}]}"#;
+        assert_eq!(choose(entries(one), "amd64").unwrap(), "a");
+        let two = r#"{"manifests":[{"digest":"a"},{"digest":"b"}]}"#;
+        assert_eq!(choose(entries(two), "amd64").unwrap_err(), "has no image for linux/amd64, but for: any, any");
+    }
+
+    #[test]
+    fn a_long_index_is_read_in_part_and_its_platforms_make_a_short_message() {
+        let long = format!("\u{1b}[2Jlinux/{}", "x".repeat(5000));
+        let entries = index(&vec![long.as_str(); ENTRIES_MAX + 5]);
+        assert_eq!(entries.len(), ENTRIES_MAX);
+        let error = choose(entries, "amd64").unwrap_err();
+        assert!(error.len() < 500 && error.ends_with(" and more") && !error.contains('\u{1b}'), "{error:?}");
     }
 
     #[test]
@@ -137,7 +232,10 @@ mod tests {
         assert_eq!(read(Value::Null).unwrap(), Entrypoint::default());
         assert!(read(json!({ "Cmd": "python" })).is_err());
         assert!(read(json!({ "Cmd": [1] })).is_err());
-        assert!(read(json!({ "Cmd": ["a".repeat(PROGRAM_MAX + 1)] })).is_err());
+        assert_eq!(read(json!({ "Cmd": ["a".repeat(PROGRAM_MAX + 1)] })), Err("has a program longer than 64 KiB"));
+        assert_eq!(read(json!({ "Cmd": vec!["a"; WORDS_MAX] })).unwrap().args.len(), WORDS_MAX);
+        let longer = read(json!({ "Entrypoint": vec!["a"; WORDS_MAX + 1] }));
+        assert_eq!(longer, Err("has a program of more than 1,024 words"));
         assert!(program(b"<html>").is_err());
     }
 }

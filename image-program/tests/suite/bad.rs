@@ -1,12 +1,13 @@
 //! Registries that refuse, fail or lie. Each error says whether a later attempt may succeed.
 
-use std::time::Duration;
-
 use image_program::LookUpError;
 use serde_json::json;
-use testkit::registry::{FakeAnswer, FakeRegistry, TestImage, digest, index};
+use testkit::registry::{FakeAnswer, FakeRegistry, Stops, TestImage, digest, index};
 
 use super::{login, program, running};
+
+/// The path of the image `mnist:1`.
+const MANIFEST: &str = "/v2/mnist/manifests/1";
 
 /// The reason of an error that may pass.
 fn passing(error: LookUpError) -> String {
@@ -20,7 +21,7 @@ fn passing(error: LookUpError) -> String {
 async fn answering(answer: FakeAnswer) -> (FakeRegistry, String) {
     let registry = FakeRegistry::start().await;
     let name = registry.push("mnist:1", &running("train")).await;
-    registry.set("/v2/mnist/manifests/1", answer).await;
+    registry.set(MANIFEST, answer).await;
     (registry, name)
 }
 
@@ -77,8 +78,7 @@ async fn a_redirect_to_plain_http_on_another_host_is_refused() {
 
 #[tokio::test]
 async fn a_registry_that_redirects_without_end_is_left() {
-    let answer =
-        FakeAnswer { headers: vec![("location", "/v2/mnist/manifests/1".to_owned())], ..FakeAnswer::status(302) };
+    let answer = FakeAnswer { headers: vec![("location", MANIFEST.to_owned())], ..FakeAnswer::status(302) };
     let (registry, name) = answering(answer).await;
     assert_eq!(passing(program(&name, None).await.unwrap_err()), "could not be asked: too many redirects");
     assert_eq!(registry.received().await.len(), 6);
@@ -137,9 +137,27 @@ async fn nobody_at_the_address_is_an_error_that_may_pass() {
 }
 
 #[tokio::test]
+async fn a_manifest_that_names_its_configuration_by_another_digest_than_a_sha256_leads_to_no_request() {
+    for named in ["../../../token?", "sha256:../../../token", "sha512:00"] {
+        let manifest = json!({ "config": { "digest": named } }).to_string().into_bytes();
+        let (registry, name) = answering(FakeAnswer::ok(manifest)).await;
+        let expected = format!("the digest \"{named}\" is not supported: use sha256");
+        assert_eq!(program(&name, None).await, Err(LookUpError::Unusable(expected)));
+        assert_eq!(registry.received().await.len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn a_registry_that_never_answers_is_left_after_10_seconds() {
-    let (_registry, name) = answering(FakeAnswer { hangs: true, ..FakeAnswer::ok(vec![]) }).await;
-    let begin = std::time::Instant::now();
-    assert_eq!(passing(program(&name, None).await.unwrap_err()), "did not answer within 10 s");
-    assert!(begin.elapsed() < Duration::from_secs(15));
+    let late = async |stops| {
+        let (_registry, name) = answering(FakeAnswer { stops, ..FakeAnswer::ok(vec![]) }).await;
+        assert_eq!(passing(program(&name, None).await.unwrap_err()), "did not answer within 10 s", "{stops:?}");
+    };
+    tokio::join!(late(Stops::BeforeStatus), late(Stops::BeforeBody));
+}
+
+#[tokio::test]
+async fn the_status_of_a_failure_is_known_before_its_body() {
+    let (registry, name) = answering(FakeAnswer { stops: Stops::BeforeBody, ..FakeAnswer::status(404) }).await;
+    assert_eq!(program(&name, None).await, Err(LookUpError::Refused { host: registry.host(), status: 404 }));
 }

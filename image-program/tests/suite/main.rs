@@ -2,6 +2,7 @@
 
 mod bad;
 mod good;
+mod memory;
 mod registry;
 
 use image_program::{Login, LookUpError, Registries};

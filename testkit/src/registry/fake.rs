@@ -1,6 +1,7 @@
 //! A registry in this process. A test gives the answer for each path.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -26,14 +27,25 @@ pub struct FakeAnswer {
     pub body: Vec<u8>,
     /// The value of `Authorization` without which the registry answers 401, with the other headers.
     pub wants: Option<String>,
-    /// Whether the registry never answers.
-    pub hangs: bool,
+    /// Where the answer stops.
+    pub stops: Stops,
+}
+
+/// Where an answer stops, while its connection stays open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stops {
+    /// Nowhere.
+    Never,
+    /// Before its status.
+    BeforeStatus,
+    /// Before its body.
+    BeforeBody,
 }
 
 impl FakeAnswer {
     /// Status 200 with this body.
     pub fn ok(body: Vec<u8>) -> Self {
-        Self { status: 200, headers: vec![], body, wants: None, hangs: false }
+        Self { status: 200, headers: vec![], body, wants: None, stops: Stops::Never }
     }
 
     /// This status without a body.
@@ -125,8 +137,8 @@ async fn answer(State(contents): State<Arc<Mutex<Contents>>>, request: Request) 
     let found = contents.answers.get(&path).or_else(|| contents.answers.get(request.uri().path())).cloned();
     contents.received.push(Received { path, authorization: authorization.clone() });
     drop(contents);
-    let FakeAnswer { status, headers, body, wants, hangs } = found.unwrap_or_else(|| FakeAnswer::status(404));
-    if hangs {
+    let FakeAnswer { status, headers, body, wants, stops } = found.unwrap_or_else(|| FakeAnswer::status(404));
+    if stops == Stops::BeforeStatus {
         std::future::pending::<()>().await;
     }
     let is_refused = wants.is_some() && wants != authorization;
@@ -134,6 +146,10 @@ async fn answer(State(contents): State<Arc<Mutex<Contents>>>, request: Request) 
     for (name, value) in headers {
         response = response.header(name, value);
     }
-    let body = if is_refused { Body::empty() } else { Body::from(body) };
+    let body = match stops {
+        Stops::BeforeBody => Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, Infallible>>()),
+        Stops::Never | Stops::BeforeStatus if is_refused => Body::empty(),
+        Stops::Never | Stops::BeforeStatus => Body::from(body),
+    };
     response.body(body).expect("the test's headers are valid")
 }

@@ -6,7 +6,7 @@ mod real;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-pub use self::fake::{FakeAnswer, FakeRegistry, Received};
+pub use self::fake::{FakeAnswer, FakeRegistry, Received, Stops};
 pub use self::real::{RealRegistry, Secured};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
