@@ -63,7 +63,8 @@ pub(crate) fn is_plain(host: &str, plain: &[String]) -> bool {
         None => host.split_once(':').map_or(host, |(name, _)| name),
     };
     let is_loopback = name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    is_loopback || plain.iter().any(|known| known == host)
+    let without_default_port = |host: &str| host.strip_suffix(":80").unwrap_or(host).to_owned();
+    is_loopback || plain.iter().any(|known| without_default_port(known) == without_default_port(host))
 }
 
 #[cfg(test)]
@@ -91,8 +92,10 @@ mod tests {
 
     #[test]
     fn only_loopback_and_the_named_hosts_use_plain_http() {
-        let named = ["registry.example.com:5000".to_owned()];
-        for host in ["localhost", "localhost:5000", "127.0.0.2:1", "[::1]:5000", "registry.example.com:5000"] {
+        let named = ["registry.example.com:5000".to_owned(), "r.example:80".to_owned()];
+        for host in
+            ["localhost", "localhost:5000", "127.0.0.2:1", "[::1]:5000", "registry.example.com:5000", "r.example"]
+        {
             assert!(is_plain(host, &named), "{host}");
         }
         for host in ["registry.example.com", "localhost.example.com", "10.0.0.1:5000", "[2001:db8::1]:5000"] {

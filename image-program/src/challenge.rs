@@ -4,6 +4,9 @@ use http_auth::ChallengeParser;
 use reqwest::Url;
 use serde::Deserialize;
 
+/// Maximum number of challenges that are read.
+const CHALLENGES_MAX: usize = 8;
+
 /// How to log in.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
@@ -13,9 +16,10 @@ pub(crate) enum Challenge {
     Bearer(Url),
 }
 
-/// Reads the header `WWW-Authenticate`. `None` if no challenge is known. Prefers a token server, as Docker does.
-pub(crate) fn read(header: &str) -> Option<Challenge> {
-    let all: Vec<_> = ChallengeParser::new(header).collect::<Result<_, _>>().ok()?;
+/// Reads the headers `WWW-Authenticate`. `None` if no challenge is known. Prefers a token server, as Docker does.
+pub(crate) fn read<'a>(headers: impl IntoIterator<Item = &'a str>) -> Option<Challenge> {
+    let challenges = headers.into_iter().flat_map(|header| ChallengeParser::new(header).map_while(Result::ok));
+    let all: Vec<_> = challenges.take(CHALLENGES_MAX).collect();
     let token_server = all.iter().find(|one| one.scheme.eq_ignore_ascii_case("bearer")).and_then(|bearer| {
         let value = |wanted: &str| {
             let found = bearer.params.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted));
@@ -55,7 +59,7 @@ mod tests {
         fn no_header_makes_the_reader_panic_and_a_token_server_keeps_its_scheme(
             header in r#"(?i)(bearer|basic|x) ?((realm|service|scope|r) ?= ?("[ -~\\"]{0,20}"|(https|data|file):[ -~]{0,20}|[ -~é]{0,9}),? ?){0,4}"#,
         ) {
-            if let Some(Challenge::Bearer(server)) = read(&header) {
+            if let Some(Challenge::Bearer(server)) = read([header.as_str()]) {
                 prop_assert!(header.to_lowercase().contains(&format!("{}:", server.scheme())), "{server}");
             }
         }
@@ -66,12 +70,13 @@ mod tests {
         let bearer = r#"Bearer realm="https://auth.example.com/token?a=1",service="registry.example.com",scope="x""#;
         let server = "https://auth.example.com/token?a=1&service=registry.example.com".parse().unwrap();
         for header in [bearer.to_owned(), format!("Basic realm=\"r\", {bearer}")] {
-            let Some(Challenge::Bearer(found)) = read(&header) else { panic!("{header}") };
+            let Some(Challenge::Bearer(found)) = read([header.as_str()]) else { panic!("{header}") };
             assert_eq!(found, Url::clone(&server));
         }
-        assert_eq!(read("Basic realm=\"r\""), Some(Challenge::Basic));
+        assert_eq!(read(["Basic realm=\"r\""]), Some(Challenge::Basic));
+        assert!(matches!(read(["Basic realm=\"r\"", bearer, "\""]), Some(Challenge::Bearer(_))));
         for header in ["", "Negotiate", "Bearer", "Bearer realm=\"no address\"", "\"", "Bearer realm="] {
-            assert_eq!(read(header), None, "{header}");
+            assert_eq!(read([header]), None, "{header}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, HeaderMap, WWW_AUTHENTICATE};
-use reqwest::redirect::{Attempt, Policy};
+use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{Certificate, Client, RequestBuilder, StatusCode, Url};
 use tokio::time::timeout;
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
@@ -45,11 +45,12 @@ impl Http {
         let roots: Vec<Certificate> =
             TLS_SERVER_ROOT_CERTS.iter().map(|root| Certificate::from_der(root)).collect::<Result<_, _>>()?;
         let builder = || {
+            let plain = plain.clone();
             Client::builder()
                 .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
                 // The certificates of this machine count too.
                 .tls_certs_merge(roots.clone())
-                .redirect(Policy::custom(redirect))
+                .redirect(Policy::custom(move |attempt| redirect(attempt, &plain)))
         };
         Ok(Self { proxied: builder().build()?, direct: builder().no_proxy().build()?, plain })
     }
@@ -60,22 +61,30 @@ impl Http {
     }
 }
 
-/// Follows a redirect that keeps the registry's host, or that leads to HTTPS. reqwest removes the login from requests to
-/// other hosts.
-fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
-    let (from, to) = (attempt.previous().first(), attempt.url());
-    let origin = |url: &Url| (url.scheme().to_owned(), url.host_str().map(str::to_owned), url.port_or_known_default());
+/// Follows a redirect to HTTPS, or from plain HTTP to plain HTTP between hosts that may use it. reqwest removes the login
+/// from requests to another host or port.
+fn redirect(attempt: Attempt<'_>, plain: &[String]) -> Action {
+    let is_secure = attempt.url().scheme() == "https";
+    let may_be_plain = attempt.previous().iter().chain([attempt.url()]).all(|url| is_plain(&authority(url), plain));
     if attempt.previous().len() > REDIRECTS_MAX {
         attempt.error("too many redirects")
-    } else if to.scheme() == "https" || from.is_some_and(|from| origin(from) == origin(to)) {
+    } else if is_secure || may_be_plain {
         attempt.follow()
     } else {
         attempt.error("it redirects to plain HTTP")
     }
 }
 
+/// The host of an address, with its port if the address has one.
+fn authority(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
+}
+
 /// The answer to a request.
 struct Answer {
+    /// The address that answered, after redirects.
+    url: Url,
     status: StatusCode,
     headers: HeaderMap,
     /// Empty if the status is not 200.
@@ -128,7 +137,9 @@ impl<'a> Session<'a> {
         let url = Url::parse(&format!("{scheme}://{host}/v2/{path}/{kind}/{name}"))
             .map_err(|_| LookUpError::Unusable(format!("{host} is not the address of a registry")))?;
         let answer = self.ask(&url, accept).await?;
-        if answer.status != StatusCode::UNAUTHORIZED || self.authorization.is_some() {
+        // A host to which the registry redirects may not choose who gets the login.
+        let is_challenged = answer.status == StatusCode::UNAUTHORIZED && answer.url.origin() == url.origin();
+        if !is_challenged || self.authorization.is_some() {
             return expect_ok(host, answer);
         }
         self.authorization = self.authorize(&answer).await?;
@@ -150,8 +161,8 @@ impl<'a> Session<'a> {
 
     /// Answers the challenge of a registry. `None` if that needs a login, and there is none.
     async fn authorize(&self, refused: &Answer) -> Result<Option<Authorization<'a>>, LookUpError> {
-        let header = refused.headers.get(WWW_AUTHENTICATE).and_then(|header| header.to_str().ok());
-        match header.and_then(challenge::read) {
+        let headers = refused.headers.get_all(WWW_AUTHENTICATE).iter();
+        match challenge::read(headers.filter_map(|header| header.to_str().ok())) {
             Some(Challenge::Bearer(server)) => Ok(Some(Authorization::Bearer(self.token(server).await?))),
             Some(Challenge::Basic) => Ok(self.login.map(Authorization::Basic)),
             None => Ok(None),
@@ -161,8 +172,7 @@ impl<'a> Session<'a> {
     /// A token for the image's path from the token server of its registry.
     async fn token(&self, server: Url) -> Result<String, LookUpError> {
         let mut server = server;
-        let name = server.host_str().unwrap_or_default();
-        let host = server.port().map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
+        let host = authority(&server);
         let may_be_plain = [&self.address.host, &host].into_iter().all(|host| is_plain(host, &self.http.plain));
         if server.scheme() != "https" && !(server.scheme() == "http" && may_be_plain) {
             return Err(self.passing(&format!("names the token server {host}, which does not use HTTPS")));
@@ -199,7 +209,7 @@ async fn send(request: RequestBuilder, host: &str) -> Result<Answer, LookUpError
     let failed = |error: reqwest::Error| passing(host, &format!("could not be asked: {}", innermost(&error)));
     let work = async {
         let mut response = request.send().await.map_err(failed)?;
-        let (status, headers) = (response.status(), response.headers().clone());
+        let (url, status, headers) = (response.url().clone(), response.status(), response.headers().clone());
         let mut body = vec![];
         while status == StatusCode::OK
             && let Some(piece) = response.chunk().await.map_err(failed)?
@@ -209,7 +219,7 @@ async fn send(request: RequestBuilder, host: &str) -> Result<Answer, LookUpError
             }
             body.extend_from_slice(&piece);
         }
-        Ok(Answer { status, headers, body })
+        Ok(Answer { url, status, headers, body })
     };
     let late = passing(host, &format!("did not answer within {} s", ANSWER_TIMEOUT.as_secs()));
     timeout(ANSWER_TIMEOUT, work).await.unwrap_or(Err(late))

@@ -2,9 +2,9 @@
 
 use image_program::LookUpError;
 use serde_json::json;
-use testkit::registry::{FakeAnswer, FakeRegistry, Stops, TestImage, digest, index};
+use testkit::registry::{FakeAnswer, FakeRegistry, Received, Stops, TestImage, digest, index};
 
-use super::{login, program, running};
+use super::{BASIC, entrypoint, login, program, running};
 
 /// The path of the image `mnist:1`.
 const MANIFEST: &str = "/v2/mnist/manifests/1";
@@ -67,13 +67,40 @@ async fn a_login_is_not_sent_to_a_token_server_without_https() {
     assert_eq!(reason, "names the token server auth.example.com, which does not use HTTPS");
 }
 
+/// A redirect to the image `mnist:1` at this host.
+fn redirect(host: &str) -> FakeAnswer {
+    FakeAnswer { headers: vec![("location", format!("http://{host}{MANIFEST}"))], ..FakeAnswer::status(307) }
+}
+
 #[tokio::test]
 async fn a_redirect_to_plain_http_on_another_host_is_refused() {
-    let other = FakeRegistry::start().await;
-    let to = format!("http://{}/v2/mnist/manifests/1", other.host());
-    let (_registry, name) = answering(FakeAnswer { headers: vec![("location", to)], ..FakeAnswer::status(302) }).await;
+    let (_registry, name) = answering(redirect("registry.example.com")).await;
     assert_eq!(passing(program(&name, None).await.unwrap_err()), "could not be asked: it redirects to plain HTTP");
-    assert_eq!(other.received().await, []);
+}
+
+#[tokio::test]
+async fn a_login_is_not_sent_along_a_redirect_to_another_host() {
+    let other = FakeRegistry::start().await;
+    other.set(MANIFEST, FakeAnswer::ok(running("train").manifest)).await;
+    let mut moved = redirect(&other.host());
+    moved.headers.push(("www-authenticate", "Basic realm=\"r\"".to_owned()));
+    let (registry, name) = answering(FakeAnswer { wants: Some(BASIC.to_owned()), ..moved }).await;
+    assert_eq!(program(&name, Some(&login())).await, Ok(entrypoint(&["train"], &[], "")));
+    let sent = |requests: Vec<Received>| requests.into_iter().map(|request| request.authorization).collect::<Vec<_>>();
+    assert_eq!(sent(registry.received().await), [None, Some(BASIC.to_owned()), Some(BASIC.to_owned())]);
+    assert_eq!(sent(other.received().await), [None]);
+}
+
+#[tokio::test]
+async fn another_host_after_a_redirect_cannot_name_a_token_server_for_the_login() {
+    let other = FakeRegistry::start().await;
+    let realm = format!("Bearer realm=\"http://{}/token\"", other.host());
+    other.set(MANIFEST, FakeAnswer { headers: vec![("www-authenticate", realm)], ..FakeAnswer::status(401) }).await;
+    let (registry, name) = answering(redirect(&other.host())).await;
+    let refused = LookUpError::Refused { host: registry.host(), status: 401 };
+    assert_eq!(program(&name, Some(&login())).await, Err(refused));
+    let requests = [other.received().await, registry.received().await].concat();
+    assert!(requests.iter().all(|request| request.authorization.is_none()), "{requests:?}");
 }
 
 #[tokio::test]

@@ -76,7 +76,7 @@ async fn a_token_comes_from_the_server_that_the_registry_names_with_and_without_
     let name = registry.push("team/mnist:1", &running("train")).await;
     let realm = format!("Bearer realm=\"http://{}/token\",service=\"here\"", server.host());
     let manifest = FakeAnswer {
-        headers: vec![("www-authenticate", realm)],
+        headers: vec![("www-authenticate", "Basic realm=\"r\"".to_owned()), ("www-authenticate", realm)],
         wants: Some("Bearer abc".to_owned()),
         ..FakeAnswer::ok(running("train").manifest)
     };
