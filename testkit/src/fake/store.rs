@@ -7,7 +7,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use protocol::code::CodeId;
 use protocol::ids::JobName;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use master::code::is_copy_of;
 use master::store::watchers::Watchers;
@@ -26,6 +26,8 @@ struct Inner {
     watchers: Watchers,
     changes: u64,
     history: Vec<(Instant, Written)>,
+    /// The code whose copy was read last.
+    last_read: watch::Sender<Option<CodeId>>,
 }
 
 /// A change of a record.
@@ -55,6 +57,12 @@ impl FakeStore {
             None => drop(inner.codes.remove(&id)),
         })
         .await;
+    }
+
+    /// Waits until a copy is read again.
+    pub async fn read_again(&self, id: CodeId) {
+        let mut last_read = self.with(|inner| inner.last_read.subscribe()).await;
+        while last_read.changed().await.is_ok() && *last_read.borrow_and_update() != Some(id) {}
     }
 
     /// Runs work on a blocking thread, because sending an event to a watcher may block.
@@ -173,7 +181,11 @@ impl CodeCopies for FakeStore {
     }
 
     async fn read(&self, id: CodeId) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.with(move |inner| inner.codes.get(&id).map(|(_, content)| content.clone())).await)
+        let read = move |inner: &mut Inner| {
+            inner.last_read.send_replace(Some(id));
+            inner.codes.get(&id).map(|(_, content)| content.clone())
+        };
+        Ok(self.with(read).await)
     }
 
     async fn copies(&self) -> Result<Vec<CodeCopy>, StoreError> {

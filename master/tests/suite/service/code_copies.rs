@@ -124,8 +124,12 @@ async fn a_copy_with_another_content_is_not_used() {
     master.submit(JobSpec { name: "other".parse().expect("not a name"), code: Some(other), ..spec.clone() }).await;
     let content = master.store.read(other).await.expect("the store in memory failed");
     lose_everywhere(&master, &spec).await;
+    let code = spec.code.expect("no code");
     for content in [content.clone(), content.map(|content| content[..content.len() / 2].to_vec()), Some(vec![])] {
-        master.store.tamper(spec.code.expect("no code"), content).await;
+        master.store.tamper(code, content).await;
+        in_time("the copy is read", master.store.read_again(code)).await;
+        // The master reads the copy again only if it has refused the content.
+        in_time("the copy is read again", master.store.read_again(code)).await;
         let view = until(&job, wants(spec.code)).await;
         assert_eq!(view.result, None);
     }
