@@ -163,7 +163,8 @@ impl Stage {
         self.verb(&["status", job, "-o", "json"]).code(0).view()
     }
 
-    fn client(&self, args: &[&str]) -> Command {
+    /// Returns a client command, with the flag for the master.
+    pub fn client(&self, args: &[&str]) -> Command {
         match self.master() {
             Some(master) => self.scene.client(&[&["--master", &master.url], args].concat()),
             None => self.scene.client(args),
