@@ -5,6 +5,7 @@ mod address;
 mod challenge;
 mod digest;
 mod fetch;
+pub mod logins;
 mod manifest;
 
 use std::collections::BTreeMap;

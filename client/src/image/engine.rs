@@ -1,5 +1,6 @@
 //! The connection to Docker's API, and the short calls. This file prints nothing.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bollard::Docker;
@@ -34,6 +35,8 @@ pub(super) struct Engine {
     pub(super) docker: Docker,
     /// For calls without a time limit.
     pub(super) patient: Docker,
+    /// The folder of the docker command's files.
+    pub(super) folder: Option<PathBuf>,
 }
 
 /// An image that the engine has.
@@ -78,7 +81,7 @@ impl Engine {
         let answer = answer.map_err(|_| unreachable(format!("no answer in {} s", FIRST_ANSWER_TIMEOUT.as_secs())))?;
         answer.map_err(|error| unreachable(reason(&error)))?;
         let patient = docker.clone().with_timeout(NO_TIMEOUT);
-        Ok(Self { docker, patient })
+        Ok(Self { docker, patient, folder: variables.folder.clone() })
     }
 
     /// The image with this name, or `None` if the engine has none. See [`exact`] for the form of the name.

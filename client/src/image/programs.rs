@@ -52,7 +52,7 @@ pub(crate) async fn programs(
     let look_ups: Vec<_> = others
         .map(|(image, name)| {
             let registries = &registries;
-            async move { (image, in_registry(registries, &name, notes).await) }
+            async move { (image, in_registry(registries, &name, config, notes).await) }
         })
         .collect();
     for (image, found) in join_all(look_ups).await {
@@ -67,8 +67,14 @@ pub(crate) async fn programs(
 }
 
 /// The program of an image in its registry, with the user's login for this registry.
-async fn in_registry(registries: &Registries, image: &ImageRef, notes: &Notes) -> Result<Entrypoint, String> {
-    let login = match stored_login(image, notes).await.map_err(|error| error.to_string())? {
+async fn in_registry(
+    registries: &Registries,
+    image: &ImageRef,
+    config: &ImageConfig,
+    notes: &Notes,
+) -> Result<Entrypoint, String> {
+    let stored = stored_login(image, config.docker.folder.as_deref(), notes).await;
+    let login = match stored.map_err(|error| error.to_string())? {
         Some(DockerCredential::UsernamePassword(user, password)) => Some(Login { user, password }),
         Some(DockerCredential::IdentityToken(_)) => {
             let server = login_server(image);

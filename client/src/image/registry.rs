@@ -1,12 +1,17 @@
 //! Pulls and pushes images through the engine, with the logins from `docker login`. Finds these logins for others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
 
 use bollard::auth::DockerCredentials;
 use bollard::models::ProgressDetail;
 use bollard::query_parameters::{CreateImageOptionsBuilder, PushImageOptionsBuilder};
 use docker_credential::{CredentialRetrievalError, DockerCredential};
+use image_program::logins::fit;
 use protocol::image::ImageRef;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::engine::{Engine, reason};
 use super::error::ImageError;
@@ -18,7 +23,7 @@ use crate::output::Notes;
 pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<(), ImageError> {
     let options =
         CreateImageOptionsBuilder::default().from_image(image.repository()).tag(&tag_or_digest(image)).build();
-    let login = login(image, notes).await?;
+    let login = login(engine, image, notes).await?;
     let mut answers = std::pin::pin!(engine.patient.create_image(Some(options), None, login));
     let mut layers = Layers::default();
     let failed = |reason| ImageError::NotFound { image: short(image), reason };
@@ -36,7 +41,7 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
 pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
     let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
-    let login = login(image, notes).await?;
+    let login = login(engine, image, notes).await?;
     let mut answers = std::pin::pin!(engine.patient.push_image(image.repository(), Some(options), login));
     let mut layers = Layers::default();
     while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| refused(stalled.to_string()))? {
@@ -57,9 +62,9 @@ fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
 }
 
 /// The login for the engine, if there is one.
-async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
+async fn login(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
     let serveraddress = Some(login_server(image).to_owned());
-    Ok(stored_login(image, notes).await?.map(|login| match login {
+    Ok(stored_login(image, engine.folder.as_deref(), notes).await?.map(|login| match login {
         DockerCredential::UsernamePassword(username, password) => DockerCredentials {
             username: Some(username),
             password: Some(password),
@@ -72,17 +77,39 @@ async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentia
     }))
 }
 
-/// The login for the image's registry, if there is one. Uses a blocking thread, because the lookup may run a helper
-/// program.
-pub(super) async fn stored_login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredential>, ImageError> {
-    let server = login_server(image).to_owned();
-    let asked = server.clone();
-    let found = tokio::task::spawn_blocking(move || docker_credential::get_credential(&asked)).await;
-    let found = found.expect("the task that reads the login neither panics nor is aborted");
+/// The login for the image's registry, if `config.json` in this folder of the docker command has one. Uses a blocking
+/// thread, because the lookup may run a helper program.
+pub(super) async fn stored_login(
+    image: &ImageRef,
+    folder: Option<&Path>,
+    notes: &Notes,
+) -> Result<Option<DockerCredential>, ImageError> {
+    let (asked, config) = (image.clone(), folder.map(|folder| folder.join("config.json")));
+    let found = tokio::task::spawn_blocking(move || {
+        let config = config.ok_or(CredentialRetrievalError::ConfigNotFound)?;
+        let config = fs::read(config).map_err(|_| CredentialRetrievalError::ConfigReadError)?;
+        let key = key_with_path(&config, &asked);
+        docker_credential::get_credential_from_reader(&config[..], key.as_deref().unwrap_or(login_server(&asked)))
+    });
+    let found = found.await.expect("the task that reads the login neither panics nor is aborted");
     if let Some(helper) = found.as_ref().err().and_then(failed_helper) {
         notes.say(&format!("image {}: {helper}; continuing without a login", short(image)));
     }
-    if_stored(found, server)
+    if_stored(found, login_server(image).to_owned())
+}
+
+/// The key of the login for a part of a registry, such as `registry.example.com/team`, to which the image belongs. Podman
+/// and Kubernetes know such keys, and so may a `config.json` that was not written by the docker command.
+fn key_with_path(config: &[u8], image: &ImageRef) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Config {
+        auths: BTreeMap<String, BTreeMap<String, IgnoredAny>>,
+    }
+    let Config { auths } = serde_json::from_slice(config).ok()?;
+    // The login of an entry without fields is in a credential store, which knows only hosts.
+    let keys = auths.into_iter().filter(|(_, entry)| !entry.is_empty()).map(|(key, _)| key);
+    let fitting = keys.filter_map(|key| Some((fit(&key, image).filter(|fit| fit.has_path())?, key)));
+    fitting.max().map(|(_, key)| key)
 }
 
 /// Describes a failure of a credential helper. A helper without a login for the registry has not failed.
@@ -163,6 +190,23 @@ mod tests {
         let on_hub: ImageRef = "docker.io/me/digits_pod:1".parse().unwrap();
         let known = [format!("me/digits_pod@{DIGEST}")];
         assert_eq!(pushed(&on_hub, &known).unwrap().to_string(), format!("docker.io/me/digits_pod@{DIGEST}"));
+    }
+
+    #[test]
+    fn a_login_for_a_part_of_a_registry_is_preferred_if_the_file_has_it() {
+        let config = r#"{"auths":{
+            "r.example":{"auth":"a"}, "r.example/team":{"auth":"b"}, "r.example/team/stored":{}, "docker.io/me":{"auth":"c"}
+        }}"#;
+        for (image, key) in [
+            ("r.example/mnist", None),
+            ("r.example/team/mnist", Some("r.example/team")),
+            ("r.example/team/stored:1", Some("r.example/team")),
+            ("other.example/team/mnist", None),
+            ("me/mnist", Some("docker.io/me")),
+        ] {
+            assert_eq!(key_with_path(config.as_bytes(), &image.parse().unwrap()).as_deref(), key, "{image}");
+        }
+        assert_eq!(key_with_path(b"no JSON", &"mnist".parse().unwrap()), None);
     }
 
     #[test]

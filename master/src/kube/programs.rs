@@ -8,7 +8,7 @@ use image_program::{Login, LookUpError, Registries};
 use protocol::image::{Entrypoint, ImageRef};
 
 use super::api::call;
-use super::pull_secret::{Found, KEY, login};
+use super::pull_secret::{Found, KEY, Kept, find};
 use super::{ApiFailure, Cluster};
 use crate::error_chain::error_chain;
 use crate::tfjob::Unknown;
@@ -50,24 +50,33 @@ impl ProgramSource {
         })
     }
 
-    /// The login in the first of these pull secrets that has one for the image's registry.
+    /// The login for an image in these pull secrets.
     async fn login(&self, image: &ImageRef, secrets: &BTreeSet<String>) -> Result<Option<Login>, Unknown> {
+        let mut best: Option<(&String, Found)> = None;
         for name in secrets.intersection(&self.readable) {
-            let secret = match call(self.cluster.secrets().get(name)).await {
-                Ok(secret) => secret,
-                Err(ApiFailure::Refused { status: 404, .. }) => continue,
-                Err(error) => return Err(Unknown::Passing(format!("read secret {name}: {}", error_chain(&error)))),
-            };
-            let config = secret.data.unwrap_or_default().remove(KEY);
-            match config.map_or(Found::Nothing, |config| login(&config.0, image)) {
-                Found::Login(login) => return Ok(Some(login)),
-                Found::IdentityToken => {
-                    return Err(Unknown::Final(format!("secret {name} has an identity token, which is not supported")));
-                }
-                Found::Nothing => {}
+            let found = self.read(name).await?.and_then(|config| find(&config, image));
+            if let Some(found) = found
+                && best.as_ref().is_none_or(|(_, before)| found.rank() > before.rank())
+            {
+                best = Some((name, found));
             }
         }
-        Ok(None)
+        match best.map(|(name, found)| (name, found.kept)) {
+            None => Ok(None),
+            Some((_, Kept::Login(login))) => Ok(Some(login)),
+            Some((name, Kept::IdentityToken)) => {
+                Err(Unknown::Final(format!("secret {name} has an identity token, which is not supported")))
+            }
+        }
+    }
+
+    /// The logins in a pull secret. `None` if there is no such Secret, or it has another type.
+    async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Unknown> {
+        match call(self.cluster.secrets().get(name)).await {
+            Ok(secret) => Ok(secret.data.unwrap_or_default().remove(KEY).map(|config| config.0)),
+            Err(ApiFailure::Refused { status: 404, .. }) => Ok(None),
+            Err(error) => Err(Unknown::Passing(format!("read secret {name}: {}", error_chain(&error)))),
+        }
     }
 
     /// What to do if a registry wants another login.

@@ -1,100 +1,129 @@
-//! The login for a registry in a Secret of the type kubernetes.io/dockerconfigjson (pure). Runs no credential helper.
+//! The login for an image in a Secret of the type kubernetes.io/dockerconfigjson (pure). Runs no credential helper.
+
+use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use image_program::Login;
+use image_program::logins::{Fit, fit};
 use protocol::image::ImageRef;
-use serde_json::Value;
+use serde::Deserialize;
 
 /// The key of the Secret's data.
 pub(super) const KEY: &str = ".dockerconfigjson";
-/// The names under which Secrets have the login of Docker Hub.
-const HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
-/// What a Secret has for the registry of an image.
+/// What an entry of a Secret has.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Nothing, or nothing that can be read.
-    Nothing,
+pub(super) enum Kept {
     Login(Login),
     /// An identity token, with which only Docker can log in.
     IdentityToken,
 }
 
-/// Finds the login for the registry of an image. Other registries never get it.
-pub(super) fn login(config: &[u8], image: &ImageRef) -> Found {
-    let config: Value = serde_json::from_slice(config).unwrap_or_default();
-    let auths = config["auths"].as_object().into_iter().flatten();
-    let Some((_, auth)) = auths.into_iter().find(|(server, _)| is_of(server, image.host())) else {
-        return Found::Nothing;
-    };
-    let text = |name: &str| auth[name].as_str().filter(|text| !text.is_empty());
-    if text("identitytoken").is_some() {
-        return Found::IdentityToken;
-    }
-    let decoded =
-        text("auth").and_then(|auth| STANDARD.decode(auth).ok()).and_then(|auth| String::from_utf8(auth).ok());
-    let parts = match (&decoded, text("username"), text("password")) {
-        (Some(decoded), _, _) => decoded.split_once(':'),
-        (None, Some(user), Some(password)) => Some((user, password)),
-        (None, _, _) => None,
-    };
-    parts.map_or(Found::Nothing, |(user, password)| {
-        Found::Login(Login { user: user.to_owned(), password: password.to_owned() })
-    })
+/// The entry of a Secret for an image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) kept: Kept,
+    fit: Fit,
 }
 
-/// Whether an entry, such as `https://index.docker.io/v1/`, is for this host.
-fn is_of(server: &str, host: Option<&str>) -> bool {
-    let server = server.strip_prefix("https://").or(server.strip_prefix("http://")).unwrap_or(server);
-    let server = server.split('/').next().unwrap_or_default();
-    match host {
-        Some(host) if !HUB.contains(&host) => server == host,
-        Some(_) | None => HUB.contains(&server),
+impl Found {
+    /// The entry with the greatest rank is used. Any login is better than an identity token.
+    pub(super) fn rank(&self) -> (bool, Fit) {
+        (matches!(self.kept, Kept::Login(_)), self.fit)
     }
+}
+
+#[derive(Deserialize)]
+struct Config {
+    auths: BTreeMap<String, Auth>,
+}
+
+#[derive(Deserialize)]
+struct Auth {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    identitytoken: Option<String>,
+}
+
+/// Finds the best entry for an image. `None` if no entry is for it, or none can be read.
+pub(super) fn find(config: &[u8], image: &ImageRef) -> Option<Found> {
+    let config: Config = serde_json::from_slice(config).ok()?;
+    let of_image = config.auths.into_iter().filter_map(|(key, auth)| {
+        let fit = fit(&key, image)?;
+        Some(Found { kept: kept(auth)?, fit })
+    });
+    of_image.max_by_key(Found::rank)
+}
+
+fn kept(auth: Auth) -> Option<Kept> {
+    let Auth { auth, username, password, identitytoken } = auth;
+    if identitytoken.is_some_and(|token| !token.is_empty()) {
+        return Some(Kept::IdentityToken);
+    }
+    let decoded = auth.and_then(|auth| String::from_utf8(STANDARD.decode(auth).ok()?).ok());
+    let (user, password) = match &decoded {
+        Some(decoded) if !decoded.is_empty() => decoded.split_once(':')?,
+        Some(_) | None => (username.as_deref()?, password.as_deref()?),
+    };
+    Some(Kept::Login(Login { user: user.to_owned(), password: password.to_owned() }))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn found(auths: &Value, image: &str) -> Found {
-        login(json!({ "auths": auths }).to_string().as_bytes(), &image.parse().unwrap())
+    fn found(auths: &Value, image: &str) -> Option<Kept> {
+        find(json!({ "auths": auths }).to_string().as_bytes(), &image.parse().unwrap()).map(|found| found.kept)
+    }
+
+    fn of(user: &str) -> Value {
+        json!({ "auth": STANDARD.encode(format!("{user}:se:cret")) })
+    }
+
+    fn login(user: &str) -> Option<Kept> {
+        Some(Kept::Login(Login { user: user.to_owned(), password: "se:cret".to_owned() }))
     }
 
     #[test]
-    fn only_the_entry_of_the_images_own_host_is_used() {
-        let team = Login { user: "team".to_owned(), password: "se:cret".to_owned() };
-        let auth = json!({ "auth": STANDARD.encode("team:se:cret") });
+    fn a_login_is_in_one_field_or_in_two_and_only_for_its_registry() {
         let named = json!({ "username": "team", "password": "se:cret" });
-        for (server, entry, image) in [
-            ("r.example:5000", &auth, "r.example:5000/mnist"),
-            ("https://r.example/v1/", &named, "r.example/mnist:1"),
-            ("https://index.docker.io/v1/", &auth, "me/mnist"),
-            ("docker.io", &auth, "registry-1.docker.io/me/mnist"),
-        ] {
-            assert_eq!(found(&json!({ server: entry }), image), Found::Login(team.clone()), "{server}");
+        for entry in [of("team"), named] {
+            assert_eq!(found(&json!({ "r.example": entry }), "r.example/mnist"), login("team"));
+            assert_eq!(found(&json!({ "r.example": entry }), "r.example:5000/mnist"), None);
         }
-        for (server, image) in [
-            ("r.example", "r.example:5000/mnist"),
-            ("r.example", "evil.r.example/mnist"),
-            ("r.example", "me/mnist"),
-            ("https://index.docker.io/v1/", "r.example/mnist"),
-            ("", "mnist"),
+    }
+
+    #[test]
+    fn the_entry_with_the_longest_path_is_used_and_any_login_before_an_identity_token() {
+        let token = json!({ "identitytoken": "abc" });
+        let auths = json!({
+            "*.example": of("everywhere"), "r.example": of("host"), "r.example/team": of("team"),
+            "r.example/team/tokens": token, "r.example/team/broken": { "auth": "*" }, "t.example": token,
+        });
+        for (image, user) in [
+            ("r.example/mnist", "host"),
+            ("r.example/team/mnist", "team"),
+            ("r.example/team/tokens/mnist", "team"),
+            ("r.example/team/broken/mnist", "team"),
+            ("r.example/teams/mnist", "host"),
+            ("s.example/mnist", "everywhere"),
+            ("t.example/mnist", "everywhere"),
         ] {
-            assert_eq!(found(&json!({ server: auth }), image), Found::Nothing, "{server}");
+            assert_eq!(found(&auths, image), login(user), "{image}");
         }
     }
 
     #[test]
     fn an_identity_token_is_named_and_a_broken_entry_is_no_login() {
         let token = json!({ "auth": STANDARD.encode("00000000:"), "identitytoken": "abc" });
-        assert_eq!(found(&json!({ "r.example": token }), "r.example/mnist"), Found::IdentityToken);
+        assert_eq!(found(&json!({ "r.example": token }), "r.example/mnist"), Some(Kept::IdentityToken));
         for entry in [json!({}), json!({ "auth": "*" }), json!({ "auth": STANDARD.encode("team") }), json!(1)] {
-            assert_eq!(found(&json!({ "r.example": entry }), "r.example/mnist"), Found::Nothing);
+            assert_eq!(found(&json!({ "r.example": entry }), "r.example/mnist"), None);
         }
-        assert_eq!(login(b"not JSON", &"mnist".parse().unwrap()), Found::Nothing);
+        assert_eq!(find(b"not JSON", &"mnist".parse().unwrap()), None);
     }
 }

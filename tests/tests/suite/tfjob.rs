@@ -113,10 +113,10 @@ async fn the_users_login_is_sent_to_the_registry_of_the_image_only_and_an_identi
     const BASIC: &str = "Basic dGVhbTpzZWNyZXQ=";
     let registry = FakeRegistry::start().await;
     let image = TestImage::new(&json!({ "Entrypoint": ["python", "/var/of-the-image/mnist.py"] }));
-    let name = registry.push("closed:1", &image).await;
+    let name = registry.push("team/closed:1", &image).await;
     let headers = vec![("www-authenticate", "Basic realm=\"r\"".to_owned())];
     let answer = FakeAnswer { headers, wants: Some(BASIC.to_owned()), ..FakeAnswer::ok(image.manifest.clone()) };
-    registry.set("/v2/closed/manifests/1", answer).await;
+    registry.set("/v2/team/closed/manifests/1", answer).await;
     let scene = scene(&tfjob("mnist", &[("Worker", 2)], "args: []").replace("mnist:1", &name));
     let auths = |server: &str, login: Value| json!({ "auths": { server: login } });
     let login = json!({ "auth": "dGVhbTpzZWNyZXQ=" });
@@ -127,8 +127,14 @@ async fn the_users_login_is_sent_to_the_registry_of_the_image_only_and_an_identi
     let token = json!({ "auth": "dGVhbTpzZWNyZXQ=", "identitytoken": "abc" });
     let refused = apply_without_docker(&scene, &auths(&registry.host(), token)).code(2);
     refused.says(&[&format!("the login for {} is an identity token, which only Docker can use", registry.host())]);
-    let run = apply_without_docker(&scene, &auths(&registry.host(), login)).code(0);
-    assert!(run.stdout.contains(" worker 0 64\n"), "{}", run.stdout);
+    let of_another_part = auths(&format!("{}/other", registry.host()), login.clone());
+    apply_without_docker(&scene, &of_another_part).code(2).says(&["answered 401"]);
+    let wrong = json!({ "auth": "d3Jvbmc6d3Jvbmc=" });
+    let of_its_part = json!({ "auths": { registry.host(): wrong, format!("{}/team", registry.host()): login } });
+    for config in [auths(&registry.host(), login), of_its_part] {
+        let run = apply_without_docker(&scene, &config).code(0);
+        assert!(run.stdout.contains(" worker 0 64\n"), "{}", run.stdout);
+    }
 }
 
 #[test]

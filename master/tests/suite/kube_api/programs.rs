@@ -63,3 +63,34 @@ async fn tfjobs_without_a_command_get_the_programs_that_registries_name_or_fail_
     server.until("the job is shown", |asked| shows(asked, "again", "TFJobSuspended")).await;
     assert!(read(&server.journal(), "team") && !read(&server.journal(), "other"));
 }
+
+#[tokio::test]
+async fn a_login_for_the_path_of_an_image_is_used_although_an_earlier_secret_has_an_identity_token() {
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
+    define(&server);
+    let registry = FakeRegistry::start().await;
+    let image = TestImage::new(&json!({ "Entrypoint": ["python", "/of-the-image.py"] }));
+    let name = registry.push("ours/closed:1", &image).await;
+    let challenge = vec![("www-authenticate", "Basic realm=\"r\"".to_owned())];
+    let wants = Some("Basic dGVhbTpzZWNyZXQ=".to_owned());
+    let answer = FakeAnswer { headers: challenge, wants, ..FakeAnswer::ok(image.manifest.clone()) };
+    registry.set("/v2/ours/closed/manifests/1", answer).await;
+
+    let secret = |name: &str, auths: Value| {
+        let data = json!({ ".dockerconfigjson": STANDARD.encode(json!({ "auths": auths }).to_string()) });
+        server.put("secrets", json!({ "metadata": { "name": name, "namespace": NAMESPACE }, "data": data }));
+    };
+    secret("other", json!({ registry.host(): { "identitytoken": "abc" } }));
+    let (host, path) = (registry.host(), format!("{}/ours", registry.host()));
+    secret("team", json!({ host: { "auth": "d3Jvbmc6d3Jvbmc=" }, path: { "auth": "dGVhbTpzZWNyZXQ=" } }));
+    let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("not an image")));
+    let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
+    server.put("tfjobs", without_command("closed", &name));
+    let _following = follow(&server, jobs, &["team".to_owned(), "other".to_owned()]);
+    server
+        .until("the job is shown", |asked| {
+            let is_shown = |one: &Asked| one.path == "tfjobs/closed/status" && one.kind == Kind::Patch;
+            asked.iter().any(|one| is_shown(one) && one.body.to_string().contains("TFJobSuspended"))
+        })
+        .await;
+}
