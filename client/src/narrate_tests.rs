@@ -113,17 +113,9 @@ fn each_step_is_reported_once() {
 fn each_restart_is_marked_with_its_cause() {
     let mut again = running(2);
     again.generation = Some("1.2".parse().unwrap());
-    again.times.started = Some(UnixMillis(9_000));
-    again.restarts.failed_starts = vec![FailedStart {
-        generation: Some("1.1".parse().unwrap()),
-        at: UnixMillis(4_000),
-        failure: Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: exited(3, false) },
-        counted: true,
-        last_lines: vec![],
-        consequences: vec![],
-        lost_steps: None,
-        fingerprint: None,
-    }];
+    again.times.restarted = Some(UnixMillis(9_000));
+    let failure = Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: exited(3, false) };
+    again.restarts.failed_starts = vec![FailedStart::new(Some("1.1".parse().unwrap()), UnixMillis(4_000), failure)];
     let told = changes(Some(&running(2)), &again);
     assert_eq!(told[0], "--- start 1.2, after worker-1 exited with code 3 ---");
     assert!(told[1].starts_with("running: generation 1.2, all 2 started"), "{told:?}");

@@ -144,6 +144,22 @@ pub struct FailedStart {
     pub fingerprint: Option<Fingerprint>,
 }
 
+impl FailedStart {
+    /// A failed start that counts, without any evidence.
+    pub fn new(generation: Option<Generation>, at: UnixMillis, failure: Failure) -> Self {
+        Self {
+            generation,
+            at,
+            failure,
+            counted: true,
+            last_lines: vec![],
+            consequences: vec![],
+            lost_steps: None,
+            fingerprint: None,
+        }
+    }
+}
+
 /// Identifies a failure of a script: two starts with equal fingerprints failed in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

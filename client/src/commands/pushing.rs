@@ -157,18 +157,8 @@ mod tests {
         .unwrap();
         assert!(!is_settled(&before, 1), "is_settled is true for a job that the old code has halted");
         let mut after = JobView { generation: Some("1.2".parse().unwrap()), started_pushes: 1, ..before.clone() };
-        let (failure, consequences) = (Failure::DeadlineExceeded { after_seconds: 9 }, vec![]);
-        let (at, last_lines) = (UnixMillis(0), vec![]);
-        after.restarts.note(FailedStart {
-            generation: None,
-            at,
-            failure,
-            counted: true,
-            last_lines,
-            consequences,
-            lost_steps: None,
-            fingerprint: None,
-        });
+        let failure = Failure::DeadlineExceeded { after_seconds: 9 };
+        after.restarts.note(FailedStart::new(None, UnixMillis(0), failure));
         assert!(is_settled(&after, 1));
         let sentence =
             "job digits has run the new code and is halted (start 1.2): the job exceeded its deadline of 9 s";

@@ -40,18 +40,7 @@ fn exited(code: i32) -> Failure {
 }
 
 fn failed(failure: Failure) -> FailedStart {
-    let generation = Some("1.2".parse().unwrap());
-    let (at, consequences) = (UnixMillis(4_000), vec![]);
-    FailedStart {
-        generation,
-        at,
-        failure,
-        counted: true,
-        last_lines: vec![],
-        consequences,
-        lost_steps: None,
-        fingerprint: None,
-    }
+    FailedStart::new(Some("1.2".parse().unwrap()), UnixMillis(4_000), failure)
 }
 
 #[test]

@@ -217,17 +217,7 @@ mod tests {
         let failure =
             Failure::ReplicaLost { replica: "worker-0".parse().unwrap(), reason: String::new(), loss: Loss::Broken };
         let generation: Option<Generation> = Some("1.3".parse().unwrap());
-        let (at, last_lines, consequences) = (UnixMillis(4000), vec![], vec![]);
-        let failed = FailedStart {
-            generation,
-            at,
-            failure,
-            counted: true,
-            last_lines,
-            consequences,
-            lost_steps: None,
-            fingerprint: None,
-        };
+        let failed = FailedStart::new(generation, UnixMillis(4000), failure);
         let mut record = JobRecord::new(spec, "uid".to_owned(), "master".to_owned(), UnixMillis(0));
         let wait = Duration::from_secs(HALT_SECONDS.into());
         let waits = |record: &JobRecord, after: Duration| {

@@ -218,17 +218,7 @@ fn a_record_that_is_too_long_drops_its_oldest_failures_except_the_newest_failure
         let generation = (sequence == 5).then_some(Generation { epoch: 1, sequence });
         let consequences = vec![consequence; 16];
         let at = UnixMillis(sequence.into());
-        let failed = FailedStart {
-            generation,
-            at,
-            failure,
-            counted: true,
-            last_lines: vec![],
-            consequences,
-            lost_steps: None,
-            fingerprint: None,
-        };
-        record.restarts.note(failed);
+        record.restarts.note(FailedStart { consequences, ..FailedStart::new(generation, at, failure) });
         record.restarts.count_restart(at);
         record = record.bounded();
         assert!(serde_json::to_string(&record).expect("not JSON").len() < 200 * 1024);

@@ -260,15 +260,11 @@ fn a_failure_is_tagged_with_its_cause_and_names_the_replica() {
 
 #[test]
 fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_has_output() {
-    let failed = |sequence: u32, counted: bool| FailedStart {
-        generation: Some(Generation { epoch: 1, sequence }),
-        at: UnixMillis(1_700_000_009_000),
-        failure: Failure::ReplicaExited { replica: replica("worker-0"), exit: killed() },
-        counted,
-        last_lines: vec!["Traceback".into()],
-        consequences: vec![],
-        lost_steps: None,
-        fingerprint: None,
+    let failed = |sequence: u32, counted: bool| {
+        let generation = Some(Generation { epoch: 1, sequence });
+        let failure = Failure::ReplicaExited { replica: replica("worker-0"), exit: killed() };
+        let failed = FailedStart::new(generation, UnixMillis(1_700_000_009_000), failure);
+        FailedStart { counted, last_lines: vec!["Traceback".into()], ..failed }
     };
     let mut restarts = Restarts::default();
     for sequence in 1..=10 {
@@ -285,15 +281,9 @@ fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_has_output() {
 
 #[test]
 fn the_time_of_the_newest_counted_restart_is_kept_and_absent_in_an_earlier_record() {
-    let failed = |counted: bool| FailedStart {
-        generation: None,
-        at: UnixMillis(999),
-        failure: Failure::DeadlineExceeded { after_seconds: 60 },
-        counted,
-        last_lines: vec![],
-        consequences: vec![],
-        lost_steps: None,
-        fingerprint: None,
+    let failed = |counted: bool| {
+        let failure = Failure::DeadlineExceeded { after_seconds: 60 };
+        FailedStart { counted, ..FailedStart::new(None, UnixMillis(999), failure) }
     };
     let mut restarts = Restarts::default();
     for (counted, now) in [(true, 7), (false, 8)] {

@@ -32,9 +32,7 @@ fn after(exception: &str, step: Option<u64>, counted: bool) -> Restarts {
     let (failure, gang) = failed_gang(raised(exception), step);
     let fingerprint = fingerprint(&failure, &gang);
     assert!(fingerprint.is_some(), "the failure has no fingerprint");
-    let (generation, at, last_lines, consequences) = (Some(FIRST), UnixMillis(9), vec![], vec![]);
-    let start =
-        FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps: None, fingerprint };
+    let start = FailedStart { counted, fingerprint, ..FailedStart::new(Some(FIRST), UnixMillis(9), failure) };
     Restarts { counted: u32::from(counted), failed_starts: vec![start], ..NO_RESTARTS.clone() }
 }
 
