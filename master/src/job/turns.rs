@@ -6,7 +6,7 @@
 //! whose pods all have a node is not affected: it runs to its end.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::{JobName, UnixMillis};
@@ -263,34 +263,29 @@ impl Table {
     /// Moves a gang behind all others if it has lacked room for long although no other job holds what it lacks: it may
     /// be larger than the cluster. Returns whether the order has changed.
     fn let_others_pass(&mut self, now: Duration) -> bool {
-        let mut passed = vec![];
+        let alone: BTreeSet<String> = self.seats.keys().filter(|uid| self.is_alone(uid)).cloned().collect();
+        let first: BTreeSet<JobName> = self.waited_for().cloned().collect();
         let last = self.seats.values().map(|seat| seat.lap).max().unwrap_or_default();
-        for (uid, seat) in &self.seats {
-            let alone_since = seat.lacking().filter(|lacking| {
-                let holds = |other: &Post| other.holds && other.asks_for_any_of(lacking);
-                !self.seats.iter().any(|(other, seat)| other != uid && seat.post.as_ref().is_some_and(holds))
-            });
-            let alone_since = alone_since.map(|_| seat.alone_since.unwrap_or(now));
-            let name = seat.post.as_ref().map(|post| &post.name);
-            let is_over = alone_since.is_some_and(|since| now >= since + GIVE_WAY_AFTER);
-            let passes = is_over && self.waited_for().any(|behind| Some(behind) == name);
-            passed.push((uid.clone(), alone_since.filter(|_| !passes), passes));
-        }
-        let has_changed = passed.iter().any(|(.., passes)| *passes);
-        for (uid, alone_since, passes) in passed {
-            self.seats.entry(uid).and_modify(|seat| {
-                let has_started = seat.post.as_ref().is_some_and(|post| post.need.is_none());
-                seat.alone_since = alone_since;
-                seat.lap = if has_started {
-                    0
-                } else if passes {
-                    last + 1
-                } else {
-                    seat.lap
-                };
-            });
+        let mut has_changed = false;
+        for (uid, seat) in &mut self.seats {
+            seat.alone_since = alone.contains(uid).then(|| seat.alone_since.unwrap_or(now));
+            let is_over = seat.alone_since.is_some_and(|since| now >= since + GIVE_WAY_AFTER);
+            let Some(post) = &seat.post else { continue };
+            if post.need.is_none() {
+                seat.lap = 0;
+            } else if is_over && first.contains(&post.name) {
+                (seat.alone_since, seat.lap, has_changed) = (None, last + 1, true);
+            }
         }
         has_changed
+    }
+
+    /// Whether the gang lacks room although no other job holds what it lacks.
+    fn is_alone(&self, uid: &str) -> bool {
+        let holds = |post: &Post, lacking| post.rank.uid != uid && post.holds && post.asks_for_any_of(lacking);
+        let mut posts = self.seats.values().filter_map(|seat| seat.post.as_ref());
+        let lacking = self.seats.get(uid).and_then(Seat::lacking);
+        lacking.is_some_and(|lacking| !posts.any(|post| holds(post, lacking)))
     }
 
     /// The next time at which a limit passes.
