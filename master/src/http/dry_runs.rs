@@ -5,18 +5,17 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use protocol::dry_run::DryRun;
 use protocol::error::Problem;
-use protocol::job::{JobRequest, JobSpec};
+use protocol::job::JobRequest;
 use protocol::routes;
 use protocol::tfjob::TfJobRequest;
 use serde::Deserialize;
 
 use super::AppState;
 use super::error::ApiError;
-use super::jobs::{bad_query, parsed_body};
+use super::jobs::{bad_query, job_in};
 use super::openapi::{BadBody, BadQuery, Down, NotLetIn};
-use super::tfjobs::read;
+use super::tfjobs::tfjob_in;
 use crate::registry::OldJob;
-use crate::template;
 
 /// What the caller does before the submit.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -50,9 +49,7 @@ pub(super) async fn job(
     request: Request,
 ) -> Result<Json<DryRun>, ApiError> {
     let Query(DryRunQuery { replace }) = query.map_err(bad_query)?;
-    let request: JobRequest = parsed_body(request, "a job").await?;
-    let spec = JobSpec::try_from(request)?;
-    let warnings = template::warnings(&spec);
+    let (spec, warnings) = job_in(request).await?;
     let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
     let checked = state.jobs.dry_run(&spec, old).await?;
     Ok(Json(DryRun { warnings, ..checked }))
@@ -74,8 +71,7 @@ pub(super) async fn job(
     ),
 )]
 pub(super) async fn tfjob(State(state): State<AppState>, request: Request) -> Result<Json<DryRun>, ApiError> {
-    let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
-    let tfjob = read(&state, &request)?;
+    let tfjob = tfjob_in(&state, request).await?;
     let checked = state.jobs.dry_run_of_tfjob(&tfjob).await?;
     Ok(Json(DryRun { warnings: tfjob.warnings().to_vec(), ..checked }))
 }

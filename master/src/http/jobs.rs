@@ -11,6 +11,7 @@ use protocol::elastic::JobPatch;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
+use protocol::origin::Warning;
 use protocol::routes::{self, LONG_POLL_MAX_SECONDS};
 use protocol::view::{JobList, JobView};
 use serde::Deserialize;
@@ -70,9 +71,7 @@ pub(super) async fn submit(
     request: Request,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let Query(NoQuery {}) = query.map_err(bad_query)?;
-    let request: JobRequest = parsed_body(request, "a job").await?;
-    let spec = JobSpec::try_from(request)?;
-    let warnings = template::warnings(&spec);
+    let (spec, warnings) = job_in(request).await?;
     let (status, Json(view)) = accept(&state, spec).await?;
     let warnings = warnings.into_iter().chain(state.jobs.code_warning(view.code)).collect();
     Ok((status, Json(JobView { warnings, ..view })))
@@ -87,6 +86,14 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
     let view = handle.view.borrow().clone();
     Ok((status, Json(view)))
 }
+/// The job in the body, and the warnings about its fields.
+pub(super) async fn job_in(request: Request) -> Result<(JobSpec, Vec<Warning>), ApiError> {
+    let request: JobRequest = parsed_body(request, "a job").await?;
+    let spec = JobSpec::try_from(request)?;
+    let warnings = template::warnings(&spec);
+    Ok((spec, warnings))
+}
+
 
 /// Reads the body as JSON. `what` names the expected content in the error.
 pub(super) async fn parsed_body<T: DeserializeOwned>(request: Request, what: &str) -> Result<T, ApiError> {

@@ -44,8 +44,7 @@ pub(super) async fn apply(
     State(state): State<AppState>,
     request: Request,
 ) -> Result<(StatusCode, Json<TfJobAnswer>), ApiError> {
-    let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
-    let read = read(&state, &request)?;
+    let read = tfjob_in(&state, request).await?;
     let warnings = read.warnings().to_vec();
     let Applied { submitted, change } = state.jobs.apply(read).await?;
     let (status, handle) = match submitted {
@@ -57,9 +56,10 @@ pub(super) async fn apply(
     Ok((status, Json(TfJobAnswer { job, change, warnings })))
 }
 
-/// Translates a TFJob for this master.
-pub(super) fn read(state: &AppState, request: &TfJobRequest) -> Result<tfjob::Read, ApiError> {
-    tfjob::read(request, &state.about.place).map_err(refused)
+/// The TFJob in the body, translated for this master.
+pub(super) async fn tfjob_in(state: &AppState, request: Request) -> Result<tfjob::Read, ApiError> {
+    let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
+    tfjob::read(&request, &state.about.place).map_err(refused)
 }
 
 /// Lists all jobs that came from a TFJob, in the order of their names.
