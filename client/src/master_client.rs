@@ -258,9 +258,11 @@ impl MasterClient {
         self.send(self.request(Method::POST, self.job(name, "/cancel"))).await.map(drop)
     }
 
-    /// Asks the master to delete a job, and returns before the job is deleted.
-    pub(crate) async fn delete(&self, name: &JobName) -> Result<(), MasterError> {
-        self.send(self.request(Method::DELETE, self.job(name, ""))).await.map(drop)
+    /// Asks the master to delete the job with this name, and with this uid if it is known. Returns before the job is
+    /// deleted.
+    pub(crate) async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<(), MasterError> {
+        let request = self.request(Method::DELETE, self.job(name, "")).query(&[("uid", uid)]);
+        self.send(request).await.map(drop)
     }
 
     /// A stream of a job's output. The headers have a deadline; the body may take as long as the job.

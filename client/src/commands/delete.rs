@@ -26,7 +26,9 @@ pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes
 /// Deletes the job, and returns when its pods are gone. Waits for a master that is away.
 pub(super) async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     let before = found(persist(notes, || client.view(name)).await)?;
-    let accepted = persist(notes, || client.delete(name)).await;
+    let uid = before.as_ref().map(|view| view.uid.clone());
+    // The request may be repeated when a new job has the name.
+    let accepted = persist(notes, || client.delete(name, uid.as_deref())).await;
     let Some(mut view) = before else {
         // A record that the master cannot read is not shown as a job, but it can be deleted.
         accepted?;

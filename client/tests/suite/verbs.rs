@@ -192,7 +192,7 @@ fn cancel_and_delete_ask_the_master() {
     at(&master, &["cancel", "digits"]).expect_code(0).expect_stderr("job digits is being cancelled");
     assert_eq!(master.asked(), ["GET /v1/jobs/digits", "POST /v1/jobs/digits/cancel"]);
     at(&master, &["delete", "digits"]).expect_code(0).expect_stderr("job digits is deleted");
-    assert!(master.asked().contains(&"DELETE /v1/jobs/digits".to_owned()), "{:?}", master.asked());
+    assert!(master.asked().contains(&"DELETE /v1/jobs/digits?uid=uid-1".to_owned()), "{:?}", master.asked());
 }
 
 #[test]

@@ -40,6 +40,15 @@ pub(super) struct Poll {
     wait: Option<u64>,
 }
 
+/// The job that a request is about.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Which {
+    /// The uid of the job. If another job has the name by now, the answer is 404.
+    uid: Option<String>,
+}
+
 /// No parameters. Without this check, a parameter that changes the meaning of a submit for another version of the
 /// master would be ignored.
 #[derive(Debug, Deserialize)]
@@ -77,6 +86,14 @@ pub(super) async fn submit(
     Ok((status, Json(JobView { warnings, ..view })))
 }
 
+/// The job in the body, and the warnings about its fields.
+pub(super) async fn job_in(request: Request) -> Result<(JobSpec, Vec<Warning>), ApiError> {
+    let request: JobRequest = parsed_body(request, "a job").await?;
+    let spec = JobSpec::try_from(request)?;
+    let warnings = template::warnings(&spec);
+    Ok((spec, warnings))
+}
+
 /// Submits a job. Returns 201 for a new job, and 200 for a job that was already submitted.
 pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let (status, handle) = match state.jobs.submit(spec).await? {
@@ -86,14 +103,6 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
     let view = handle.view.borrow().clone();
     Ok((status, Json(view)))
 }
-/// The job in the body, and the warnings about its fields.
-pub(super) async fn job_in(request: Request) -> Result<(JobSpec, Vec<Warning>), ApiError> {
-    let request: JobRequest = parsed_body(request, "a job").await?;
-    let spec = JobSpec::try_from(request)?;
-    let warnings = template::warnings(&spec);
-    Ok((spec, warnings))
-}
-
 
 /// Reads the body as JSON. `what` names the expected content in the error.
 pub(super) async fn parsed_body<T: DeserializeOwned>(request: Request, what: &str) -> Result<T, ApiError> {
@@ -203,20 +212,22 @@ pub(super) async fn cancel(
     State(state): State<AppState>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, ApiError> {
-    wish(&state, name, Wish::Cancel).await
+    state.jobs.wish(&parse_name(name)?, Wish::Cancel).await?;
+    Ok(StatusCode::ACCEPTED)
 }
 
 /// Ends a job, and deletes its record and output.
 #[utoipa::path(
     delete,
     path = routes::JOB,
-    params(("name" = JobName, Path, description = "The job")),
+    params(("name" = JobName, Path, description = "The job"), Which),
     responses(
         (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
         (status = 409, description = "The store's object for this name is not a record, or a later version of the \
             master wrote the record", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
             content_type = "application/problem+json"),
+        BadQuery,
         NotLetIn,
         NoSuchJob,
         Down,
@@ -225,13 +236,10 @@ pub(super) async fn cancel(
 pub(super) async fn delete(
     State(state): State<AppState>,
     name: Result<Path<String>, PathRejection>,
+    which: Result<Query<Which>, QueryRejection>,
 ) -> Result<StatusCode, ApiError> {
-    wish(&state, name, Wish::Delete).await
-}
-
-async fn wish(state: &AppState, name: Result<Path<String>, PathRejection>, wish: Wish) -> Result<StatusCode, ApiError> {
-    let name = parse_name(name)?;
-    state.jobs.wish(&name, wish).await?;
+    let Query(Which { uid }) = which.map_err(bad_query)?;
+    state.jobs.delete(&parse_name(name)?, uid.as_deref()).await?;
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -93,22 +93,34 @@ impl Jobs {
     /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::LaterFormat`], [`JobsError::NotKept`],
     /// [`JobsError::Pods`], [`JobsError::Store`] and [`JobsError::Late`].
     pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
-        in_time(name, self.put_wish_on_record(name, wish)).await
+        in_time(name, self.put_wish_on_record(name, None, wish)).await
     }
 
-    async fn put_wish_on_record(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
+    /// Records the wish to delete a job. With a `uid`, deletes only the job with this uid: a later job may have the name.
+    ///
+    /// # Errors
+    /// As [`Self::wish`].
+    pub async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<(), JobsError> {
+        in_time(name, self.put_wish_on_record(name, uid, Wish::Delete)).await
+    }
+
+    async fn put_wish_on_record(&self, name: &JobName, uid: Option<&str>, wish: Wish) -> Result<(), JobsError> {
+        let is_meant = |job: &str| uid.is_none_or(|uid| uid == job);
         let raise = |record: &mut JobRecord| {
             let has_ended = record.ended.is_some() && wish == Wish::Cancel;
-            if record.wish >= wish || has_ended {
+            if record.wish >= wish || has_ended || !is_meant(&record.uid) {
                 return Change::Nothing;
             }
             record.wish = wish;
             Change::Write
         };
         match amend(self.context.store.as_ref(), name, raise).await {
-            Ok(_) => Ok(()),
+            Ok(stored) if is_meant(&stored.record.uid) => Ok(()),
+            Ok(_) => Err(JobsError::Unknown(name.clone())),
             Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
-            Err(StoreError::Unreadable { job, .. }) if wish == Wish::Delete => self.discard(&job).await,
+            Err(StoreError::Unreadable { job, .. }) if wish == Wish::Delete && is_meant(&job.uid) => {
+                self.discard(&job).await
+            }
             Err(error) => Err(of_store(error)),
         }
     }

@@ -1,6 +1,6 @@
 //! Tests of submitting over HTTP: `POST /v1/jobs`, and the prototype's `GET /create`.
 
-use master::store::JobStore;
+use master::store::{JobStore, Wish};
 use protocol::view::JobState;
 use serde_json::{Value, json};
 
@@ -257,4 +257,20 @@ async fn a_spec_that_is_too_long_for_a_record_is_refused_with_its_length() {
     let refused = master.jobs.submit(spec.clone()).await.expect_err("a spec that is too long was accepted").to_string();
     assert!(refused.contains("bytes long as JSON, above 573440"), "{refused}");
     assert_eq!(master.store.get(&spec.name).await.expect("cannot read the record"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_with_a_uid_deletes_no_other_job_of_the_same_name() {
+    let master = Master::serving(None).await;
+    let spec = spec("renewed", 1);
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let other = master.delete("/v1/jobs/renewed?uid=another").await;
+    assert_eq!((other.status, other.code().as_str()), (404, "unknown_job"));
+    let unknown = master.delete("/v1/jobs/renewed?force=true").await;
+    assert_eq!((unknown.status, unknown.code().as_str()), (400, "bad_request"));
+    let record = master.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
+    assert_eq!(record.wish, Wish::Run);
+    assert_eq!(master.delete(&format!("/v1/jobs/renewed?uid={}", record.uid)).await.status, 202);
+    master.forgotten(&spec.name).await;
 }
