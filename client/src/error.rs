@@ -249,7 +249,7 @@ fn listed(masters: &[Announced]) -> String {
 
 fn master_hint(error: &MasterError) -> Option<String> {
     match error {
-        MasterError::Unreachable { .. } | MasterError::Silent { .. } => {
+        MasterError::NotConnected { .. } | MasterError::Unreachable { .. } | MasterError::Silent { .. } => {
             Some("is the master running, and is --master (or MUSTER_MASTER) its address?".to_owned())
         }
         MasterError::NotAMaster { .. } => Some("check --master (or MUSTER_MASTER): host, port and path".to_owned()),

@@ -137,6 +137,7 @@ impl From<&MasterError> for Exit {
             },
             MasterError::NoWay(error) => Self::from(&**error),
             MasterError::Setup(_)
+            | MasterError::NotConnected { .. }
             | MasterError::Unreachable { .. }
             | MasterError::Silent { .. }
             | MasterError::TooOld { .. }

@@ -48,7 +48,15 @@ pub(crate) enum MasterError {
     /// The HTTP client could not be created, for example because the system has no certificates.
     #[error("set up the HTTP client: {0}")]
     Setup(String),
-    /// The connection failed or broke.
+    /// There was no connection, so nothing was sent.
+    #[error("the master at {url} cannot be reached: {reason}")]
+    NotConnected {
+        /// The master's address.
+        url: MasterUrl,
+        /// The system's error text.
+        reason: String,
+    },
+    /// The connection broke.
     #[error("the master at {url} cannot be reached: {reason}")]
     Unreachable {
         /// The master's address.
@@ -89,12 +97,17 @@ impl MasterError {
     pub(crate) fn is_transient(&self) -> bool {
         let gateway_trouble = |status: u16| matches!(status, 502..=504);
         match self {
-            Self::Unreachable { .. } | Self::Silent { .. } => true,
+            Self::NotConnected { .. } | Self::Unreachable { .. } | Self::Silent { .. } => true,
             Self::Refused(problem) => gateway_trouble(problem.status),
             Self::NotAMaster { status, .. } => gateway_trouble(*status),
             Self::NoWay(error) => error.is_transient(),
             Self::Setup(_) | Self::TooOld { .. } => false,
         }
+    }
+
+    /// Whether the master may have done what the request asked for, although the answer did not arrive.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        self.is_transient() && !matches!(self, Self::NotConnected { .. })
     }
 
     /// Whether the master answered that the job or the route does not exist.
@@ -288,7 +301,12 @@ impl MasterClient {
             return MasterError::Silent { url: self.url.clone() };
         }
         let reason = if error.is_timeout() { "no connection in time".to_owned() } else { root_cause(error) };
-        MasterError::Unreachable { url: self.url.clone(), reason }
+        let url = self.url.clone();
+        if error.is_connect() {
+            MasterError::NotConnected { url, reason }
+        } else {
+            MasterError::Unreachable { url, reason }
+        }
     }
 
     /// The error for a log stream that ended before its job. This happens when the master shuts down.
@@ -378,11 +396,11 @@ impl Submitted {
         }
     }
 
-    /// The outcome of the last of several equal requests. The answer to an earlier one may have been lost, after the
-    /// master had created the job.
-    pub(crate) fn of_request(self, number: u32) -> Self {
+    /// The outcome of a request that was repeated because the answer to an equal request was lost. The master may have
+    /// created the job for the earlier request.
+    pub(crate) fn after_doubt(self) -> Self {
         match self {
-            Self::Before(view) if number > 1 && view.result.is_none() => Self::New(view),
+            Self::Before(view) if view.result.is_none() => Self::New(view),
             outcome @ (Self::New(_) | Self::Before(_) | Self::Changed { .. }) => outcome,
         }
     }

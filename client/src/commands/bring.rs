@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use protocol::code::CodeId;
@@ -158,27 +158,29 @@ impl Order {
     }
 
     async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
-        let requests = AtomicU32::new(0);
-        let (submitted, warnings) = persist(notes, async || {
-            requests.fetch_add(1, Ordering::Relaxed);
-            match self {
-                Self::Job { spec, .. } | Self::OnMachines { spec } => {
-                    let submitted = client.submit(spec).await?;
-                    let warnings = submitted.view().warnings.clone();
-                    Ok((submitted, warnings))
-                }
-                Self::TfJob { request, .. } => client.apply(request).await,
-            }
-        })
-        .await
-        .inspect_err(|error| {
-            if error.is_transient() {
-                // The answer may have been lost after the master has accepted the job.
+        // Whether an answer may have been lost after the master has accepted the job.
+        let is_in_doubt = AtomicBool::new(false);
+        let note = |error: &MasterError| drop(is_in_doubt.fetch_or(error.leaves_doubt(), Ordering::Relaxed));
+        let outcome = persist(notes, async || self.request_once(client).await.inspect_err(note)).await;
+        let is_in_doubt = is_in_doubt.into_inner();
+        let (submitted, warnings) = outcome.inspect_err(|error| {
+            if is_in_doubt && error.is_transient() {
                 notes.say(&in_doubt(self.name().as_str()));
             }
         })?;
         warnings.iter().for_each(|warning| notes.say(&self.told(warning)));
-        Ok(submitted.of_request(requests.into_inner()))
+        Ok(if is_in_doubt { submitted.after_doubt() } else { submitted })
+    }
+
+    async fn request_once(&self, client: &MasterClient) -> Result<(Submitted, Vec<Warning>), MasterError> {
+        match self {
+            Self::Job { spec, .. } | Self::OnMachines { spec } => {
+                let submitted = client.submit(spec).await?;
+                let warnings = submitted.view().warnings.clone();
+                Ok((submitted, warnings))
+            }
+            Self::TfJob { request, .. } => client.apply(request).await,
+        }
     }
 
     /// Asks the master whether it would accept the job.

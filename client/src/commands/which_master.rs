@@ -52,7 +52,7 @@ impl Masters {
         for master in masters {
             match ask(&client_of(master)?).await {
                 Ok(answer) => answers.extend(answer),
-                Err(MasterError::Unreachable { .. }) => {}
+                Err(MasterError::NotConnected { .. } | MasterError::Unreachable { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }

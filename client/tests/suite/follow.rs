@@ -1,12 +1,13 @@
 //! Following submitted jobs to their end: their lines and changes, the closing line, and the exit code.
 
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 
 use protocol::error::{ErrorCode, Problem};
 use protocol::view::{JobResult, JobState, JobView};
 use rustix::process::Signal;
 
-use crate::support::fake_master::{FakeMaster, Logs, Script};
+use crate::support::fake_master::{FakeMaster, Logs, Script, gone_after_one_answer};
 use crate::support::views::{decided, failed, finished, line, pending, running, succeeded};
 use crate::support::{Ended, client, finish, folder_with_script, signal, until};
 
@@ -218,6 +219,35 @@ fn an_interrupt_during_replace_says_that_no_job_was_submitted() {
     let ended = finish(child).expect_signal(Signal::INT);
     assert_eq!(ended.stderr, "job digits is being deleted; no new job was submitted\n");
     assert!(!master.asked().contains(&"POST /v1/jobs".to_owned()), "{:?}", master.asked());
+}
+
+#[test]
+fn a_repeated_delete_names_the_job_that_it_is_for() {
+    let deleted = "DELETE /v1/jobs/digits";
+    let script = Script { views: vec![succeeded("digits")], before: true, lost: vec![deleted], ..Script::default() };
+    let master = FakeMaster::start(script);
+    submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
+    let asked = master.asked();
+    let deletes: Vec<&String> = asked.iter().filter(|request| request.starts_with(deleted)).collect();
+    assert_eq!(deletes, ["DELETE /v1/jobs/digits?uid=uid-1"; 2]);
+}
+
+#[test]
+fn a_submit_that_was_repeated_because_nobody_listened_does_not_claim_an_earlier_job() {
+    let address = gone_after_one_answer();
+    let folder = folder_with_script();
+    let mut submit = client(folder.path());
+    let mut child = submit.args(["--task", "digits", "-d", "--master", &format!("http://{address}")]).spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("retrying") {
+        assert_ne!(told.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    let _master =
+        FakeMaster::start_at(&address, Script { views: vec![running("digits")], before: true, ..Script::default() });
+    told.read_to_string(&mut text).unwrap();
+    finish(child).expect_code(0);
+    assert!(text.contains("job digits was submitted before and is running"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! A master with prepared answers. Records all requests.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -108,6 +109,11 @@ struct Code {
 
 impl FakeMaster {
     pub(crate) fn start(script: Script) -> Self {
+        Self::start_at("127.0.0.1:0", script)
+    }
+
+    /// Starts a fake master at this address.
+    pub(crate) fn start_at(address: &str, script: Script) -> Self {
         let shared = Arc::new(Shared {
             script: Mutex::new(script),
             newest: Mutex::new(0),
@@ -116,7 +122,7 @@ impl FakeMaster {
             code: Mutex::default(),
         });
         let router = Router::new().fallback(serve).with_state(shared.clone());
-        Self { url: format!("http://{}", serve_aside(router)), shared }
+        Self { url: format!("http://{}", serve_aside(address, router)), shared }
     }
 
     /// Method, path and query of every request, in order.
@@ -138,15 +144,33 @@ impl FakeMaster {
     }
 }
 
+/// Starts a server that answers one request with the view of a master, and then refuses connections. Returns its
+/// address.
+pub(crate) fn gone_after_one_answer() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut request = BufReader::new(stream.try_clone().unwrap()).lines();
+        while request.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+        let view = MasterView { version: "0".to_owned(), backend: BackendKind::Process, uid: None };
+        let body = serde_json::to_string(&view).unwrap();
+        let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all((head + &body).as_bytes()).unwrap();
+    });
+    address
+}
+
 /// Starts a server that answers every request with this text. Returns its address.
 pub(crate) fn something_else(status: u16, body: &'static str) -> String {
     let status = StatusCode::from_u16(status).unwrap();
     let router = Router::new().fallback(move || async move { (status, body) });
-    format!("http://{}", serve_aside(router))
+    format!("http://{}", serve_aside("127.0.0.1:0", router))
 }
 
-fn serve_aside(router: Router) -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+fn serve_aside(address: &str, router: Router) -> SocketAddr {
+    let listener = TcpListener::bind(address).unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
     thread::spawn(move || {
