@@ -183,23 +183,24 @@ pub struct ReplicaView {
     pub exit: Option<ExitReport>,
 }
 
-/// When the job reached each step, by the master's clock.
+/// When the job reached each step, by the master's clock. After another master has taken the job over, the times of
+/// earlier steps are absent, except for those that the agents report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobTimes {
     /// The master accepted the job and wrote its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<UnixMillis>,
-    /// All agents answered: the gang is complete.
+    /// All agents answered for the first time: the gang was complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<UnixMillis>,
-    /// Every agent had its environment.
+    /// Every agent had its environment for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<UnixMillis>,
-    /// exec.py was started in every replica.
+    /// exec.py was started in every replica for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
-    /// exec.py was started in every replica again, in the newest start. Absent before the first restart.
+    /// exec.py was started in every replica in the newest start. Absent if that is known to be the job's first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<UnixMillis>,
     /// A user suspended the job. Absent while the job is not suspended.

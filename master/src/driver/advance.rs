@@ -1,12 +1,12 @@
 //! Moves the job's phase: calls `step` with the current gang, and carries out the actions.
 
 use protocol::failure::Failure;
-use protocol::ids::UnixMillis;
+use protocol::ids::{Generation, UnixMillis};
 use protocol::view::JobResult;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::times::{self, Launches};
+use super::times::{self, Starts};
 use super::tracked::Replica;
 use super::{Driver, Next};
 use crate::job::gang::Gang;
@@ -74,8 +74,12 @@ impl Driver {
     /// Enters a phase. `gang` was observed in the previous phase.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
         self.note_starts(&phase, gang);
-        let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
-        times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
+        let starts = Starts {
+            are_all_seen: self.stored.record.epoch == 1,
+            are_complete: gang.all(ReplicaPhase::was_launched),
+            last: phase.generation().and_then(|generation| self.last_launch(generation)),
+        };
+        times::reach(&mut self.times, (&self.phase, &phase), &starts, self.context.store.now());
         match &phase {
             JobPhase::Pending { .. }
             | JobPhase::Starting { .. }
@@ -115,9 +119,10 @@ impl Driver {
         self.phase = phase;
     }
 
-    /// When the last exec.py was started, if every agent has reported the time.
-    fn last_launch(&self) -> Option<UnixMillis> {
-        let starts = self.replicas.values().map(|replica| replica.seen.agent.status()?.started_at);
+    /// When the last exec.py of this start was started, if the agent of every member has reported the time.
+    fn last_launch(&self, start: Generation) -> Option<UnixMillis> {
+        let members = self.replicas.values().filter(|replica| self.is_member(replica, start));
+        let starts = members.map(|replica| replica.seen.agent.status()?.started_at);
         starts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 }

@@ -1,27 +1,28 @@
 //! The times at which a job reached its phases.
 
-use protocol::ids::UnixMillis;
+use protocol::ids::{Generation, UnixMillis};
 use protocol::view::JobTimes;
 
 use crate::job::phase::{JobPhase, StartStage};
 
-/// The launches of the gang's runs.
-pub(super) struct Launches {
-    /// Whether every exec.py was started.
+/// What is known about the starts of a job besides its phase.
+pub(super) struct Starts {
+    /// Whether this master has seen each start of the job, because it is the job's first master.
+    pub(super) are_all_seen: bool,
+    /// Whether every exec.py of the newest start was started.
     pub(super) are_complete: bool,
-    /// When the last exec.py was started, if every agent has reported the time.
+    /// When the last exec.py of the newest start was started, if every agent has reported the time.
     pub(super) last: Option<UnixMillis>,
 }
 
 /// Stores when the phase `after` is entered. For most phases, only the first entry is stored. A halt, a suspension or a
 /// restart clears the end time. The next phase clears the time of a halt.
-pub(super) fn reach(
-    times: &mut JobTimes,
-    (before, after): (&JobPhase, &JobPhase),
-    launches: &Launches,
-    now: UnixMillis,
-) {
+///
+/// A later master of the job leaves out the times of earlier steps that no agent reports. It cannot know whether its
+/// first start is the job's first start.
+pub(super) fn reach(times: &mut JobTimes, (before, after): (&JobPhase, &JobPhase), starts: &Starts, now: UnixMillis) {
     let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
+    let stamp_first = |time: &mut Option<UnixMillis>| *time = time.or(starts.are_all_seen.then_some(now));
     times.halted = None;
     match after {
         JobPhase::Pending { .. } | JobPhase::Queued { .. } => {}
@@ -29,16 +30,18 @@ pub(super) fn reach(
         JobPhase::Releasing { .. } => stamp(&mut times.ended),
         JobPhase::Halted { .. } => (times.halted, times.ended) = (Some(now), None),
         JobPhase::Restarting { .. } | JobPhase::Suspended { .. } => times.ended = None,
-        JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp(&mut times.joined),
-        JobPhase::Starting { stage: StartStage::Launching, .. } => stamp(&mut times.configured),
-        JobPhase::Running { .. } => {
+        JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp_first(&mut times.joined),
+        JobPhase::Starting { stage: StartStage::Launching, .. } => stamp_first(&mut times.configured),
+        JobPhase::Running { generation, .. } => {
             // A master that takes over a running gang learns the time from the agents.
-            let earlier = launches.last.filter(|_| !matches!(before, JobPhase::Starting { .. }));
-            run(times, earlier.unwrap_or(now));
+            let at = if matches!(before, JobPhase::Starting { .. }) { Some(now) } else { starts.last };
+            run(times, starts, *generation, at);
         }
         JobPhase::Stopping { .. } => {
-            if matches!(before, JobPhase::Starting { .. }) && launches.are_complete {
-                run(times, now);
+            if let JobPhase::Starting { generation, .. } = before
+                && starts.are_complete
+            {
+                run(times, starts, *generation, Some(now));
             }
             times.ended = Some(now);
         }
@@ -46,10 +49,15 @@ pub(super) fn reach(
     }
 }
 
-/// Records that every exec.py was started at this time.
-fn run(times: &mut JobTimes, at: UnixMillis) {
-    match times.started {
-        None => times.started = Some(at),
-        Some(_) => times.restarted = Some(at),
+/// The job's first start under its first master.
+const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
+
+/// Stores when every exec.py of this start was started, if the time is known.
+fn run(times: &mut JobTimes, starts: &Starts, generation: Generation, at: Option<UnixMillis>) {
+    let has_run = times.started.is_some() || times.restarted.is_some();
+    if !has_run && (starts.are_all_seen || generation == FIRST) {
+        times.started = at;
+    } else {
+        times.restarted = at;
     }
 }

@@ -22,6 +22,7 @@ mod restarting;
 mod submitting;
 mod suspending;
 mod takeover;
+mod times;
 pub(crate) mod turns;
 mod unreachable;
 mod warming;
