@@ -131,9 +131,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             Some(Event::View(view)) => {
                 wanted.send_replace(view.wanted_code);
                 tell_changes(last.as_ref(), &view, data, notes)?;
-                // After a takeover, the new master's views have no generation at first. The last generation is kept.
-                let generation = view.generation.or(last.and_then(|last| last.generation));
-                last = Some(JobView { generation, ..*view });
+                last = Some(narrate::known(last, *view));
             }
             Some(Event::Line(line)) if line.unfinished => notes.show_unfinished(&line),
             Some(Event::Line(line)) => {

@@ -69,8 +69,6 @@ pub(crate) fn workers_now(view: &JobView) -> usize {
 
 /// One sentence for each difference from `before`. Without `before`, everything is new.
 pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
-    let times_before = before.map(|view| view.times.clone()).unwrap_or_default();
-    let total = now.members();
     let mut sentences = waiting(before, now);
     if let (Some(old), Some(new)) = (before.and_then(|view| view.generation), now.generation)
         && old < new
@@ -81,23 +79,8 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
             changes.is_empty().then(|| format!("--- start {new}, after {} ---", cause_of_start(now, old, new))),
         );
     }
-    if now.times.joined.is_some() && now.times.joined != times_before.joined {
-        let took = between(now.times.accepted, now.times.joined);
-        let count = match now.workers {
-            Some(wanted) => format!("{} of {wanted} workers", workers_now(now)),
-            None => format!("{total} of {total}"),
-        };
-        sentences.push(format!("gang complete: {count}{}", took.map(after(" in ")).unwrap_or_default()));
-    }
-    if has_started_again(before, now) {
-        let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();
-        sentences.push(format!("running again:{generation} all {total} started"));
-    } else if now.times.started.is_some() && now.times.started != times_before.started {
-        let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();
-        let took = between(now.times.joined, now.times.started);
-        let took = took.map(|took| format!(" {} after the gang was complete", spelled(took))).unwrap_or_default();
-        sentences.push(format!("running:{generation} all {total} started{took}"));
-    }
+    sentences.extend(complete(before, now));
+    sentences.extend(running(before, now));
     sentences.extend(failures(before, now));
     sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));
@@ -119,12 +102,54 @@ fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     }
 }
 
-/// Whether the gang has just begun to run, and has run before.
-fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
-    let runs_anew = before.is_some_and(|view| view.state != JobState::Running) && now.state == JobState::Running;
+/// What the user knows of a job after the view `now`. After a takeover, the views of the new master lack the times of
+/// earlier steps. They also lack the start until that master has found it: then nothing is known to have changed.
+pub(crate) fn known(before: Option<JobView>, now: JobView) -> JobView {
+    let Some(JobView { state, generation, times, .. }) = before else { return now };
+    if now.generation.is_none() && generation.is_some() {
+        return JobView { state, generation, times, ..now };
+    }
+    let times = JobTimes {
+        joined: times.joined.or(now.times.joined),
+        configured: times.configured.or(now.times.configured),
+        started: times.started.or(now.times.started),
+        ..now.times
+    };
+    JobView { times, ..now }
+}
+
+/// The sentence about the gang of the job's first start, which is complete now.
+fn complete(before: Option<&JobView>, now: &JobView) -> Option<String> {
+    let joined = now.times.joined.filter(|_| before.is_none_or(|view| view.times.joined.is_none()))?;
+    let count = match now.workers {
+        Some(wanted) => format!("{} of {wanted} workers", workers_now(now)),
+        None => format!("{0} of {0}", now.members()),
+    };
+    let took = between(now.times.accepted, Some(joined));
+    Some(format!("gang complete: {count}{}", took.map(after(" in ")).unwrap_or_default()))
+}
+
+/// The sentence about a start whose scripts all run now.
+fn running(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let had_started = before.is_some_and(|view| view.times.started.is_some());
-    // An elastic job has a sentence for each start already.
-    runs_anew && (now.restarts.total() > 0 || had_started) && now.workers.is_none()
+    let runs = |view: &JobView| (view.generation, view.state == JobState::Running);
+    let is_new = now.state == JobState::Running && before.is_none_or(|view| runs(view) < runs(now));
+    let has_started = now.times.started.is_some() && !had_started;
+    // An elastic job has a sentence for each later start already.
+    let is_told = now.workers.is_some() && before.is_some_and(|view| view.generation.is_some());
+    if !has_started && (!is_new || is_told) {
+        return None;
+    }
+    let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();
+    let total = now.members();
+    if is_new && !is_told && before.is_some() && (now.restarts.total() > 0 || had_started) {
+        return Some(format!("running again:{generation} all {total} started"));
+    }
+    // The gang that was complete was that of the first start.
+    let started = now.times.started.filter(|_| now.times.restarted.is_none());
+    let took = between(now.times.joined, started);
+    let took = took.map(|took| format!(" {} after the gang was complete", spelled(took))).unwrap_or_default();
+    Some(format!("running:{generation} all {total} started{took}"))
 }
 
 /// The sentence about a restart and its reason.
@@ -285,9 +310,8 @@ fn parts(times: &JobTimes) -> String {
         ("training", between(*started, *ended)),
     ];
     let known = steps.into_iter().filter_map(|(step, took)| took.map(|took| format!("{step} {}", spelled(took))));
-    let known: Vec<String> = known.collect();
-    // With fewer than two known steps, the job never ran. The time of a single step is left out.
-    if known.len() < 2 { String::new() } else { known.join(", ") }
+    // If it is not known when the job started, the job may never have run.
+    if started.is_none() { String::new() } else { known.collect::<Vec<String>>().join(", ") }
 }
 
 /// The time between two steps. `None` unless both were reached.

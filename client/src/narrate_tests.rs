@@ -1,6 +1,7 @@
 //! Tests of `narrate.rs`.
 
 use protocol::agent::ExitOutcome;
+use protocol::elastic::Workers;
 use protocol::failure::{FailedStart, Restarts};
 use protocol::job::JobRequest;
 
@@ -118,13 +119,50 @@ fn each_restart_is_marked_with_its_cause() {
     again.restarts.failed_starts = vec![FailedStart::new(Some("1.1".parse().unwrap()), UnixMillis(4_000), failure)];
     let told = changes(Some(&running(2)), &again);
     assert_eq!(told[0], "--- start 1.2, after worker-1 exited with code 3 ---");
-    assert!(told[1].starts_with("running: generation 1.2, all 2 started"), "{told:?}");
+    assert_eq!(told[1], "running again: generation 1.2, all 2 started");
 
     let mut repeated = again.clone();
     repeated.generation = Some("2.1".parse().unwrap());
     let told = changes(Some(&again), &repeated);
     assert_eq!(told[0], "--- start 2.1, after the previous start was lost with its master ---");
     assert!(changes(Some(&repeated), &again).is_empty(), "a late, older view was taken for a new start");
+}
+
+/// The job under a new master that does not know the time `joined`.
+fn taken_over(view: &JobView) -> JobView {
+    let times = JobTimes { joined: None, started: Some(UnixMillis(2_815)), ..view.times.clone() };
+    JobView { times, ..view.clone() }
+}
+
+#[test]
+fn a_gang_that_goes_on_under_a_new_master_is_not_reported_again() {
+    let mut last = running(2);
+    for next in [pending(2), taken_over(&running(2))] {
+        assert_eq!(changes(Some(&last), &next), Vec::<String>::new());
+        last = known(Some(last), next);
+    }
+    assert_eq!(last.times, running(2).times);
+}
+
+#[test]
+fn each_start_under_a_new_master_is_reported_once_and_without_the_times_of_another_start() {
+    let mut again = taken_over(&running(2));
+    (again.generation, again.times.restarted) = (Some("2.1".parse().unwrap()), Some(UnixMillis(9_000)));
+    let lost = "--- start 2.1, after the previous start was lost with its master ---";
+    let begun = known(Some(running(2)), pending(2));
+    assert_eq!(changes(Some(&begun), &again), [lost, "running again: generation 2.1, all 2 started"]);
+
+    let told = changes(None, &again);
+    assert_eq!(told, ["running: generation 2.1, all 2 started"]);
+    again.times.started = None;
+    assert_eq!(changes(Some(&pending(2)), &again), told);
+    let elastic = |view: JobView| {
+        let roster = view.replicas.iter().map(|replica| replica.replica).collect();
+        JobView { workers: Some(Workers { min: 1, max: 2 }), roster, ..view }
+    };
+    assert_eq!(changes(Some(&elastic(pending(2))), &elastic(again.clone())), told);
+    // An elastic job has a sentence with the cause of the start.
+    assert_eq!(changes(Some(&elastic(begun)), &elastic(again)), [lost]);
 }
 
 #[test]
@@ -198,6 +236,19 @@ fn the_closing_line_has_the_result_and_the_time_of_each_step() {
     ] {
         assert_eq!(closing(&view), line);
     }
+}
+
+#[test]
+fn the_closing_line_has_no_times_of_steps_that_no_master_could_tell() {
+    let without = |joined, started| {
+        let mut view = finished(JobResult::Succeeded);
+        (view.times.joined, view.times.started) = (joined, started);
+        closing(&view)
+    };
+    let (joined, started) = (Some(UnixMillis(2_800)), Some(UnixMillis(2_820)));
+    assert_eq!(without(None, started), "succeeded in 22.7 s: training 20.9 s");
+    assert_eq!(without(joined, None), "succeeded in 22.7 s");
+    assert_eq!(without(None, None), "succeeded in 22.7 s");
 }
 
 #[test]

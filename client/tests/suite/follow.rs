@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 
 use protocol::error::{ErrorCode, Problem};
+use protocol::ids::UnixMillis;
 use protocol::view::{JobResult, JobState, JobView};
 use rustix::process::Signal;
 
@@ -118,6 +119,29 @@ fn the_first_start_under_a_new_master_is_marked_with_its_cause() {
 }
 
 #[test]
+fn a_job_that_goes_on_under_a_new_master_is_reported_as_if_the_master_had_not_changed() {
+    let mut taken_over = pending("digits");
+    taken_over.seq = 3;
+    let of_new_master = |mut view: JobView, seq| {
+        (view.seq, view.times.joined, view.times.started) = (seq, None, Some(UnixMillis(2_815)));
+        view
+    };
+    let (found, ended) = (of_new_master(running("digits"), 4), of_new_master(succeeded("digits"), 5));
+    let views = vec![pending("digits"), running("digits"), taken_over, found, ended];
+    let master = FakeMaster::start(Script { views, ..Script::default() });
+    let told = submit_at(&master.url, &["-o", "json"]).expect_code(0);
+    assert_eq!(
+        told.stderr.lines().collect::<Vec<_>>(),
+        [
+            "job digits accepted: AllReduce, 2 workers",
+            "gang complete: 2 of 2 in 1.8 s",
+            "running: generation 1.1, all 2 started 0.02 s after the gang was complete",
+            "succeeded in 4.8 s: pods 1.8 s, start 0.02 s, training 3.0 s",
+        ]
+    );
+}
+
+#[test]
 fn json_output_is_only_the_ended_job() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
@@ -198,30 +222,6 @@ fn replace_waits_for_a_master_that_is_away_at_any_step_of_the_delete() {
 }
 
 #[test]
-fn replace_submits_if_there_is_no_old_job() {
-    let views = vec![pending("digits")];
-    let master = FakeMaster::start(Script { views, before: true, deleted: true, ..Script::default() });
-    let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
-    assert!(ended.stderr.starts_with("job digits accepted"), "{}", ended.stderr);
-}
-
-#[test]
-fn an_interrupt_during_replace_says_that_no_job_was_submitted() {
-    // The deleted job is still shown, and does not change.
-    let master = FakeMaster::start(Script { views: vec![running("digits")], lingers: true, ..Script::default() });
-    let folder = folder_with_script();
-    let mut command = client(folder.path());
-    let child = command.args(["--task", "digits", "--replace", "--master", &master.url]).spawn().unwrap();
-    until("the client waits for the end of the delete", || {
-        master.asked().iter().any(|request| request.contains("wait="))
-    });
-    signal(&child, Signal::INT);
-    let ended = finish(child).expect_signal(Signal::INT);
-    assert_eq!(ended.stderr, "job digits is being deleted; no new job was submitted\n");
-    assert!(!master.asked().contains(&"POST /v1/jobs".to_owned()), "{:?}", master.asked());
-}
-
-#[test]
 fn a_repeated_delete_names_the_job_that_it_is_for() {
     let deleted = "DELETE /v1/jobs/digits";
     let script = Script { views: vec![succeeded("digits")], before: true, lost: vec![deleted], ..Script::default() };
@@ -248,6 +248,30 @@ fn a_submit_that_was_repeated_because_nobody_listened_does_not_claim_an_earlier_
     told.read_to_string(&mut text).unwrap();
     finish(child).expect_code(0);
     assert!(text.contains("job digits was submitted before and is running"), "{text}");
+}
+
+#[test]
+fn replace_submits_if_there_is_no_old_job() {
+    let views = vec![pending("digits")];
+    let master = FakeMaster::start(Script { views, before: true, deleted: true, ..Script::default() });
+    let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
+    assert!(ended.stderr.starts_with("job digits accepted"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_interrupt_during_replace_says_that_no_job_was_submitted() {
+    // The deleted job is still shown, and does not change.
+    let master = FakeMaster::start(Script { views: vec![running("digits")], lingers: true, ..Script::default() });
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let child = command.args(["--task", "digits", "--replace", "--master", &master.url]).spawn().unwrap();
+    until("the client waits for the end of the delete", || {
+        master.asked().iter().any(|request| request.contains("wait="))
+    });
+    signal(&child, Signal::INT);
+    let ended = finish(child).expect_signal(Signal::INT);
+    assert_eq!(ended.stderr, "job digits is being deleted; no new job was submitted\n");
+    assert!(!master.asked().contains(&"POST /v1/jobs".to_owned()), "{:?}", master.asked());
 }
 
 #[test]
