@@ -113,6 +113,13 @@ impl Starts {
         self.cause.get_or_insert(ChangeCause::Left { failure });
     }
 
+    /// Notes the first failure of a member as the cause of the next start. After a takeover, a member may be missing:
+    /// its pod was lost while no master ran. Then the exits of other members are consequences.
+    fn note_first_failure(&mut self, gang: &Gang) {
+        let is_cause = |failure: &Failure| gang.is_whole() || matches!(failure, Failure::ReplicaLost { .. });
+        gang.first_failure().filter(is_cause).into_iter().for_each(|failure| self.note_failure(failure));
+    }
+
     /// Stores the members of a start that an earlier master began.
     fn adopt(&mut self, gang: &Gang) {
         let mut members: Vec<_> = gang.members().map(|member| (gang.seat(member), member.id)).collect();
@@ -194,31 +201,35 @@ impl Driver {
     /// When a phase begins, notes why the previous start has ended. In an elastic job, also notes the members of a
     /// start that an earlier master began.
     pub(super) fn note_starts(&mut self, phase: &JobPhase, gang: &Gang) {
-        if matches!(self.phase, JobPhase::Stopping { .. }) && !matches!(phase, JobPhase::Stopping { .. }) {
+        if let (JobPhase::Stopping { ending, .. }, false) = (&self.phase, matches!(phase, JobPhase::Stopping { .. })) {
             self.starts.lost_steps = gang.unsaved_steps();
+            if let Ending::Failed(known) = ending {
+                // Every member has ended. The failure that came first may have been reported last.
+                self.starts.note_failure(gang.cause(known.clone()));
+            }
         }
         let is_unknown = self.policy.elastic.is_some() && self.starts.roster.is_empty();
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),
-            JobPhase::Stopping { ending: Ending::Failed(failure), .. } => self.starts.note_failure(failure.clone()),
             // Do not look for a failure: a script that an earlier master has stopped for the push looks like a failure.
             JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
                 self.starts.cause.get_or_insert(ChangeCause::Pushed);
             }
             // If a member has failed by now, the gang regroups because of this failure. Usually, somebody has stopped
             // the member's run.
-            JobPhase::Stopping { ending: Ending::Regroup, .. } => {
-                gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
-            }
+            JobPhase::Stopping { ending: Ending::Regroup, .. } => self.starts.note_first_failure(gang),
             // A member was lost before any agent was asked to run exec.py.
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
-                gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
+                self.starts.note_first_failure(gang);
             }
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Suspended { .. }) => {
                 self.starts.cause = Some(ChangeCause::Resumed);
             }
             JobPhase::Restarting { .. } if self.has_code_for_halted() => self.starts.cause = Some(ChangeCause::Pushed),
-            JobPhase::Stopping { ending: Ending::Succeeded | Ending::Cancelled | Ending::Suspended, .. }
+            JobPhase::Stopping {
+                ending: Ending::Succeeded | Ending::Failed(_) | Ending::Cancelled | Ending::Suspended,
+                ..
+            }
             | JobPhase::Halted { .. }
             | JobPhase::Suspended { .. }
             | JobPhase::Starting { .. }

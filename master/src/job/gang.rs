@@ -265,7 +265,19 @@ impl Gang {
         }
         let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
-        self.failures().filter(|failure| !was_stopped(failure)).fold(known, earlier)
+        let others = self.members().filter(|member| member.deleted_by == DeletedBy::Others);
+        let failures = others.filter_map(Member::failure).filter(|failure| !was_stopped(failure));
+        let missing = self.newest_launch().filter(|_| has_left(&known)).and_then(|start| self.missing_in(start));
+        failures.chain(missing).fold(known, earlier)
+    }
+
+    /// The loss of a member that takes no part in this start, in which exec.py of another member was started. The
+    /// member's pod is new: the cluster removed its earlier pod while no master ran.
+    pub fn missing_in(&self, start: Generation) -> Option<Failure> {
+        let takes_part = |member: &&Member| member.phase.generation() == Some(start) || member.phase.is_dead();
+        let missing = self.members().find(|member| !takes_part(member))?;
+        let reason = format!("its pod takes no part in start {start}, in which other replicas run");
+        Some(Failure::ReplicaLost { replica: missing.id, reason, loss: Loss::Disrupted })
     }
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
@@ -333,11 +345,6 @@ impl Gang {
     /// The newest generation for which any member was configured.
     pub fn newest_generation(&self) -> Option<Generation> {
         self.members().filter_map(|member| member.phase.generation()).max()
-    }
-
-    /// A member that does not take part in this generation, if any.
-    pub fn outside(&self, generation: Generation) -> Option<ReplicaId> {
-        self.members().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
     /// The failure of a gang that exceeded this start timeout. The failure names the replicas for which `has_come`

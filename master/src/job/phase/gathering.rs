@@ -10,7 +10,7 @@ use super::stop::{fail, stop};
 use super::verdict::{Restart, regroup};
 use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, queue};
 use crate::job::gang::{Gang, Member};
-use crate::job::observation::{LostRun, Presence};
+use crate::job::observation::Presence;
 use crate::job::replica::ReplicaPhase;
 
 pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -84,14 +84,10 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     let Some(generation) = seen.gang.newest_launch() else {
         return start(gathering.next, StartStage::Configuring, seen);
     };
-    // A run was started, so every agent had been configured. If an agent does not report this start, its pod is new:
-    // the cluster removed the replica's earlier pod while no master was running.
-    if let Some(replica) = seen.gang.outside(generation) {
-        let lost =
-            LostRun::disrupted(format!("its pod takes no part in start {generation}, in which other replicas run"));
-        let LostRun { reason, loss } = lost;
+    // A run was started, so every agent had been configured.
+    if let Some(lost) = seen.gang.missing_in(generation) {
         let phase = JobPhase::Running { generation, since: seen.now };
-        return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
+        return fail(&phase, lost, seen);
     }
     if seen.gang.all(ReplicaPhase::was_launched) {
         return running(generation, seen.now, seen);

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use master::job::observation::LostRun;
+use master::job::gang::{Gang, Member};
+use master::job::observation::{DeletedBy, LostRun};
 use master::job::phase::{Action, Ending, JobPhase, StartStage};
-use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Running, Scheduled};
+use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::JobResult;
 
@@ -137,6 +138,32 @@ fn a_pod_that_the_master_deletes_while_stopping_is_not_the_cause() {
     let deleted = ReplicaPhase::Lost(LostRun::broken("its pod was deleted"));
     let result = conclusion(Ending::Failed(was_lost("worker-1")), &[deleted, lost()]);
     assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
+}
+
+#[test]
+fn a_pod_that_the_master_deletes_after_a_script_has_left_is_not_the_cause() {
+    let left = Exited(FIRST, exit(75, 10));
+    let mut members = workers(&[lost(), left]).places().to_vec();
+    let cause = |members: &[Member]| Gang::new(members.to_vec()).cause(exited("worker-1", exit(75, 10)));
+    assert_eq!(cause(&members), was_lost("worker-0"));
+    members[0].deleted_by = DeletedBy::ThisMaster;
+    assert_eq!(cause(&members), exited("worker-1", exit(75, 10)));
+}
+
+#[test]
+fn a_script_that_left_is_not_the_cause_if_another_member_has_lost_its_pod_before_this_master_began() {
+    let left = || exited("worker-1", exit(75, 10));
+    let cause = |other, known| workers(&[other, Exited(FIRST, exit(75, 10))]).cause(known);
+    for new in [Requested, Scheduled, Joined] {
+        let cause = cause(new, left());
+        assert_eq!(
+            cause.to_string(),
+            "worker-0 was lost: its pod takes no part in start 1.1, in which other replicas run"
+        );
+    }
+    assert_eq!(cause(Exited(FIRST, stopped(11)), left()), left());
+    assert_eq!(cause(lost(), left()), was_lost("worker-0"));
+    assert_eq!(cause(Joined, exited("worker-1", exit(3, 10))), exited("worker-1", exit(3, 10)));
 }
 
 #[test]

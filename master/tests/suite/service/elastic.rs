@@ -216,6 +216,43 @@ async fn the_next_master_notices_that_a_member_left_while_no_master_ran() {
     reach(&job, JobState::Succeeded).await;
 }
 
+/// The cause of the job's newest start.
+fn newest_cause(view: &JobView) -> ChangeCause {
+    view.changes.last().expect("no change").cause.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_agent_is_the_cause_of_a_start_even_if_a_script_that_left_because_of_it_is_reported_first() {
+    let master = Master::new();
+    let spec = elastic("killed", 1, 2);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1]).await;
+    let agents = agents(&master, &spec, &[0, 1]).await;
+    agents[&0].cut_off(true);
+    agents[&1].exit(ExitOutcome::Code(75));
+    until(&job, |view| view.state == JobState::Stopping).await;
+    master.backend.lose(&spec.name, worker(0), "its agent was killed");
+    let view = until(&job, |view| view.state == JobState::Running && view.changes.len() > 1).await;
+    let ChangeCause::Left { failure } = &view.changes[1].cause else { panic!("{:?}", view.changes) };
+    assert_eq!(failure.to_string(), "worker-0 was lost: its agent was killed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_that_left_is_not_the_cause_of_a_start_if_a_member_was_lost_while_no_master_ran() {
+    let first = Master::new();
+    let spec = elastic("unseen", 1, 2);
+    let job = first.submit(spec.clone()).await;
+    running_with(&job, &[0, 1]).await;
+    first.stop_following().await;
+    agents(&first, &spec, &[1]).await[&1].exit(ExitOutcome::Code(75));
+    first.backend.replace(&spec.name, worker(0)).await;
+    let second = Master::over("second", first.backend.clone(), first.store.clone());
+    second.jobs.complete().await;
+    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let view = reach(&job, JobState::Running).await;
+    assert_eq!(newest_cause(&view), ChangeCause::TakenOver);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gang_that_is_large_enough_does_not_wait_for_pods_that_cannot_be_scheduled() {
     let backend = FakeBackend::new(Arrival::AtOnce);
