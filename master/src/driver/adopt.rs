@@ -186,6 +186,7 @@ pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Kno
             generation: halted.failed.generation?,
             next: first,
             failure: halted.failed.failure.clone(),
+            fingerprint: halted.failed.fingerprint.clone(),
             pushes: halted.pushes,
             until: halted.left(policy.halt?, now),
         })

@@ -10,6 +10,7 @@ use super::halt::{self, Halt};
 use super::stop::{Stop, grace, limit};
 use super::verdict::{conclude, has_live_run, judge, regroup};
 use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
+use crate::job::diagnosis::fingerprint;
 use crate::job::gang::Member;
 use crate::job::observation::{DeletedBy, Presence};
 
@@ -42,7 +43,8 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         Ending::Failed(known) => {
             let failure = gang.cause(known);
             let halt = generation.and_then(|generation| Halt::after(&failure, generation, stop.next, seen));
-            halt.map_or_else(|| judge(failure, stop.next, seen), |halt| halt::enter(halt, seen))
+            let fingerprint = fingerprint(&failure, gang);
+            halt.map_or_else(|| judge(failure, fingerprint.as_ref(), stop.next, seen), |halt| halt::enter(halt, seen))
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use protocol::failure::Failure;
+use protocol::failure::{Failure, Fingerprint};
 use protocol::ids::Generation;
 
 use super::verdict::{has_live_run, judge, regroup};
 use super::{Action, JobPhase, PodSelection, Seen};
+use crate::job::diagnosis::fingerprint;
 use crate::job::gang::Member;
 use crate::job::policy::Policy;
 
@@ -19,6 +20,8 @@ pub struct Halt {
     pub next: Generation,
     /// The failure, which is judged when the wait ends without new code.
     pub failure: Failure,
+    /// Identifies the failure. By the end of the wait, the pods that have reported it may be lost.
+    pub fingerprint: Option<Fingerprint>,
     /// How often a user had pushed new code when the failed script was started.
     pub pushes: u32,
     /// When the wait ends, as the time since the job's driver began.
@@ -47,6 +50,7 @@ impl Halt {
             generation,
             next,
             failure: failure.clone(),
+            fingerprint: fingerprint(failure, gang),
             pushes: pushes.unwrap_or(policy.pushes),
             until: now + wait,
         })
@@ -72,7 +76,7 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if has_new_code {
         return regroup(halt.next, seen);
     }
-    if is_over { judge(halt.failure, halt.next, seen) } else { (halt.into(), vec![]) }
+    if is_over { judge(halt.failure, halt.fingerprint.as_ref(), halt.next, seen) } else { (halt.into(), vec![]) }
 }
 
 /// Whether to wait for silent agents, which may still report how their runs ended. Only a new driver waits for them,

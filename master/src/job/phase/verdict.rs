@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use protocol::failure::Failure;
+use protocol::failure::{Failure, Fingerprint};
 use protocol::ids::Generation;
 use protocol::run_policy::CleanPods;
 use protocol::view::JobResult;
 
 use super::{Action, JobPhase, PodSelection, Seen};
-use crate::job::diagnosis::fingerprint;
 use crate::job::gang::Gang;
 use crate::job::policy::{Budget, Verdict};
 
@@ -40,8 +39,13 @@ pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action
 }
 
 /// Decides whether the job restarts or fails. Every run of the failed start is dead.
-pub(super) fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let is_same = fingerprint(&failure, seen.gang).is_some_and(|one| seen.policy.would_fail_again(&one, seen.restarts));
+pub(super) fn judge(
+    failure: Failure,
+    fingerprint: Option<&Fingerprint>,
+    next: Generation,
+    seen: Seen<'_>,
+) -> (JobPhase, Vec<Action>) {
+    let is_same = fingerprint.is_some_and(|one| seen.policy.would_fail_again(one, seen.restarts));
     let (without, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
         Verdict::Restart { budget: Budget::Counted, .. } if is_same => {
             return conclude(JobResult::Failed { failure }, seen);

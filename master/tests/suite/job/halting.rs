@@ -40,7 +40,7 @@ fn dead() -> Gang {
 
 /// The phase after the start [`FIRST`] has failed. `pushes` is the number of pushes before that start.
 fn halted(pushes: u32) -> JobPhase {
-    Halt { generation: FIRST, next: AGAIN, failure: failure(), pushes, until: SOON + WAIT }.into()
+    Halt { generation: FIRST, next: AGAIN, failure: failure(), fingerprint: None, pushes, until: SOON + WAIT }.into()
 }
 
 fn look_at(now: Duration, phase: JobPhase, gang: &Gang, policy: &Policy) -> (JobPhase, Vec<Action>) {
@@ -214,7 +214,8 @@ fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_rec
         let look = |phase| step(phase, JobEvent::Observed, seen).0;
         let (halted, actions) = step(look(pending()), JobEvent::Observed, seen);
         let until = SOON + WAIT;
-        let expected = Halt { generation: FIRST, next: SECOND, failure: failure(), pushes: 1, until };
+        let expected =
+            Halt { generation: FIRST, next: SECOND, failure: failure(), fingerprint: None, pushes: 1, until };
         assert_eq!(halted, expected.into());
         assert_eq!(actions, if starts_again { vec![] } else { vec![Action::RecordHalt] });
         let next = look(halted);

@@ -2,7 +2,7 @@
 
 use master::job::diagnosis::fingerprint;
 use master::job::gang::Gang;
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, step};
+use master::job::phase::{Action, Ending, Halt, JobEvent, JobPhase, Seen, step};
 use master::job::policy::Policy;
 use master::job::replica::ReplicaPhase::Exited;
 use protocol::agent::{ExitOutcome, ExitReport};
@@ -10,9 +10,10 @@ use protocol::failure::{FailedStart, Failure, Fingerprint, Restarts};
 use protocol::ids::UnixMillis;
 use protocol::job::{JobSpec, Strategy};
 use protocol::run_policy::{OnSameFailure, RunPolicy};
+use protocol::view::JobResult;
 
 use crate::job::support::{
-    FIRST, NO_RESTARTS, SOON, exit, exited, id, seen, stopped, stopping, with_restarts, workers,
+    FIRST, NO_RESTARTS, SOON, exit, exited, id, lost, seen, stopped, stopping, with_restarts, workers,
 };
 
 /// An exit with code 1 after this exception.
@@ -85,6 +86,19 @@ fn an_eviction_between_two_equal_failures_changes_nothing() {
     let evicted = FailedStart { counted: false, fingerprint: None, ..before.failed_starts[0].clone() };
     before.note(evicted);
     assert!(!restarts_after(SHAPE, Some(12), &with_restarts(3), &before));
+}
+
+#[test]
+fn a_job_that_waited_for_new_code_is_judged_by_the_failure_before_the_wait() {
+    let before = after(SHAPE, Some(12), true);
+    let (failure, fingerprint) = (before.failed_starts[0].failure.clone(), before.failed_starts[0].fingerprint.clone());
+    let (next, policy) = (FIRST.next(), with_restarts(3));
+    let halt = Halt { generation: FIRST, next, failure: failure.clone(), fingerprint, pushes: 0, until: SOON };
+    let gone = workers(&[lost(), lost()]);
+    let seen = Seen { restarts: &before, ..seen(&gone, &policy, SOON) };
+    let (phase, _) = step(halt.into(), JobEvent::Observed, seen);
+    let result = JobResult::Failed { failure };
+    assert_eq!(phase, JobPhase::Releasing { result, since: SOON }, "the job would fail in the same way again");
 }
 
 #[test]

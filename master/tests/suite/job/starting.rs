@@ -162,7 +162,14 @@ fn each_phase_of_a_job_without_a_deadline_has_the_expected_time_limit() {
 #[test]
 fn each_phase_is_shown_to_users_as_the_expected_state() {
     let failure = Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None };
-    let halt = Halt { generation: FIRST, next: FIRST.next(), failure: failure.clone(), pushes: 0, until: SOON };
+    let halt = Halt {
+        generation: FIRST,
+        next: FIRST.next(),
+        failure: failure.clone(),
+        fingerprint: None,
+        pushes: 0,
+        until: SOON,
+    };
     let shown = [
         (pending(), JobState::Pending),
         (starting(StartStage::Launching), JobState::Starting),
