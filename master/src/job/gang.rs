@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, RunState};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::lease::Standing;
@@ -38,6 +38,8 @@ pub struct Place {
     pub may_run: bool,
     /// Whether the replica's pod is being evicted or deleted.
     pub is_leaving: bool,
+    /// Whether the replica's run has been told to stop, and has not ended.
+    pub is_stopping: bool,
     /// Whether the replica's pod has a node.
     pub has_node: bool,
     /// The standing of the lease of the replica's agent.
@@ -79,11 +81,13 @@ impl Member {
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
         let waits_for = seen.waits_for().cloned();
-        let progress = seen.agent.status().and_then(|status| status.helper.as_ref());
+        let status = seen.agent.status();
+        let progress = status.and_then(|status| status.helper.as_ref());
         let place = Place {
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_leaving: seen.is_leaving(),
+            is_stopping: status.is_some_and(|status| status.state == RunState::Stopping),
             has_node: seen.has_node(),
             standing: seen.agent.standing(),
             helper: HelperUse::of(progress),

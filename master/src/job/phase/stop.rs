@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 
+use super::gathering::is_disruption;
 use super::{Action, Ending, JobPhase, Seen};
 use crate::job::gang::{Gang, HelperUse, Member, has_left};
 use crate::job::policy::{Budget, Policy};
@@ -64,6 +65,8 @@ pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     let saving = if all_save { policy.saving_grace } else { policy.leaving_grace };
     match ending {
         Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::is_leaving) => saving,
+        Ending::Failed(lost) if is_disruption(lost) && may_save_already(seen) => saving,
+        Ending::Regroup | Ending::Suspended if may_save_already(seen) => saving,
         // After scripts have left, the first rank may still save the state.
         Ending::Failed(failure) if is_free_leave(failure, seen) => saving,
         Ending::Failed(_) => Duration::ZERO,
@@ -77,6 +80,12 @@ pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
 /// been given, and time to report the end.
 pub(super) fn limit(grace: Duration, policy: &Policy) -> Duration {
     grace + policy.release_timeout
+}
+
+/// Whether an earlier master has begun to stop the runs. During an eviction, that master gave the runs time to save, and
+/// the evicted pod may have ended since. Agents ignore a grace that ends later than an earlier one.
+fn may_save_already(seen: Seen<'_>) -> bool {
+    seen.is_taken_over() && seen.gang.any(|member| member.place.is_stopping)
 }
 
 fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use master::job::gang::{Gang, HelperUse, Member, Place};
 use master::job::observation::Presence::{Absent, Ended, Live};
 use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step as step_of};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, step as step_of};
 use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
 use master::job::roster::grow_interval;
@@ -16,7 +16,7 @@ use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
 use crate::job::support::{
-    FIRST, POLICY, SOON, exit, exited, id, look, look_at, running, seen, stop_with, stopped, stopping, workers,
+    FIRST, POLICY, SOON, exit, exited, id, look, look_at, lost, running, seen, stop_with, stopped, stopping, workers,
 };
 
 const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
@@ -174,6 +174,32 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_running_script_uses_the_helpe
         "wrong grace: worker-0 has reported a step, worker-1 has not"
     );
     assert_eq!(of(HelperUse::Stepped, silent("ps-0")), stop_with(POLICY.stop_grace));
+}
+
+#[test]
+fn a_new_master_leaves_runs_that_are_being_stopped_for_an_eviction_their_grace_after_the_evicted_pod_has_ended() {
+    let drained = || ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
+    let grace = |loss, is_stopping, epoch| {
+        let mut other = with_helper("worker-1", Running(FIRST), HelperUse::Begun);
+        other.place.is_stopping = is_stopping;
+        let evicted = Member { pod: Ended, ..with_helper("worker-0", loss, HelperUse::Begun) };
+        let gang = Gang::new(vec![evicted, other]);
+        step_of(running(), JobEvent::Observed, Seen { epoch, ..seen(&gang, &POLICY, SOON) }).1
+    };
+    assert_eq!(grace(drained(), true, 2), stop_with(POLICY.saving_grace));
+    assert_eq!(grace(drained(), false, 2), stop_with(Duration::ZERO));
+    assert_eq!(grace(drained(), true, 1), stop_with(Duration::ZERO));
+    assert_eq!(grace(lost(), true, 2), stop_with(Duration::ZERO), "a failure gives no time");
+}
+
+#[test]
+fn an_agent_reports_that_its_run_is_being_stopped() {
+    let is_stopping = |state| {
+        let run = RunStatus { state, generation: Some(FIRST), ..RunStatus::idle("boot") };
+        let seen = Observation { agent: AgentState::Status(Box::new(run)), ..Observation::NEW };
+        Member::of(id("worker-0"), &seen, None).place.is_stopping
+    };
+    assert_eq!([RunState::Running, RunState::Stopping, RunState::Exited].map(is_stopping), [false, true, false]);
 }
 
 /// The policy of an elastic job.
