@@ -59,10 +59,13 @@ pub enum PodState {
         /// The back end's reason.
         reason: String,
     },
-    /// The cluster evicted, preempted, drained or deleted the pod. No process runs in the pod any more.
+    /// The cluster evicted, preempted, drained or deleted the pod. The agent has ended, and so has everything that it
+    /// started.
     Disrupted {
         /// The back end's reason.
         reason: String,
+        /// The pod's other containers.
+        others: Others,
     },
     /// The agent has ended, and so has everything that it started.
     Terminated {
@@ -88,6 +91,11 @@ impl PodState {
     /// The state of a pod in which no process runs any more.
     pub fn ended(exit: Option<LastWords>, reason: impl Into<String>) -> Self {
         Self::Terminated { exit, reason: reason.into(), others: Others::Ended }
+    }
+
+    /// The state of a pod that the cluster removed, and in which no process runs any more.
+    pub fn disrupted(reason: impl Into<String>) -> Self {
+        Self::Disrupted { reason: reason.into(), others: Others::Ended }
     }
 
     /// The state as a job treats it after the job's first start. From then on, an unusable pod counts as pending: what
@@ -247,8 +255,10 @@ impl Observation {
             Some(
                 PodState::Running(_) | PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Leaving { .. },
             ) => Presence::Live,
-            Some(PodState::Terminated { others: Others::Running, .. }) => Presence::Occupied,
-            Some(PodState::Disrupted { .. } | PodState::Terminated { others: Others::Ended, .. }) => Presence::Ended,
+            Some(PodState::Disrupted { others, .. } | PodState::Terminated { others, .. }) => match others {
+                Others::Running => Presence::Occupied,
+                Others::Ended => Presence::Ended,
+            },
             None => Presence::Absent,
         }
     }

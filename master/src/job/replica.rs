@@ -33,7 +33,7 @@ impl ReplicaPhase {
         match phase.exit().filter(|exit| exit.terminated) {
             None => phase,
             Some(exit) => Self::Lost(match &observation.pod {
-                Some(PodState::Leaving { reason } | PodState::Disrupted { reason }) => observation.lost(reason),
+                Some(PodState::Leaving { reason } | PodState::Disrupted { reason, .. }) => observation.lost(reason),
                 Some(
                     PodState::Pending { .. }
                     | PodState::Running(_)
@@ -64,7 +64,7 @@ impl ReplicaPhase {
                 }
                 (_, _) => Self::Exited(generation, exit.clone()),
             },
-            (Some(PodState::Leaving { reason } | PodState::Disrupted { reason }), _) => {
+            (Some(PodState::Leaving { reason } | PodState::Disrupted { reason, .. }), _) => {
                 Self::Lost(observation.lost(reason))
             }
             (Some(PodState::Terminated { reason, .. }), _) => Self::Lost(LostRun::broken(reason)),

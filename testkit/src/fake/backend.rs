@@ -197,7 +197,7 @@ impl FakeBackend {
 
     /// Makes the cluster evict a pod.
     pub fn evict(&self, job: &JobName, replica: ReplicaId, reason: &str) {
-        self.end(job, replica, PodState::Disrupted { reason: reason.to_owned() });
+        self.end(job, replica, PodState::disrupted(reason));
     }
 
     fn end(&self, job: &JobName, replica: ReplicaId, ended: PodState) {

@@ -122,6 +122,6 @@ fn state_of(message: &JoinRequest) -> PodState {
             PodState::Running(Addresses { agent: message.address, tensorflow })
         }
         Some(Left::Finished) => PodState::ended(None, "its agent has ended"),
-        Some(Left::Terminated) => PodState::Disrupted { reason: "its agent was ended on its machine".to_owned() },
+        Some(Left::Terminated) => PodState::disrupted("its agent was ended on its machine"),
     }
 }

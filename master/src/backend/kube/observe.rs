@@ -307,7 +307,7 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
         // The run ended by itself before the disruption.
         (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => ended(words, reason),
         // The disruption ended the container, so the container's exit code is not a result of exec.py.
-        (Some(reason), _) => PodState::Disrupted { reason },
+        (Some(reason), _) => PodState::Disrupted { reason, others: others(status) },
         (None, Some(ContainerStateTerminated { exit_code, .. })) if words.is_some() => {
             ended(words, format!("its agent ended with exit code {exit_code}"))
         }

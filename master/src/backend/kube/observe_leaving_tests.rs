@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn an_evicted_or_preempted_or_deleted_pod_is_disrupted_and_has_a_reason_without_an_exit_code() {
-    let ended = |reason: &str| PodState::Disrupted { reason: reason.to_owned() };
+    let ended = |reason: &str| PodState::disrupted(reason);
     let evicted =
         json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. " });
     assert_eq!(state(&pod(&evicted), None), ended("Evicted: The node was low on resource: memory."));
@@ -29,7 +29,7 @@ fn an_evicted_pod_keeps_the_exit_report_of_a_run_that_was_not_stopped() {
         let (mut status, words) = with_last_words(stopped);
         status["reason"] = json!("Evicted");
         let reason = "Evicted".to_owned();
-        let expected = if stopped { PodState::Disrupted { reason } } else { PodState::ended(Some(words), reason) };
+        let expected = if stopped { PodState::disrupted(reason) } else { PodState::ended(Some(words), reason) };
         assert_eq!(state(&pod(&status), None), expected);
     }
 }

@@ -4,6 +4,7 @@ use protocol::agent::ExitOutcome;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::job::observation::{Observation, Presence};
 
 #[path = "observe_installer_tests.rs"]
 mod installer;
@@ -352,6 +353,15 @@ fn a_pod_whose_agent_left_beside_another_container_has_ended_unless_the_pod_was_
     let left = |terminated| state(&beside_a_proxy(&json!({ "exitCode": 137, "message": words(terminated) })), None);
     assert!(matches!(left(false), PodState::Terminated { others: Others::Running, .. }), "{:?}", left(false));
     assert_eq!(left(true), runs_at("10.244.0.7"), "the cause may be an eviction");
+}
+
+#[test]
+fn a_deleted_pod_whose_agent_was_killed_keeps_its_room_until_its_other_containers_have_ended() {
+    let killed = deleted(beside_a_proxy(&json!({ "exitCode": 137, "reason": "Error" })));
+    let reason = "its pod was deleted".to_owned();
+    assert_eq!(state(&killed, None), PodState::Disrupted { reason, others: Others::Running });
+    let seen = Observation { pod: Some(state(&killed, None)), ..Observation::NEW };
+    assert_eq!(seen.presence(), Presence::Occupied);
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl ProcessBackend {
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
         for (job, replica) in run_dirs.list()? {
             let reason = "its processes ended with the master that had started them".to_owned();
-            let ended = PodState::Disrupted { reason };
+            let ended = PodState::disrupted(reason);
             jobs.entry(job).or_default().table.list(replica, ended);
         }
         let ports = Ports::new(std::process::id());

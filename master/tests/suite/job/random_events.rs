@@ -132,7 +132,7 @@ fn any_observation() -> impl Strategy<Value = Observation> {
             Some(PodState::Terminated { exit, reason: reason(), others })
         }),
         1 => Just(Some(PodState::Leaving { reason: reason() })),
-        1 => Just(Some(PodState::Disrupted { reason: reason() })),
+        1 => Just(Some(PodState::disrupted(reason()))),
         1 => Just(Some(PodState::Unusable { reason: reason() })),
     ];
     let deleted_by = prop_oneof![5 => Just(DeletedBy::Others), 1 => Just(DeletedBy::ThisMaster)];

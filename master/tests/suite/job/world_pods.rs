@@ -165,7 +165,7 @@ impl Pod {
         if self.is_leaving() {
             self.truth = match remains {
                 Remains::Nothing => None,
-                Remains::Listed => Some(PodState::Disrupted { reason: "it was taken away".to_owned() }),
+                Remains::Listed => Some(PodState::disrupted("it was taken away")),
             };
         }
     }

@@ -39,7 +39,7 @@ async fn sees_all_changes(pods: &KubeBackend) {
         ip(table, 1).as_deref() == Some("10.0.0.9") && ip(table, 3).as_deref() == Some("10.0.0.3") && table.len() == 3
     };
     let table = until(pods, &job("new"), "the changes are seen", is_there).await;
-    let ended = PodState::Disrupted { reason: "Evicted: The node was low on resource: memory.".to_owned() };
+    let ended = PodState::disrupted("Evicted: The node was low on resource: memory.");
     assert_eq!(table[&worker(0)].state, ended, "the evicted pod is not listed as evicted");
     assert_eq!(table.get(&worker(2)), None, "a deleted pod is still listed");
 }
