@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use protocol::dry_run::PodsOfKind;
-use protocol::ids::{JobName, ReplicaId};
+use protocol::ids::{JobName, PodName, ReplicaId};
 use protocol::job::JobSpec;
 use protocol::pod::ObjectName;
 use protocol::routes::TENSORFLOW_PORT;
@@ -54,7 +54,9 @@ pub(super) struct Shared {
     others: Mutex<Others>,
     /// The number of pods that can run at the same time, if it is limited.
     pub(super) room: watch::Sender<Option<usize>>,
-    /// Locked while pods are placed.
+    /// The number of pods that can exist at the same time, if a quota limits it.
+    pub(super) quota: watch::Sender<Option<usize>>,
+    /// Locked while pods are placed, or are created within a quota.
     pub(super) scheduler: tokio::sync::Mutex<()>,
     /// How the next agents of these replicas respond to new code.
     take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
@@ -132,6 +134,7 @@ impl FakeBackend {
             unlisted: Mutex::default(),
             others: Mutex::new(Others::Ended),
             room: watch::Sender::new(None),
+            quota: watch::Sender::new(None),
             scheduler: tokio::sync::Mutex::default(),
             take_code: Mutex::default(),
         }))
@@ -339,6 +342,7 @@ impl PodBackend for FakeBackend {
         if self.table(&job).borrow().contains_key(&replica) || self.unlisted().remove(&replica) {
             return Ok(());
         }
+        let _one_at_a_time = self.within_quota(&PodName::new(&job, replica)).await?;
         let is_limited = self.0.room.borrow().is_some();
         let waits = Some(self.pending().clone()).filter(|(replicas, _)| replicas.contains(&replica));
         let (state, agent) = match waits {

@@ -1,14 +1,21 @@
-//! A limited room for the pods of the fake back end, and a scheduler that places one pod after another in random order.
+//! A limited room for the pods of the fake back end, a scheduler that places one pod after another in random order, and
+//! a quota.
 
-use protocol::ids::{JobName, ReplicaId};
+use protocol::ids::{JobName, PodName, ReplicaId};
+use tokio::sync::MutexGuard;
 
+use master::backend::BackendError;
 use master::job::observation::{Incarnation, Pod, PodState, Wait};
 use master::job::wait::Resources;
 
-use super::backend::{FakeBackend, PodChange};
+use super::backend::{FakeBackend, JobPods, PodChange};
 
 /// The resource of which each pod takes a part of the room.
 pub(super) const RESOURCE: &str = "cpu";
+
+fn resources() -> Resources {
+    Resources::from([RESOURCE.to_owned()])
+}
 
 /// A pod that the scheduler has not placed.
 type Unplaced = (JobName, ReplicaId, Incarnation);
@@ -20,9 +27,29 @@ impl FakeBackend {
         self.schedule();
     }
 
-    /// The resources that pods ask for, if the room is limited.
+    /// From now on, at most this number of pods exists at the same time. Requests for more pods fail.
+    pub fn limit_quota(&self, pods: usize) {
+        self.0.quota.send_replace(Some(pods));
+    }
+
+    /// Fails if a quota has no room for this pod. Until the guard is dropped, no other pod uses the quota.
+    pub(super) async fn within_quota(&self, pod: &PodName) -> Result<Option<MutexGuard<'_, ()>>, BackendError> {
+        let Some(quota) = *self.0.quota.borrow() else { return Ok(None) };
+        let guard = self.0.scheduler.lock().await;
+        // Ended pods use no quota.
+        let lives = |pods: &JobPods| pods.table.borrow().values().filter(|pod| !pod.has_ended()).count();
+        let living: usize = self.lock().values().map(lives).sum();
+        if living < quota {
+            return Ok(Some(guard));
+        }
+        let source = Box::new(BackendError::Create { pod: pod.clone(), source: "exceeded quota".into() });
+        Err(BackendError::OverQuota { lacking: resources(), source })
+    }
+
+    /// The resources that pods ask for, if the room or a quota is limited.
     pub(super) fn asked(&self) -> Option<Resources> {
-        self.0.room.borrow().map(|_| Resources::from([RESOURCE.to_owned()]))
+        let is_limited = self.0.room.borrow().is_some() || self.0.quota.borrow().is_some();
+        is_limited.then(resources)
     }
 
     /// Places pods in the background, if the room is limited.
@@ -74,9 +101,9 @@ impl FakeBackend {
     }
 
     fn refuse(&self, (job, replica, incarnation): &Unplaced) {
-        let (lacking, reason) =
-            (Resources::from([RESOURCE.to_owned()]), "0/1 nodes are available: 1 Insufficient cpu.".to_owned());
-        let state = PodState::Pending { has_node: false, wait: Some(Wait::NoRoom { lacking, reason }) };
+        let reason = "0/1 nodes are available: 1 Insufficient cpu.".to_owned();
+        let wait = Some(Wait::NoRoom { lacking: resources(), reason });
+        let state = PodState::Pending { has_node: false, wait };
         if let Some(pods) = self.lock().get_mut(job).filter(|pods| pods.has(*replica, incarnation)) {
             pods.set(*replica, state);
         }

@@ -1,8 +1,11 @@
 //! Tests of gangs that compete for room: two gangs never wait for each other.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use master::backend::PodTable;
 use master::job::observation::PodState;
+use master::job::turns::GIVE_WAY_AFTER;
 use master::registry::JobHandle;
 use master::store::Wish;
 use protocol::agent::ExitOutcome;
@@ -24,6 +27,13 @@ fn with_room(pods: usize) -> Master {
 /// Four gangs of four.
 fn four() -> Vec<JobSpec> {
     (0..4).map(|index| spec(&format!("gang-{index}"), 4)).collect()
+}
+
+/// A gang whose pods have a higher priority than those of other gangs.
+fn urgent(name: &str, workers: u32) -> JobSpec {
+    let mut spec = spec(name, workers);
+    spec.pod.priority_class = Some("priority-10".parse().expect("a valid name"));
+    spec
 }
 
 /// Waits until this number of the job's pods have a node.
@@ -93,14 +103,73 @@ async fn a_gang_gives_its_pods_back_to_a_gang_with_a_higher_priority_and_this_is
     reach(&busy, JobState::Running).await;
     let large = master.submit(spec("large", 4)).await;
     placed(&master.backend, "large", 2).await;
-    let mut urgent = spec("urgent", 4);
-    urgent.pod.priority_class = Some("priority-10".parse().expect("a valid name"));
-    let urgent = master.submit(urgent).await;
+    let urgent = master.submit(urgent("urgent", 4)).await;
     until(&large, |view| view.queued_behind.is_some()).await;
     placed(&master.backend, "large", 0).await;
     run(&master, &busy).await;
     run(&master, &urgent).await;
     assert_eq!(run(&master, &large).await.restarts.total(), 0);
+}
+
+/// Lets this time pass at once. Only the runtime of one thread can do this.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+fn is_behind(view: &JobView, first: &str) -> bool {
+    view.queued_behind.as_ref().is_some_and(|behind| behind.as_str() == first)
+}
+
+#[tokio::test]
+async fn of_two_gangs_on_a_quota_the_second_gives_its_pods_back_and_runs_after_the_first() {
+    let backend = FakeBackend::new(Arrival::AtOnce);
+    backend.limit_quota(4);
+    let master = Master::over("first", backend, FakeStore::default());
+    let busy = master.submit(spec("busy", 2)).await;
+    reach(&busy, JobState::Running).await;
+    let large = master.submit(spec("large", 4)).await;
+    let over = |view: &JobView| view.replicas.iter().filter_map(|replica| replica.reason.as_deref()).count();
+    let view = until(&large, |view| over(view) == 2).await;
+    let reason = view.replicas.iter().find_map(|replica| replica.reason.clone()).unwrap_or_default();
+    assert!(reason.contains("exceeded quota"), "{reason}");
+    let urgent = master.submit(urgent("urgent", 4)).await;
+    until(&large, |view| is_behind(view, "urgent")).await;
+    placed(&master.backend, "large", 0).await;
+    run(&master, &busy).await;
+    // The urgent gang tries again to create the pods for which the quota had no room.
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(run(&master, &urgent).await.restarts.total(), 0);
+    assert_eq!(run(&master, &large).await.restarts.total(), 0);
+}
+
+#[tokio::test]
+async fn a_gang_larger_than_the_cluster_says_what_it_lacks_and_then_lets_others_run() {
+    let master = with_room(4);
+    let large = master.submit(spec("large", 6)).await;
+    let lacks = |view: &JobView| view.replicas.iter().filter_map(|replica| replica.reason.as_deref()).count() == 2;
+    let view = until(&large, lacks).await;
+    let reason = view.replicas.iter().find_map(|replica| replica.reason.clone());
+    assert_eq!(reason.as_deref(), Some("0/1 nodes are available: 1 Insufficient cpu."));
+    let small = master.submit(spec("small", 2)).await;
+    until(&small, |view| is_behind(view, "large")).await;
+    pass(GIVE_WAY_AFTER).await;
+    // All room is held by the large gang, so it gives its pods back.
+    run(&master, &small).await;
+    let again = until(&large, lacks).await;
+    assert_eq!((again.state, again.restarts.total()), (JobState::Pending, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_gangs_that_are_submitted_at_once_all_run_and_none_restarts() {
+    let master = with_room(4);
+    let specs = (0..50).map(|index| spec(&format!("gang-{index}"), 1 + index % 4));
+    let jobs = join_all(specs.map(|spec| master.submit(spec))).await;
+    let views = in_time("all gangs run", join_all(jobs.iter().map(|job| run(&master, job)))).await;
+    for view in views {
+        assert_eq!((view.restarts.total(), view.queued_behind), (0, None), "{} has restarted", view.name);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
