@@ -7,6 +7,7 @@ mod code;
 mod creating;
 mod damaged;
 mod deleting;
+mod gated;
 mod objects;
 mod preparing;
 mod programs;
