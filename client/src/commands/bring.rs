@@ -160,7 +160,9 @@ impl Order {
     async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         // Whether an answer may have been lost after the master has accepted the job.
         let is_in_doubt = AtomicBool::new(false);
-        let note = |error: &MasterError| drop(is_in_doubt.fetch_or(error.leaves_doubt(), Ordering::Relaxed));
+        let note = |error: &MasterError| {
+            is_in_doubt.fetch_or(error.leaves_doubt(), Ordering::Relaxed);
+        };
         let outcome = persist(notes, async || self.request_once(client).await.inspect_err(note)).await;
         let is_in_doubt = is_in_doubt.into_inner();
         let (submitted, warnings) = outcome.inspect_err(|error| {
