@@ -26,8 +26,12 @@ pub(crate) struct History {
 impl History {
     /// Watches a namespace. kubectl writes its stderr to files in the folder.
     pub(crate) fn follow(namespace: &Namespace, folder: &Path) -> anyhow::Result<Self> {
-        let watch = |kind| Watch::begin(namespace.name(), kind, &folder.join(format!("{kind}.log")));
-        Ok(Self { records: watch("configmaps")?, pods: watch("pods")? })
+        let watch = |kind, selector: &str| {
+            Watch::begin(namespace.name(), (kind, selector), &folder.join(format!("{kind}.log")))
+        };
+        // Copies of code stay for some minutes after their jobs.
+        let records = format!("{OURS},app.kubernetes.io/component=job");
+        Ok(Self { records: watch("configmaps", &records)?, pods: watch("pods", OURS)? })
     }
 
     /// Waits until all objects are deleted. Then checks all versions of the record, and how many pods each replica had.
@@ -71,9 +75,9 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin(namespace: &str, kind: &str, log: &Path) -> anyhow::Result<Self> {
+    fn begin(namespace: &str, (kind, selector): (&str, &str), log: &Path) -> anyhow::Result<Self> {
         let mut kubectl = Command::new("kubectl")
-            .args(["-n", namespace, "get", kind, "-l", OURS, "--watch", "--output-watch-events", "-o", "json"])
+            .args(["-n", namespace, "get", kind, "-l", selector, "--watch", "--output-watch-events", "-o", "json"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(log)?)
