@@ -53,16 +53,16 @@ pub(crate) enum MasterError {
     NotConnected {
         /// The master's address.
         url: MasterUrl,
-        /// The system's error text.
-        reason: String,
+        /// The system's error text. A `String` would make all results of the client larger.
+        reason: Box<str>,
     },
     /// The connection broke.
     #[error("the master at {url} cannot be reached: {reason}")]
     Unreachable {
         /// The master's address.
         url: MasterUrl,
-        /// The system's error text.
-        reason: String,
+        /// The system's error text. A `String` would make all results of the client larger.
+        reason: Box<str>,
     },
     /// The connection through the Kubernetes API failed.
     #[error(transparent)]
@@ -300,7 +300,7 @@ impl MasterClient {
         if error.is_timeout() && !error.is_connect() {
             return MasterError::Silent { url: self.url.clone() };
         }
-        let reason = if error.is_timeout() { "no connection in time".to_owned() } else { root_cause(error) };
+        let reason = if error.is_timeout() { "no connection in time".into() } else { root_cause(error).into() };
         let url = self.url.clone();
         if error.is_connect() {
             MasterError::NotConnected { url, reason }
@@ -311,7 +311,7 @@ impl MasterClient {
 
     /// The error for a log stream that ended before its job. This happens when the master shuts down.
     pub(crate) fn log_stream_ended_early(&self) -> MasterError {
-        let reason = "the log stream ended before the job".to_owned();
+        let reason = "the log stream ended before the job".into();
         MasterError::Unreachable { url: self.url.clone(), reason }
     }
 

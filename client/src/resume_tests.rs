@@ -14,7 +14,7 @@ struct Flaky {
 }
 
 fn away() -> MasterError {
-    MasterError::Unreachable { url: "http://h:1".parse().unwrap(), reason: "away".to_owned() }
+    MasterError::Unreachable { url: "http://h:1".parse().unwrap(), reason: "away".into() }
 }
 
 impl Resumable for Flaky {

@@ -6,7 +6,7 @@ use protocol::view::JobResult;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::times::{self, Starts};
+use super::times::{self, Launches};
 use super::tracked::Replica;
 use super::{Driver, Next};
 use crate::job::gang::Gang;
@@ -74,12 +74,12 @@ impl Driver {
     /// Enters a phase. `gang` was observed in the previous phase.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
         self.note_starts(&phase, gang);
-        let starts = Starts {
+        let launches = Launches {
             are_all_seen: self.stored.record.epoch == 1,
             are_complete: gang.all(ReplicaPhase::was_launched),
             last: phase.generation().and_then(|generation| self.last_launch(generation)),
         };
-        times::reach(&mut self.times, (&self.phase, &phase), &starts, self.context.store.now());
+        times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
         match &phase {
             JobPhase::Pending { .. }
             | JobPhase::Starting { .. }

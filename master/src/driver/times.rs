@@ -5,8 +5,8 @@ use protocol::view::JobTimes;
 
 use crate::job::phase::{JobPhase, StartStage};
 
-/// What is known about the starts of a job besides its phase.
-pub(super) struct Starts {
+/// The launches of the job's runs.
+pub(super) struct Launches {
     /// Whether this master has seen each start of the job, because it is the job's first master.
     pub(super) are_all_seen: bool,
     /// Whether every exec.py of the newest start was started.
@@ -20,9 +20,14 @@ pub(super) struct Starts {
 ///
 /// A later master of the job leaves out the times of earlier steps that no agent reports. It cannot know whether its
 /// first start is the job's first start.
-pub(super) fn reach(times: &mut JobTimes, (before, after): (&JobPhase, &JobPhase), starts: &Starts, now: UnixMillis) {
+pub(super) fn reach(
+    times: &mut JobTimes,
+    (before, after): (&JobPhase, &JobPhase),
+    launches: &Launches,
+    now: UnixMillis,
+) {
     let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
-    let stamp_first = |time: &mut Option<UnixMillis>| *time = time.or(starts.are_all_seen.then_some(now));
+    let stamp_first = |time: &mut Option<UnixMillis>| *time = time.or(launches.are_all_seen.then_some(now));
     times.halted = None;
     match after {
         JobPhase::Pending { .. } | JobPhase::Queued { .. } => {}
@@ -34,14 +39,14 @@ pub(super) fn reach(times: &mut JobTimes, (before, after): (&JobPhase, &JobPhase
         JobPhase::Starting { stage: StartStage::Launching, .. } => stamp_first(&mut times.configured),
         JobPhase::Running { generation, .. } => {
             // A master that takes over a running gang learns the time from the agents.
-            let at = if matches!(before, JobPhase::Starting { .. }) { Some(now) } else { starts.last };
-            run(times, starts, *generation, at);
+            let at = if matches!(before, JobPhase::Starting { .. }) { Some(now) } else { launches.last };
+            run(times, launches, *generation, at);
         }
         JobPhase::Stopping { .. } => {
             if let JobPhase::Starting { generation, .. } = before
-                && starts.are_complete
+                && launches.are_complete
             {
-                run(times, starts, *generation, Some(now));
+                run(times, launches, *generation, Some(now));
             }
             times.ended = Some(now);
         }
@@ -53,9 +58,9 @@ pub(super) fn reach(times: &mut JobTimes, (before, after): (&JobPhase, &JobPhase
 const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
 
 /// Stores when every exec.py of this start was started, if the time is known.
-fn run(times: &mut JobTimes, starts: &Starts, generation: Generation, at: Option<UnixMillis>) {
+fn run(times: &mut JobTimes, launches: &Launches, generation: Generation, at: Option<UnixMillis>) {
     let has_run = times.started.is_some() || times.restarted.is_some();
-    if !has_run && (starts.are_all_seen || generation == FIRST) {
+    if !has_run && (launches.are_all_seen || generation == FIRST) {
         times.started = at;
     } else {
         times.restarted = at;
