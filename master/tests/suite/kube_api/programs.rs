@@ -87,10 +87,11 @@ async fn a_login_for_the_path_of_an_image_is_used_although_an_earlier_secret_has
     let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
     server.put("tfjobs", without_command("closed", &name));
     let _following = follow(&server, jobs, &["team".to_owned(), "other".to_owned()]);
-    server
-        .until("the job is shown", |asked| {
-            let is_shown = |one: &Asked| one.path == "tfjobs/closed/status" && one.kind == Kind::Patch;
-            asked.iter().any(|one| is_shown(one) && one.body.to_string().contains("TFJobSuspended"))
-        })
-        .await;
+    let shows = |asked: &[Asked], reason: &str| {
+        let is_status = |one: &&Asked| one.path == "tfjobs/closed/status" && one.kind == Kind::Patch;
+        asked.iter().filter(is_status).any(|one| one.body.to_string().contains(reason))
+    };
+    let ends = |asked: &[Asked]| ["TFJobSuspended", "TFJobFailed"].iter().any(|reason| shows(asked, reason));
+    server.until("the master has a job or an error", ends).await;
+    assert!(shows(&server.journal(), "TFJobSuspended"), "{:#?}", server.journal());
 }
