@@ -116,8 +116,8 @@ fn code() -> CodeId {
 /// The name of the only ConfigMap with an agent.
 fn agents_map(server: &ApiServer) -> String {
     let created = server.journal().into_iter().filter(|asked| asked.kind == Kind::Create && asked.path == "configmaps");
-    let names = created.map(|asked| asked.body["metadata"]["name"].as_str().expect("no name").to_owned());
-    names.last().expect("no ConfigMap was created")
+    let mut names = created.map(|asked| asked.body["metadata"]["name"].as_str().expect("no name").to_owned());
+    names.next_back().expect("no ConfigMap was created")
 }
 
 #[tokio::test(start_paused = true)]
