@@ -363,6 +363,11 @@ impl Gang {
     }
 }
 
+/// Whether the failure is the loss of a pod that the cluster removed.
+pub fn is_disruption(failure: &Failure) -> bool {
+    matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. })
+}
+
 /// The time of a failure, for sorting. A loss that the cluster caused, such as an eviction, sorts first, because other
 /// members may fail before this master observes the loss. A failure without a time sorts last.
 fn time_of(failure: &Failure) -> UnixMillis {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::gathering::{is_disruption, start};
+use super::gathering::start;
 use super::running::running;
 use super::stop::{fail, stop};
 use super::{Action, Ending, Gathering, JobPhase, Seen, StartStage, queue};
-use crate::job::gang::Member;
+use crate::job::gang::{Member, is_disruption};
 use crate::job::observation::{DeletedBy, LostRun};
 use crate::job::policy::Elastic;
 use crate::job::replica::ReplicaPhase;

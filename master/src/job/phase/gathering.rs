@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use protocol::failure::{Failure, Loss};
+use protocol::failure::Failure;
 use protocol::ids::Generation;
 
 use super::running::{running, was_to_start_again};
 use super::stop::{fail, stop};
 use super::verdict::{Restart, regroup};
 use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, queue};
-use crate::job::gang::{Gang, Member};
+use crate::job::gang::{Gang, Member, is_disruption};
 use crate::job::observation::Presence;
 use crate::job::replica::ReplicaPhase;
 
@@ -72,11 +72,6 @@ fn has_only_called_back(gang: &Gang) -> bool {
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
-}
-
-/// Whether the failure is the loss of a pod that the cluster removed.
-pub(super) fn is_disruption(failure: &Failure) -> bool {
-    matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. })
 }
 
 /// Continues with a complete gang. After a takeover, the gang may be in the middle of a start or a run.

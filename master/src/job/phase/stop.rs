@@ -5,9 +5,8 @@ use std::time::Duration;
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::gathering::is_disruption;
 use super::{Action, Ending, JobPhase, Seen};
-use crate::job::gang::{Gang, HelperUse, Member, has_left};
+use crate::job::gang::{Gang, HelperUse, Member, has_left, is_disruption};
 use crate::job::policy::{Budget, Policy};
 
 /// See [`JobPhase::Stopping`].
