@@ -269,7 +269,10 @@ impl Gang {
         }
         let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
-        let others = self.members().filter(|member| member.deleted_by == DeletedBy::Others);
+        let is_of_this_master = |member: &Member| {
+            member.deleted_by == DeletedBy::ThisMaster && matches!(member.phase, ReplicaPhase::Lost(_))
+        };
+        let others = self.members().filter(|member| !is_of_this_master(member));
         let failures = others.filter_map(Member::failure).filter(|failure| !was_stopped(failure));
         let missing = self.newest_launch().filter(|_| has_left(&known)).and_then(|start| self.missing_in(start));
         failures.chain(missing).fold(known, earlier)

@@ -148,6 +148,8 @@ fn a_pod_that_the_master_deletes_after_a_script_has_left_is_not_the_cause() {
     assert_eq!(cause(&members), was_lost("worker-0"));
     members[0].deleted_by = DeletedBy::ThisMaster;
     assert_eq!(cause(&members), exited("worker-1", exit(75, 10)));
+    members[0].phase = Exited(FIRST, exit(1, 9));
+    assert_eq!(cause(&members), exited("worker-0", exit(1, 9)), "the script had failed before its pod was deleted");
 }
 
 #[test]
