@@ -2,11 +2,14 @@
 //! has written.
 
 use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use master::agent_token::AgentKey;
+use master::registry::Jobs;
 use master::store::Wish;
 use master::store::kube::KubeStore;
 use master::store::{
@@ -40,6 +43,14 @@ async fn keep(server: &ApiServer) -> Kept {
 
 fn map(server: &ApiServer) -> Value {
     server.object("configmaps", &name()).expect("no ConfigMap")
+}
+
+/// The jobs of a master that has read all records.
+async fn master_on(server: &ApiServer, folder: &Path) -> Arc<Jobs> {
+    let backend = begin(server).await.with_agent_image("muster-master:1".parse().ok());
+    let jobs = jobs(server, backend, AgentKey::random(), folder);
+    jobs.complete().await;
+    jobs
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,13 +140,7 @@ async fn a_copy_is_not_kept_if_a_quota_or_the_limit_of_all_copies_has_no_room() 
 #[tokio::test(start_paused = true)]
 async fn no_copy_is_removed_while_a_later_master_has_a_record_that_this_master_cannot_read() {
     let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
-    let jobs = jobs(
-        &server,
-        begin(&server).await.with_agent_image("muster-master:1".parse().ok()),
-        AgentKey::random(),
-        folder.path(),
-    );
-    jobs.complete().await;
+    let _jobs = master_on(&server, folder.path()).await;
     // A later master has accepted a job with code.
     let store = store(&server);
     let format = FORMAT + 1;
@@ -154,13 +159,7 @@ async fn no_copy_is_removed_while_a_later_master_has_a_record_that_this_master_c
 #[tokio::test(start_paused = true)]
 async fn a_master_writes_the_missing_copy_that_a_job_needs_and_removes_the_copy_10_minutes_after_the_job() {
     let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
-    let jobs = jobs(
-        &server,
-        begin(&server).await.with_agent_image("muster-master:1".parse().ok()),
-        AgentKey::random(),
-        folder.path(),
-    );
-    jobs.complete().await;
+    let jobs = master_on(&server, folder.path()).await;
     let code = keep_on_disk(jobs.code());
     let name = format!("muster-code-{code}");
     let script = "train.py".parse().expect("not a script");

@@ -49,6 +49,14 @@ async fn lose_everywhere(master: &Master, spec: &JobSpec) {
     agents[1].exit(ExitOutcome::Code(1));
 }
 
+/// A running job that has brought its code, and may restart once.
+async fn running(master: &Master) -> (JobSpec, JobHandle) {
+    let spec = spec(keep(master.jobs.code()), 1);
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    (spec, job)
+}
+
 /// The code of a job as an agent sends it back.
 async fn content(master: &Master, spec: &JobSpec) -> Vec<u8> {
     let copy = master.store.read(spec.code.expect("no code")).await.expect("the store in memory failed");
@@ -117,9 +125,7 @@ async fn wrong_code_from_an_agent_is_refused_and_the_next_agent_is_asked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_with_another_content_is_not_used() {
     let master = Master::new();
-    let spec = spec(keep(master.jobs.code()), 1);
-    let job = master.submit(spec.clone()).await;
-    reach(&job, JobState::Running).await;
+    let (spec, job) = running(&master).await;
     let other = keep_other(&master);
     master.submit(JobSpec { name: "other".parse().expect("not a name"), code: Some(other), ..spec.clone() }).await;
     let content = master.store.read(other).await.expect("the store in memory failed");
@@ -138,9 +144,7 @@ async fn a_copy_with_another_content_is_not_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_waits_for_code_that_nobody_has_until_a_client_sends_it_again() {
     let master = Master::new();
-    let spec = spec(keep(master.jobs.code()), 1);
-    let job = master.submit(spec.clone()).await;
-    reach(&job, JobState::Running).await;
+    let (spec, job) = running(&master).await;
     lose_everywhere(&master, &spec).await;
     let view = until(&job, wants(spec.code)).await;
     assert_eq!(view.result, None);
@@ -232,9 +236,7 @@ async fn a_replica_that_waits_for_lost_code_takes_the_code_of_a_push_instead() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_of_other_code_begins_the_next_start_while_a_start_waits_for_lost_code() {
     let master = Master::new();
-    let spec = spec(keep(master.jobs.code()), 1);
-    let job = master.submit(spec.clone()).await;
-    reach(&job, JobState::Running).await;
+    let (spec, job) = running(&master).await;
     lose_everywhere(&master, &spec).await;
     until(&job, |view| view.state == JobState::Starting && view.wanted_code == spec.code).await;
     let other = keep_other(&master);

@@ -55,18 +55,15 @@ pub(crate) fn campaign(rounds: u32) -> anyhow::Result<()> {
 
 /// Runs the jobs of one round. Every pod asks for `room`. One job alone takes the time `each`.
 fn play(stage: &mut Stage, round: usize, also: Also, room: &[&str], each: Duration) -> anyhow::Result<()> {
-    let mut names: Vec<String> = (0..GANGS).map(|gang| format!("round-{round}-{gang}")).collect();
+    let gangs = (0..GANGS).map(|gang| (format!("round-{round}-{gang}"), GANGS.to_string()));
+    let elastic = (also == Also::ElasticJob).then(|| (format!("round-{round}-elastic"), format!("1:{GANGS}")));
+    let jobs: Vec<(String, String)> = elastic.into_iter().chain(gangs).collect();
     let begin = Instant::now();
     if also == Also::Quota {
         stage.cluster().namespace.kubectl(&["create", "quota", "pods", &format!("--hard=pods={GANGS}")]);
     }
-    if also == Also::ElasticJob {
-        let elastic = format!("round-{round}-elastic");
-        stage.submit(&[&["-d", "--task", &elastic, "--worker-num", "1:4"], room].concat()).code(0);
-        names.insert(0, elastic);
-    }
-    for name in &names[names.len() - GANGS as usize..] {
-        stage.submit(&[&["-d", "--task", name, "--worker-num", &GANGS.to_string()], room].concat()).code(0);
+    for (name, workers) in &jobs {
+        stage.submit(&[&["-d", "--task", name, "--worker-num", workers], room].concat()).code(0);
     }
     if also == Also::KilledMaster {
         let list = || stage.verb(&["list"]).stdout;
@@ -74,12 +71,12 @@ fn play(stage: &mut Stage, round: usize, also: Also, room: &[&str], each: Durati
         stage.kill_master();
         stage.next_master(&STATE);
     }
-    for name in &names {
+    for (name, _) in &jobs {
         let view = stage.finished(name);
         let is_right = view.state == JobState::Succeeded && view.restarts.counted == 0;
         ensure!(is_right, "round {round}, {also:?}: {view:#?}");
     }
-    let (took, jobs) = (begin.elapsed(), u32::try_from(names.len())?);
+    let (took, jobs) = (begin.elapsed(), u32::try_from(jobs.len())?);
     let times = took.as_secs_f64() / (each * jobs).as_secs_f64();
     say(&format!("round {round}, {also:?}: {jobs} jobs in {:.1} s, {times:.2} of the time alone", took.as_secs_f64()));
     ensure!(times <= MOST_TIMES, "round {round}, {also:?}: {times:.2} of the time one after another");
