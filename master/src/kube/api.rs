@@ -44,8 +44,8 @@ pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub(crate) const APP_NAME: &str = "app.kubernetes.io/name";
 /// The recommended label for the instance of an application: the job's name.
 pub(crate) const APP_INSTANCE: &str = "app.kubernetes.io/instance";
-/// The recommended label for the component: a pod's role, `job` for the record, `code` for a copy of code, or `network` for
-/// the network policy.
+/// The recommended label for the component: a pod's role, `job` for the record, `code` for a copy of code, `agent` for the
+/// packed agent, or `network` for the network policy.
 pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
 /// The label with the job's name.
 pub(crate) const JOB: &str = "muster/job";
