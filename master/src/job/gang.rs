@@ -281,7 +281,8 @@ impl Gang {
     /// The loss of a member that takes no part in this start, in which exec.py of another member was started. The
     /// member's pod is new: the cluster removed its earlier pod while no master ran.
     pub fn missing_in(&self, start: Generation) -> Option<Failure> {
-        let takes_part = |member: &&Member| member.phase.generation() == Some(start) || member.phase.is_dead();
+        let is_lost = |member: &Member| matches!(member.phase, ReplicaPhase::Lost(_));
+        let takes_part = |member: &Member| member.phase.generation() == Some(start) || is_lost(member);
         let missing = self.members().find(|member| !takes_part(member))?;
         let reason = format!("its pod takes no part in start {start}, in which other replicas run");
         Some(Failure::ReplicaLost { replica: missing.id, reason, loss: Loss::Disrupted })

@@ -239,6 +239,17 @@ fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
 }
 
 #[test]
+fn a_gang_fails_if_one_agent_only_knows_an_earlier_start_than_the_gang() {
+    for other in [Configured(SECOND), Running(SECOND)] {
+        let moved = look(pending(), &workers(&[other, Exited(FIRST, stopped(1)), Running(SECOND)]));
+        let reason = "its pod takes no part in start 2.1, in which other replicas run".to_owned();
+        let lost = Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted };
+        let (JobPhase::Stopping { ending, .. }, actions) = moved else { panic!("not stopping: {moved:?}") };
+        assert_eq!((ending, actions), (Ending::Failed(lost), stop_with(Duration::ZERO)));
+    }
+}
+
+#[test]
 fn a_cancel_before_all_agents_have_answered_stops_the_known_start() {
     for known in [Running(FIRST), Configured(FIRST)] {
         let moved = cancel(pending(), &workers(&[known, Scheduled]));

@@ -18,7 +18,7 @@ fn a_job_whose_image_cannot_be_pulled_waits_and_then_fails_with_the_kubelets_rea
         "strategy": "AllReduce",
         "worker_num": 2,
         "image": image,
-        "run_policy": { "start_timeout_seconds": 6 },
+        "run_policy": { "start_timeout_seconds": 20 },
     });
     stage.curl(&["-H", "content-type: application/json", "-d", &request.to_string()], "/v1/jobs");
     stage.follow("absent").ended().code(1).says(&[image, "ErrImagePull", "connection refused"]);
