@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
 use e2e::Finished;
 use e2e::cluster::Image;
 use e2e::code::send_code;
 use e2e::processes::within;
+use k8s_openapi::jiff::Timestamp;
 use protocol::view::JobState;
 use serde_json::{Value, json};
 
@@ -59,17 +60,20 @@ fn submit(count: &str) -> [&str; 7] {
 }
 
 /// Measures in turn: launches, and bare pods of the same image that run the same script. With the smaller number of pods,
-/// also launches through the API server.
+/// also launches through the API server, and launches whose agent an init container copies.
 fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
+    let copying = Installed::new(&[])?;
+    copying.copy_agents();
     let mut rows = vec![];
     for count in LAUNCHED {
-        rows.extend(launches_of(site, count)?);
+        rows.extend(launches_of(site, &copying, count)?);
     }
     Ok(rows)
 }
 
-fn launches_of(site: &Installed, pods: usize) -> anyhow::Result<Vec<Row>> {
-    let (mut direct, mut forwarded, mut bare) = (vec![], vec![], vec![]);
+fn launches_of(site: &Installed, copying: &Installed, pods: usize) -> anyhow::Result<Vec<Row>> {
+    let (mut direct, mut forwarded, mut copied) = (vec![], vec![], vec![]);
+    let (mut bare, mut ready) = (vec![], vec![]);
     let count = pods.to_string();
     let mut fewest = u64::MAX;
     for start in 0..PAIRS {
@@ -84,27 +88,34 @@ fn launches_of(site: &Installed, pods: usize) -> anyhow::Result<Vec<Row>> {
         if pods == LAUNCHED[0] {
             forwarded.push(launch(&mut site.client_by_api(&submit(&count)), start, pods)?.1);
             site.delete_job();
+            copying.write(start)?;
+            copied.push(launch(&mut copying.client(&submit(&count)), start, pods)?.1);
+            copying.delete_job();
         }
 
         let begin = SystemTime::now();
         let name = format!("launch-{pods}-{start}");
         site.create_bare(&name, pods, &bare_spec(&script(start)));
+        site.until_ready(&name);
+        ready.push(begin.elapsed()?);
         bare.push(site.bare_started(&name, start, pods).duration_since(begin)?);
         site.end_bare(&name);
     }
-    let mut rows = vec![Row {
-        what: format!("launch of a script, {pods} pods (ratio at most 1.15)"),
-        muster: Figure::Times(direct.clone()),
-        bare: Some(Figure::Times(bare)),
-        bare_is: "kubectl apply of pods that run the script",
-    }];
+    let row = |what: String, muster: &[Duration], bare: &[Duration], bare_is| Row {
+        what,
+        muster: Figure::Times(muster.to_vec()),
+        bare: Some(Figure::Times(bare.to_vec())),
+        bare_is,
+    };
+    let mut rows = vec![
+        row(format!("launch of a script, {pods} pods"), &direct, &bare, "kubectl apply of pods that run the script"),
+        // Muster needs the addresses of all pods, and the API shows an address when it also shows the pod as ready.
+        row(format!("the same, {pods} pods (ratio at most 1.15)"), &direct, &ready, "until the API shows them as ready"),
+    ];
     if !forwarded.is_empty() {
-        rows.push(Row {
-            what: "the same, with --master kube (ratio at most 1.5)".to_owned(),
-            muster: Figure::Times(forwarded),
-            bare: Some(Figure::Times(direct)),
-            bare_is: "through the node's port",
-        });
+        let what = "the same, with --master kube (ratio at most 1.5)".to_owned();
+        rows.push(row(what, &forwarded, &direct, "through the node's port"));
+        rows.push(row("the same, with --agent-image".to_owned(), &copied, &direct, "through the node's port"));
     }
     rows.push(count_of(&format!("API writes of this launch of {pods} pods"), fewest, pods as u64 + 4));
     Ok(rows)
@@ -118,18 +129,18 @@ fn bare_spec(program: &str) -> Value {
     json!({ "containers": [container] })
 }
 
-/// Measures the time from the job's result, as the master's view has it, until the client that follows the job exits.
+/// Measures the time from the job's result until the client that follows the job exits. The master's log has the time
+/// of the result by this machine's clock, if the master runs on this machine. A view has only the time by the clock of
+/// the API server, which the master knows to within a second.
 fn ends(site: &Installed) -> anyhow::Result<Row> {
     let count = LAUNCHED[0].to_string();
     let mut times = vec![];
     for start in 0..ENDS {
         fs::write(site.scene.path().join(JOB).join("exec.py"), format!("print('end', {start})"))?;
         let finished = Finished::of(&mut site.client(&submit(&count)));
-        let exited = SystemTime::now();
+        let exited = Timestamp::now();
         finished.code(0);
-        let view = Finished::of(&mut site.client(&["status", JOB, "-o", "json"])).code(0).view();
-        let ended = view.times.ended.context("the job has no end")?;
-        times.push(exited.duration_since(UNIX_EPOCH + Duration::from_millis(ended.0)).unwrap_or_default());
+        times.push(exited.duration_since(last_end(site)?).try_into()?);
         site.delete_job();
     }
     Ok(Row {
@@ -138,6 +149,13 @@ fn ends(site: &Installed) -> anyhow::Result<Row> {
         bare: None,
         bare_is: "",
     })
+}
+
+/// Returns when the last job ended, as the master's log has it.
+fn last_end(site: &Installed) -> anyhow::Result<Timestamp> {
+    let log = site.namespace.kubectl(&["logs", "deployment/muster"]);
+    let line = log.lines().rfind(|line| line.contains("job ended")).context("the log has no end of a job")?;
+    Ok(line.split_whitespace().next().unwrap_or_default().parse()?)
 }
 
 /// Measures two ways to bring new code, in turn: a push by the client, and a new image with new pods.

@@ -21,7 +21,7 @@ const BARE: &str = "muster-bench";
 pub(crate) struct Installed {
     // Declared before the image, so the pods are deleted first.
     pub(crate) namespace: Namespace,
-    _master: Image,
+    master: Image,
     /// A folder with the job's code in [`JOB`].
     pub(crate) scene: Scene,
     pub(crate) url: String,
@@ -41,10 +41,23 @@ impl Installed {
         let node = namespace.kubectl(&["get", "nodes", "-o", address]);
         let token = "go-template={{.data.token | base64decode}}";
         let token = namespace.kubectl(&["get", "secret", "muster", "-o", token]);
-        let url = format!("http://{node}:{port}");
+        let site = Self { namespace, master, scene, url: format!("http://{node}:{port}"), token };
+        site.until_reached();
+        Ok(site)
+    }
+
+    /// Restarts the master so that an init container of each pod copies the agent from the master's image.
+    pub(crate) fn copy_agents(&self) {
+        let image = format!("MUSTER_AGENT_IMAGE={}", self.master.of_nodes());
+        self.namespace.kubectl(&["set", "env", "deployment/muster", &image]);
+        self.namespace.kubectl(&["rollout", "status", "deployment/muster", "--timeout=300s"]);
+        self.until_reached();
+    }
+
+    fn until_reached(&self) {
+        let Self { scene, url, namespace, .. } = self;
         let ready = || (scene.curl(&["--max-time", "2", &format!("{url}/readyz")]) == "OK").then_some(());
         within("the node's port leads to the master", ready, || namespace.try_kubectl(&["describe", "pods"]));
-        Ok(Self { namespace, _master: master, scene, url, token })
     }
 
     /// Returns a command of the client, which uses the node's port.
