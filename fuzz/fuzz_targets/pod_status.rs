@@ -3,9 +3,9 @@
 //! stopped. Every other pod has not ended.
 #![cfg_attr(fuzzing, no_main)]
 
+use job::observation::PodState;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use master::backend::kube::observed;
-use master::job::observation::PodState;
 use protocol::agent::LastWords;
 use protocol::ids::PodName;
 use protocol::routes::AGENT_PORT;

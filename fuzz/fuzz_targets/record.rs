@@ -2,8 +2,8 @@
 //! that can be raised. The record is the same after it is written and parsed again. A client can parse the job's view.
 #![cfg_attr(fuzzing, no_main)]
 
+use job::plan;
 use master::driver::initial_view;
-use master::job::plan;
 use master::store::JobRecord;
 use protocol::ids::JobName;
 use protocol::view::JobView;

@@ -2,7 +2,7 @@
 //! TFJob as an object. If a user applies this object again, the object describes the same job.
 #![cfg_attr(fuzzing, no_main)]
 
-use master::tfjob::{Place, difference, object, read};
+use launchers::tfjob::{Place, difference, object, read};
 use protocol::elastic::JobPatch;
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;

@@ -10,7 +10,6 @@ pub mod descriptors;
 pub mod driver;
 mod error_chain;
 pub mod http;
-pub mod job;
 pub mod kube;
 pub mod logs;
 pub mod registry;
@@ -18,8 +17,6 @@ pub mod series;
 mod signals;
 mod state_dir;
 pub mod store;
-pub mod template;
-pub mod tfjob;
 pub mod turns;
 
 use std::collections::BTreeMap;
@@ -31,6 +28,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use image_program::Registries;
+use job::key::JobKey;
+use launchers::tfjob::Place;
 use protocol::image::ImageRef;
 use protocol::lease::Lease;
 use tokio::net::TcpListener;
@@ -51,7 +50,6 @@ use crate::config::{Backend, Config, WatchTfJobs};
 use crate::descriptors::Descriptors;
 use crate::driver::Context;
 use crate::http::{About, Server};
-use crate::job::key::JobKey;
 use crate::kube::{Cluster, ProgramSource};
 use crate::logs::Archive;
 use crate::registry::Jobs;
@@ -60,7 +58,6 @@ use crate::state_dir::StateDir;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{JobStore, StoreError, Stored};
-use crate::tfjob::Place;
 
 /// Runs a master until a signal or the end of its supervisor stops it.
 ///

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use job::key::JobKey;
 use protocol::code::CodeId;
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobSummary, JobView};
@@ -30,7 +31,6 @@ pub use self::error::JobsError;
 pub use self::finished::KEPT_FINISHED;
 use self::requests::remove_output;
 use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
-use crate::job::key::JobKey;
 use crate::logs::{Archive, JobLogs};
 use crate::series::SeriesOfJob;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};

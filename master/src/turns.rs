@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use job::turns::{Post, Table, Turn};
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-use crate::job::turns::{Post, Table, Turn};
 
 /// The turns of all gangs. Clones share them.
 #[derive(Debug, Clone)]

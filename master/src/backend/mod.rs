@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use job::key::JobKey;
+use job::observation::{Incarnation, Pod};
+use job::wait::Resources;
 use protocol::dry_run::PodsOfKind;
 use protocol::error::ErrorCode;
 use protocol::group::Template;
@@ -21,9 +24,6 @@ use protocol::pod::PodOptions;
 use tokio::sync::watch;
 
 use self::joined::JoinedBackend;
-use crate::job::key::JobKey;
-use crate::job::observation::{Incarnation, Pod};
-use crate::job::wait::Resources;
 
 /// The specification of a pod, which depends on no other pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The table of a job's pods, for back ends that write the table themselves.
 
+use job::observation::{Incarnation, Pod, PodState};
 use protocol::ids::ReplicaId;
 use tokio::sync::watch;
 
 use super::{PodTable, new_incarnation};
-use crate::job::observation::{Incarnation, Pod, PodState};
 
 /// The pods of one job.
 #[derive(Debug)]

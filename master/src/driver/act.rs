@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
+use job::observation::{AgentState, DeletedBy, Presence};
+use job::phase::{Action, Ending, JobPhase, PodSelection};
+use job::replica::ReplicaPhase;
 use protocol::ids::{Generation, ReplicaId, Role};
 use protocol::lease::Standing;
 use tokio::time::Instant;
@@ -19,9 +22,6 @@ use super::tasks::{self, Meeting, Seat};
 use super::tracked::Replica;
 use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
-use crate::job::observation::{AgentState, DeletedBy, Presence};
-use crate::job::phase::{Action, Ending, JobPhase, PodSelection};
-use crate::job::replica::ReplicaPhase;
 
 /// Maximum number of pods that are created or deleted at the same time.
 pub(super) const PODS_AT_ONCE: usize = 32;

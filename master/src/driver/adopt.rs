@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use job::observation::Pod;
+use job::phase::{Halt, Known, Leftovers};
+use job::policy::Policy;
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::{JobResult, JobTimes, JobView};
 use tokio::sync::watch;
@@ -12,9 +15,6 @@ use tracing::{info, warn};
 use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Driven, tasks};
 use crate::backend::PodTable;
-use crate::job::observation::Pod;
-use crate::job::phase::{Halt, Known, Leftovers};
-use crate::job::policy::Policy;
 use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of};
 
 /// When a user asks to end a job of another master, that master has the pods' grace period plus this time to act. After

@@ -1,5 +1,9 @@
 //! Moves the job's phase: calls `step` with the current gang, and carries out the actions.
 
+use job::gang::Gang;
+use job::phase::{self, Action, Halt, JobPhase, Seen};
+use job::replica::ReplicaPhase;
+use job::upkeep::Replacements;
 use protocol::failure::Failure;
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::JobResult;
@@ -9,10 +13,6 @@ use tracing::debug;
 use super::times::{self, Launches};
 use super::tracked::Replica;
 use super::{Driver, Next};
-use crate::job::gang::Gang;
-use crate::job::phase::{self, Action, Halt, JobPhase, Seen};
-use crate::job::replica::ReplicaPhase;
-use crate::job::upkeep::Replacements;
 
 impl Driver {
     /// Moves the phase as far as possible, carries out the actions, and publishes the view.

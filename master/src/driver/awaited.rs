@@ -2,13 +2,13 @@
 //! last of these reports can move the phase. `step` takes long for a large gang, so the driver does not call it for the
 //! earlier reports.
 
+use job::observation::{AgentState, PodState};
+use job::phase::{JobPhase, StartStage};
 use protocol::agent::RunState;
 use protocol::ids::Generation;
 
 use super::tracked::Replica;
 use super::{Driver, Report};
-use crate::job::observation::{AgentState, PodState};
-use crate::job::phase::{JobPhase, StartStage};
 
 /// What the phase awaits from each member of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +93,7 @@ mod tests {
     use protocol::agent::RunStatus;
 
     use super::*;
-    use crate::job::observation::LostRun;
+    use job::observation::LostRun;
 
     #[test]
     fn a_phase_waits_only_for_usable_agents_that_have_not_done_what_the_phase_awaits() {

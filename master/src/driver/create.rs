@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use job::observation::{AgentState, LostRun, Wait};
 use protocol::failure::NEVER_STARTED;
 use protocol::ids::ReplicaId;
 use tokio::sync::mpsc;
@@ -16,7 +17,6 @@ use super::tracked::Replica;
 use super::{Driver, Report, tasks};
 use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
-use crate::job::observation::{AgentState, LostRun, Wait};
 
 /// Pause between two attempts while a quota has no room. The master has no right to watch quotas, so no event reports
 /// that a quota has room again.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backon::Retryable;
+use job::observation::{AgentState, LostRun, Wait};
 use protocol::agent::{RunState, RunStatus};
 use protocol::code::{CodeId, Sha256};
 use protocol::error::ErrorCode;
@@ -25,7 +26,6 @@ use super::{Context, Report};
 use crate::agent_client::{AgentClient, AgentError};
 use crate::code::{Copied, CopyError, Part};
 use crate::error_chain::error_chain;
-use crate::job::observation::{AgentState, LostRun, Wait};
 use crate::store::StoreError;
 
 /// Maximum number of agents that receive blobs of a job at the same time. Each job has its own limit, so slow agents of

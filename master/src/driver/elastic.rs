@@ -8,6 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
+use job::gang::{Gang, Member};
+use job::observation::{DeletedBy, Enrolled, Presence};
+use job::phase::{Ending, JobPhase};
+use job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
+use job::roster::{Roster, last_start, wanted};
+use job::upkeep::{Replacements, Upkeep};
 use protocol::agent::Membership;
 use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
 use protocol::failure::{Failure, Restarts};
@@ -19,12 +25,6 @@ use super::follower::Follower;
 use super::tracked::Replica;
 use super::{Driver, tasks};
 use crate::backend::PodTable;
-use crate::job::gang::{Gang, Member};
-use crate::job::observation::{DeletedBy, Enrolled, Presence};
-use crate::job::phase::{Ending, JobPhase};
-use crate::job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
-use crate::job::roster::{Roster, last_start, wanted};
-use crate::job::upkeep::{Replacements, Upkeep};
 use crate::store::JobRecord;
 
 /// Maximum time to copy the last bytes from an agent that has ended.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
 use futures_util::future::join_all;
+use job::observation::AgentState;
 use protocol::agent::{Features, RunState, RunStatus};
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Lease, Renewal, Vigil};
@@ -28,7 +29,6 @@ use super::subject::Subject;
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
-use crate::job::observation::AgentState;
 use crate::logs::ReplicaLog;
 use crate::series::SeriesOfJob;
 use crate::store::wall_clock;

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use job::observation::{AgentState, Pod, Presence};
+use job::phase::{self, JobEvent, JobPhase, StartStage};
+use job::warm;
 use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
@@ -9,9 +12,6 @@ use super::follower::{Followed, Follower};
 use super::subject::Subject;
 use super::tracked::PodNews;
 use super::{Driver, Next, Report};
-use crate::job::observation::{AgentState, Pod, Presence};
-use crate::job::phase::{self, JobEvent, JobPhase, StartStage};
-use crate::job::warm;
 use crate::store::Wish;
 
 impl Driver {

@@ -28,6 +28,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::gang::{Gang, Member};
+use job::observation::{AgentState, Wait};
+use job::phase::{self, Action, JobPhase};
+use job::policy::Policy;
+use job::turns::Turn;
+use job::wait::Resources;
 use protocol::code::CodeId;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
@@ -50,12 +56,6 @@ pub use self::view::initial as initial_view;
 use crate::agent_client::AgentClient;
 use crate::agent_token::AgentToken;
 use crate::backend::PodTable;
-use crate::job::gang::{Gang, Member};
-use crate::job::observation::{AgentState, Wait};
-use crate::job::phase::{self, Action, JobPhase};
-use crate::job::policy::Policy;
-use crate::job::turns::Turn;
-use crate::job::wait::Resources;
 use crate::store::{Ended, JobRecord, Stored};
 
 /// Maximum number of reports that wait for the driver.

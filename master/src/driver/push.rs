@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use job::observation::Wait;
 use protocol::code::CodeId;
 use protocol::ids::ReplicaId;
 use tokio::sync::watch;
@@ -15,7 +16,6 @@ use super::tasks::AGENTS_AT_ONCE;
 use super::tracked::Replica;
 use super::{Driver, Staged, Staging};
 use crate::error_chain::error_chain;
-use crate::job::observation::Wait;
 
 impl Driver {
     /// Makes this code the code that agents receive before the next start. Agents that wait for earlier code receive the

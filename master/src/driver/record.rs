@@ -6,6 +6,10 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use job::diagnosis::{Evidence, diagnose, longest_silent};
+use job::gang::Gang;
+use job::phase::{Halt, JobPhase, PodSelection};
+use job::replica::ReplicaPhase;
 use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX, RepeatedStart};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
@@ -15,10 +19,6 @@ use tracing::{debug, info, warn};
 use super::tracked::Replica;
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Driver, Next, follower};
-use crate::job::diagnosis::{Evidence, diagnose, longest_silent};
-use crate::job::gang::Gang;
-use crate::job::phase::{Halt, JobPhase, PodSelection};
-use crate::job::replica::ReplicaPhase;
 use crate::store::{Change, Ended, Halted, JobRecord};
 
 /// Maximum time to copy the last output of a failed replica before its last lines are read.

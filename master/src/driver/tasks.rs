@@ -9,6 +9,9 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
+use job::key::JobKey;
+use job::observation::{AgentState, LostRun};
+use job::rendezvous::Rendezvous;
 use protocol::agent::{Membership, RunState, RunStatus};
 use protocol::error::ErrorCode;
 use protocol::ids::{Generation, ReplicaId};
@@ -26,9 +29,6 @@ use super::subject::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
-use crate::job::key::JobKey;
-use crate::job::observation::{AgentState, LostRun};
-use crate::job::rendezvous::Rendezvous;
 use crate::logs::ReplicaLog;
 
 /// Maximum number of agents that are called at the same time.

@@ -1,9 +1,8 @@
 //! The times at which a job reached its phases.
 
+use job::phase::{JobPhase, StartStage};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::JobTimes;
-
-use crate::job::phase::{JobPhase, StartStage};
 
 /// The launches of the job's runs.
 pub(super) struct Launches {

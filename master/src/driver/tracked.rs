@@ -4,6 +4,8 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use job::observation::{AgentState, Incarnation, Observation, Pod, PodState, Wait};
+use job::upkeep::Replacements;
 use protocol::agent::{CodeStatus, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
@@ -11,8 +13,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::follower::Follower;
 use super::subject::Subject;
-use crate::job::observation::{AgentState, Incarnation, Observation, Pod, PodState, Wait};
-use crate::job::upkeep::Replacements;
 
 /// How a replica's pod has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,7 +269,7 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::observation::Addresses;
+    use job::observation::Addresses;
 
     #[test]
     fn late_reports_about_an_earlier_pod_are_ignored() {

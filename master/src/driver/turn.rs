@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use job::gang::Gang;
+use job::need::Need;
+use job::observation::Presence;
+use job::phase::JobPhase;
+use job::turns::{Post, Rank};
+
 use super::Driver;
 use super::tracked::Replica;
-use crate::job::gang::Gang;
-use crate::job::need::Need;
-use crate::job::observation::Presence;
-use crate::job::phase::JobPhase;
-use crate::job::turns::{Post, Rank};
 
 impl Driver {
     /// Asks for the job's turn, and stores it. Returns when to ask again, as the time since the driver began. If the

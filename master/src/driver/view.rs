@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::observation::{Observation, Wait};
+use job::phase::JobPhase;
+use job::replica::ReplicaPhase;
 use protocol::agent::ExitReport;
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
@@ -10,9 +13,6 @@ use tokio::time::Instant;
 
 use super::Driver;
 use super::tracked::Replica;
-use crate::job::observation::{Observation, Wait};
-use crate::job::phase::JobPhase;
-use crate::job::replica::ReplicaPhase;
 use crate::store::JobRecord;
 
 /// Maximum number of replicas in a small gang. Except during a start, the view of a small gang is published after every

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::observation::Presence;
+use job::phase::JobPhase;
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::Driver;
 use super::tracked::Replica;
 use crate::error_chain::error_chain;
-use crate::job::observation::Presence;
-use crate::job::phase::JobPhase;
 use crate::store::Wish;
 
 /// Interval for renewing the network policy of a job's pods, in case somebody has deleted it.

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use launchers::tfjob::Place;
 use protocol::error::{ErrorCode, Problem};
 use protocol::routes;
 use protocol::view::{BackendKind, MasterView};
@@ -14,7 +15,6 @@ use tracing::warn;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{NotLetIn, Octets};
-use crate::tfjob::Place;
 
 /// The properties of this master.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use super::error::ApiError;
 use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
 use crate::registry::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
-use crate::template;
+use launchers::template;
 
 /// Maximum time for a request's whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);

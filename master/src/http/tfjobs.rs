@@ -4,6 +4,8 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use launchers::template::{Note, listed};
+use launchers::tfjob;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::routes;
@@ -16,8 +18,6 @@ use super::jobs::{find, parsed_body};
 use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
 use crate::registry::{Applied, Submitted};
 use crate::store::wall_clock;
-use crate::template::{Note, listed};
-use crate::tfjob;
 
 /// Maximum refused fields that an answer names.
 const NAMED_MAX: usize = 20;

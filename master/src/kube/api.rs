@@ -37,7 +37,7 @@ const WATCH_ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 static TURNS: Semaphore = Semaphore::const_new(CALLS_AT_ONCE);
 
 /// The value of [`MANAGED_BY`] on every object that a master has created.
-pub(crate) const MUSTER: &str = "muster";
+pub(crate) const MUSTER: &str = launchers::template::MUSTER;
 /// The recommended Kubernetes label for the creator of an object. The watches select objects by this label.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The recommended label for the application of an object.

@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::fmt::rfc2822;
 use protocol::ids::UnixMillis;
 use tracing::warn;
@@ -12,18 +11,6 @@ use crate::store::wall_clock;
 
 /// Smaller differences between the clocks are not logged, because the delay of the answer may cause such differences.
 const NOTEWORTHY_MILLIS: u64 = 5_000;
-
-/// Formats a time as Kubernetes does, in whole seconds.
-pub(crate) fn timestamp(time: UnixMillis) -> String {
-    let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
-    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
-}
-
-/// Parses a time in Kubernetes' format.
-pub(crate) fn time_of(timestamp: &str) -> Option<UnixMillis> {
-    let time: Timestamp = timestamp.parse().ok()?;
-    u64::try_from(time.as_millisecond()).ok().map(UnixMillis)
-}
 
 /// The time at the API server. Without an answer, this machine's clock is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

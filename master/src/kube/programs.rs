@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 use image_program::{Login, LookUpError, Registries};
+use launchers::tfjob::Unknown;
 use protocol::image::{Entrypoint, ImageRef};
 
 use super::api::call;
 use super::pull_secret::{Found, KEY, Kept, find};
 use super::{ApiFailure, Cluster};
 use crate::error_chain::error_chain;
-use crate::tfjob::Unknown;
 
 /// Looks up programs of images.
 pub struct ProgramSource {

@@ -10,6 +10,7 @@ use futures_util::{StreamExt, stream};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::runtime::watcher::{Config, Event};
+use launchers::tfjob::{Memory, Need, Place, Read, Watched};
 use protocol::ids::JobName;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -24,7 +25,6 @@ use super::{ApiFailure, Cluster};
 use crate::error_chain::error_chain;
 use crate::registry::{JobHandle, Jobs, JobsError};
 use crate::store::{Wish, wall_clock};
-use crate::tfjob::{Memory, Need, Place, Read, Watched};
 
 /// Interval at which a master sweeps again, and checks whether the cluster's definition of TFJobs is still Muster's.
 const CHECK_EVERY: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use super::error::{JobsError, of_store};
 use super::requests::in_time;
 use super::{Jobs, Submitted};
 use crate::store::{Stored, Wish};
-use crate::tfjob::{Read, difference, what_differs};
+use launchers::tfjob::{Read, difference, what_differs};
 
 /// The outcome of a TFJob that was applied.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! Checks a job as a submit does, and creates nothing.
 
+use launchers::tfjob::Read;
 use protocol::dry_run::DryRun;
 use protocol::job::JobSpec;
 
@@ -7,7 +8,6 @@ use super::error::{JobsError, of_store};
 use super::requests::{check_size, in_time, is_same};
 use super::{Jobs, apply};
 use crate::code::CodeError;
-use crate::tfjob::Read;
 
 /// What a dry run assumes about a job on record with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use job::key::JobKey;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::SpecError;
 
 use crate::backend::{BackendError, Refusal};
 use crate::code::CodeError;
-use crate::job::key::JobKey;
 use crate::store::StoreError;
 
 /// Maximum number of replicas that an error names.

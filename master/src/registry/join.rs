@@ -1,5 +1,6 @@
 //! Requests of agents on bare machines: to join a job, and to leave a job.
 
+use job::key::JobKey;
 use protocol::error::ErrorCode;
 use protocol::failure::Failure;
 use protocol::ids::JobName;
@@ -15,7 +16,6 @@ use crate::agent_client::AgentError;
 use crate::backend::Refusal;
 use crate::backend::joined::JoinedBackend;
 use crate::error_chain::error_chain;
-use crate::job::key::JobKey;
 
 /// Maximum length of a boot id in bytes.
 const BOOT_ID_MAX: usize = 64;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use job::key::JobKey;
 use protocol::dry_run::PodsOfKind;
 use protocol::elastic::{JobPatch, Workers};
 use protocol::ids::{JobName, UnixMillis};
@@ -13,7 +14,6 @@ use tracing::{info, warn};
 use super::code_copies::KeptCode;
 use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
-use crate::job::key::JobKey;
 use crate::logs::JobLogs;
 use crate::store::{Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
 

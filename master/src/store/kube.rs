@@ -9,6 +9,7 @@ use std::mem;
 
 use async_trait::async_trait;
 use futures_util::{Stream, StreamExt, pin_mut};
+use job::key::JobKey;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
@@ -22,7 +23,6 @@ use super::{
     CodeCopies, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside,
 };
 use crate::error_chain::error_chain;
-use crate::job::key::JobKey;
 use crate::kube::api::{
     APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, selector_of,
 };

@@ -13,6 +13,7 @@ mod suspension;
 pub mod watchers;
 
 use async_trait::async_trait;
+use job::key::JobKey;
 use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 
@@ -23,8 +24,6 @@ pub use self::halted::Halted;
 pub use self::reading::NotRead;
 pub use self::record::{Ended, JobRecord, Wish};
 pub use self::suspension::Suspension;
-
-use crate::job::key::JobKey;
 
 /// One version of a record. Versions can only be compared for equality.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::plan;
 use protocol::code::CodeId;
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
@@ -12,7 +13,6 @@ use protocol::view::{JobResult, JobTimes, ReplicaView};
 use serde::{Deserialize, Serialize};
 
 use super::{Halted, Suspension, format_of};
-use crate::job::plan;
 
 /// The record of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use job::key::JobKey;
 use protocol::ids::JobName;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 use tokio::sync::mpsc;
@@ -14,7 +15,6 @@ use super::reading::uid_in;
 use super::watchers::Watchers;
 use super::{JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside};
 use crate::error_chain::error_chain;
-use crate::job::key::JobKey;
 
 /// A store in a file.
 #[derive(Debug, Clone)]

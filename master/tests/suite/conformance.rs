@@ -1,5 +1,5 @@
 //! Tests that the SQLite store and the process back end pass their conformance suites, and that the largest records
-//! stay within limits.
+//! stay within limits and know the active time of their job.
 
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
@@ -226,4 +226,16 @@ fn a_record_that_is_too_long_drops_its_oldest_failures_except_the_newest_failure
     assert_eq!(record.restarts.counted, 8);
     assert_eq!(record.restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 5 }));
     assert_eq!(record.restarts.failed_starts.last().map(|failed| failed.at), Some(UnixMillis(8)));
+}
+
+#[test]
+fn the_active_time_of_a_job_does_not_include_the_time_in_which_the_job_is_suspended() {
+    let mut record = testkit::conformance::store::record("digits");
+    let accepted = record.accepted_at.0;
+    let at = |seconds: u64| UnixMillis(accepted + 1000 * seconds);
+    record.suspension.set(true, at(10));
+    record.suspension.set(false, at(40));
+    assert_eq!(record.active_time(at(60)), std::time::Duration::from_secs(30));
+    record.suspension.set(true, at(60));
+    assert_eq!(record.active_time(at(99)), std::time::Duration::from_secs(30));
 }

@@ -6,12 +6,12 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use job::key::JobKey;
+use job::observation::{Pod, PodState};
 use master::agent_client::{AgentAnswer, AgentClient};
 use master::agent_token::AgentKey;
 use master::backend::joined::JoinedBackend;
 use master::backend::{PodBackend, PodSpec, PodTable};
-use master::job::key::JobKey;
-use master::job::observation::{Pod, PodState};
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use protocol::join::{JoinRequest, Left};

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use job::key::JobKey;
+use job::wait::Resources;
 use protocol::dry_run::PodsOfKind;
 use protocol::ids::{PodName, ReplicaId};
 use protocol::job::JobSpec;
@@ -10,8 +12,6 @@ use tokio::sync::watch;
 
 use super::{Chaos, Deed};
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
-use master::job::key::JobKey;
-use master::job::wait::Resources;
 
 /// A back end. Faults can strike before and after calls that change a pod or a network policy.
 pub struct ChaosBackend {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use job::key::JobKey;
+use job::observation::PodState;
+use job::plan;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use tokio::sync::watch;
@@ -10,9 +13,6 @@ use tokio::time::timeout;
 use master::agent_client::{AgentAnswer, AgentClient};
 use master::agent_token::{AgentKey, AgentToken};
 use master::backend::{PodBackend, PodSpec, PodTable};
-use master::job::key::JobKey;
-use master::job::observation::PodState;
-use master::job::plan;
 
 /// Maximum time for a back end to carry out a request.
 const DEADLINE: Duration = Duration::from_secs(120);

@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
+use job::key::JobKey;
+use job::observation::{Addresses, Incarnation, Others, Pod, PodState, Wait};
+use job::wait::Resources;
 use protocol::dry_run::PodsOfKind;
 use protocol::ids::{JobName, PodName, ReplicaId};
 use protocol::job::JobSpec;
@@ -17,9 +20,6 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
-use master::job::key::JobKey;
-use master::job::observation::{Addresses, Incarnation, Others, Pod, PodState, Wait};
-use master::job::wait::Resources;
 
 use super::agent::{AgentKind, FakeAgent, TakesCode};
 use super::routes;

@@ -1,12 +1,12 @@
 //! A limited room for the pods of the fake back end, a scheduler that places one pod after another in random order, and
 //! a quota.
 
+use job::observation::{Incarnation, Pod, PodState, Wait};
+use job::wait::Resources;
 use protocol::ids::{JobName, PodName, ReplicaId};
 use tokio::sync::MutexGuard;
 
 use master::backend::BackendError;
-use master::job::observation::{Incarnation, Pod, PodState, Wait};
-use master::job::wait::Resources;
 
 use super::backend::{FakeBackend, JobPods, PodChange};
 

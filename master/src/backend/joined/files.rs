@@ -6,11 +6,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use job::key::JobKey;
 use protocol::ids::ReplicaId;
 use protocol::join::JoinRequest;
 use tracing::warn;
-
-use crate::job::key::JobKey;
 
 /// The folder of all messages.
 #[derive(Debug)]

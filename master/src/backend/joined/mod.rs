@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use job::key::JobKey;
+use job::observation::{Incarnation, PodState, Wait};
 use protocol::agent::RunState;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
@@ -32,8 +34,6 @@ use self::places::{Choice, Places};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::agent_token::AgentKey;
-use crate::job::key::JobKey;
-use crate::job::observation::{Incarnation, PodState, Wait};
 
 /// The back end for machines that join.
 #[derive(Clone)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use job::observation::{Addresses, Incarnation, PodState};
 use protocol::ids::ReplicaId;
 use protocol::join::{JoinRequest, Left};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backend::table::Table;
-use crate::job::observation::{Addresses, Incarnation, PodState};
 
 /// The places of one job.
 #[derive(Default)]

@@ -1,8 +1,12 @@
 //! Checks whether the cluster accepts a job's pods, before anything is created.
 
+use job::key::JobKey;
+use job::plan;
+use job::wait::Resources;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, PostParams};
+use launchers::template::{Note, is_masters, is_masters_claim, listed};
 use protocol::error::ErrorCode;
 use protocol::group::Group;
 use protocol::ids::ReplicaId;
@@ -16,12 +20,8 @@ use super::room::requested;
 use super::{HostVolumes, KubeBackend, quota};
 use crate::backend::{PodSpec, Refusal};
 use crate::error_chain::error_chain;
-use crate::job::key::JobKey;
-use crate::job::plan;
-use crate::job::wait::Resources;
 use crate::kube::api::{ApiFailure, call};
 use crate::kube::own_pod::{OwnUses, Used, used};
-use crate::template::{Note, is_masters, is_masters_claim, listed};
 
 impl KubeBackend {
     /// Checks a job before anything exists. First come the checks that need no call, then a dry run of each kind of

@@ -1,10 +1,11 @@
 //! Why a pod or its network policy could not be created, and whether a retry may succeed.
 
+use job::wait::Resources;
+use launchers::template::{Note, listed};
+
 use super::room::lacking_in_quota;
 use crate::backend::BackendError;
-use crate::job::wait::Resources;
 use crate::kube::api::ApiFailure;
-use crate::template::{Note, listed};
 
 /// Why a job without an image cannot run.
 pub(super) const NO_IMAGE: &str = "image is missing: this master runs pods in Kubernetes, and every pod needs an image";

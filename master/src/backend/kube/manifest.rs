@@ -5,6 +5,7 @@ mod template;
 
 use std::collections::BTreeMap;
 
+use job::key::JobKey;
 use k8s_openapi::api::core::v1::{
     Capabilities, ConfigMap, Container, ContainerPort, EmptyDirVolumeSource, EnvFromSource, EnvVar,
     HostPathVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec as KubePodSpec,
@@ -14,6 +15,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
+use launchers::template::{Allowed, Note, checked};
 use protocol::agent::PYTHONS;
 use protocol::code::SCRIPT;
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
@@ -22,10 +24,8 @@ use protocol::routes::AGENT_PORT;
 
 use super::DefaultUser;
 use crate::backend::PodSpec;
-use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
 use crate::kube::record_name;
-use crate::template::{Allowed, Note, checked};
 
 pub(super) use self::agent::{AGENT_KEY, AgentSource, INSTALLER, NOT_STARTED, PYTHON};
 pub(super) use self::template::{RUN_CONTAINER, TF_PORT};

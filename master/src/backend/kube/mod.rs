@@ -15,10 +15,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
+use job::key::JobKey;
+use job::observation::PodState;
+use job::wait::Resources;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use launchers::template::{Allowed, Note};
 use protocol::dry_run::PodsOfKind;
 use protocol::ids::ReplicaId;
 use protocol::image::ImageRef;
@@ -35,13 +39,9 @@ use self::manifest::{AgentSource, JOB_UID};
 use self::seen::{SeenPods, follow};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
-use crate::job::key::JobKey;
-use crate::job::observation::PodState;
-use crate::job::wait::Resources;
 use crate::kube::OwnUses;
 use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
 use crate::kube::changes;
-use crate::template::{Allowed, Note};
 
 /// Maximum time for the first list of all pods.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! The NetworkPolicy of a job. TensorFlow's server runs any graph that it receives, so only the job's own pods may
 //! reach TensorFlow's port. The master may reach the agents' port.
 
+use job::key::JobKey;
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
 };
@@ -9,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use protocol::routes::AGENT_PORT;
 
 use super::manifest::{JOB_UID, owner};
-use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER, MasterPlace};
 
 /// Builds the policy. Its name contains the job's uid. Otherwise, an earlier job's policy could have the same name, and

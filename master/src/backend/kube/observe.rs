@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use job::key::JobKey;
+use job::observation::{Addresses, Others, PodState, Wait};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, Pod, PodCondition, PodStatus,
 };
@@ -13,8 +15,6 @@ use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
 use super::manifest::{CONTAINER, INDEX, INSTALLER, NOT_STARTED, PYTHON, ROLE, RUN_CONTAINER, TF_PORT};
 use super::room::lacking_on_nodes;
-use crate::job::key::JobKey;
-use crate::job::observation::{Addresses, Others, PodState, Wait};
 use crate::kube::api::JOB;
 
 /// Reasons of a container that waits until a user changes the job or the cluster. CreateContainerError is not in this

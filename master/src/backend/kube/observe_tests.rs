@@ -1,10 +1,10 @@
 //! Tests of `observe.rs`, as tables of pod statuses from old and new clusters.
 
+use job::observation::{Observation, Presence};
 use protocol::agent::ExitOutcome;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::job::observation::{Observation, Presence};
 
 #[path = "observe_installer_tests.rs"]
 mod installer;

@@ -1,8 +1,7 @@
 //! Which resources are short, read from the messages of the scheduler and of quotas; and which ones a pod requests.
 
+use job::wait::Resources;
 use k8s_openapi::api::core::v1::Pod;
-
-use crate::job::wait::Resources;
 
 /// The resources that a pod requests. Each pod needs one of a node's places for pods.
 pub(super) fn requested(pod: &Pod) -> Resources {

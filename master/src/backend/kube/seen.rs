@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::{Stream, StreamExt, pin_mut};
+use job::key::JobKey;
+use job::observation::{Incarnation, Pod as Listed};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
@@ -14,8 +16,6 @@ use tracing::{info, warn};
 use super::observe;
 use crate::backend::PodTable;
 use crate::error_chain::error_chain;
-use crate::job::key::JobKey;
-use crate::job::observation::{Incarnation, Pod as Listed};
 
 /// The pods that a master has created and that the watch has reported.
 #[derive(Debug, Clone, Default)]

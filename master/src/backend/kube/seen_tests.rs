@@ -1,9 +1,9 @@
 //! Tests of `seen.rs`: how the events of the watch change the tables.
 
+use job::observation::{PodState, Wait};
 use serde_json::json;
 
 use super::*;
-use crate::job::observation::{PodState, Wait};
 
 fn job(uid: &str) -> JobKey {
     JobKey { name: "digits".parse().unwrap(), uid: uid.to_owned() }

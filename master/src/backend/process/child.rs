@@ -10,6 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use job::observation::{Addresses, PodState};
 use protocol::agent::ExitOutcome;
 use protocol::env::{MUSTER_SCRIPT_PREFIX, MUSTER_TOKEN_SHA256};
 use protocol::group::Template;
@@ -23,7 +24,6 @@ use super::force::kill_tree;
 use super::ports::Claim;
 use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
-use crate::job::observation::{Addresses, PodState};
 
 /// Maximum time until an agent has printed its address.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -240,7 +240,7 @@ mod tests {
     use crate::backend::process::ports::Ports;
     use crate::backend::process::run_dir::RunDirs;
     use crate::descriptors::Descriptors;
-    use crate::job::key::JobKey;
+    use job::key::JobKey;
 
     #[tokio::test]
     async fn a_pod_that_is_deleted_before_its_agent_prints_an_address_has_not_failed() {

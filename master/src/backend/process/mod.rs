@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use job::key::JobKey;
+use job::observation::PodState;
+use job::plan;
 use protocol::error::ErrorCode;
 use protocol::group::Group;
 use protocol::ids::{JobName, ReplicaId};
@@ -28,9 +31,6 @@ use self::run_dir::RunDirs;
 use super::table::Table;
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::descriptors::Descriptors;
-use crate::job::key::JobKey;
-use crate::job::observation::PodState;
-use crate::job::plan;
 
 /// The back end that runs pods as child processes.
 #[derive(Debug, Clone)]

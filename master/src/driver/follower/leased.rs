@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use backon::Retryable;
+use job::observation::{AgentState, LostRun};
 use protocol::agent::RunStatus;
 use protocol::lease::{ClockMillis, Lease, Standing, Vigil};
 use tokio::time::sleep;
@@ -12,7 +13,6 @@ use tokio::time::sleep;
 use super::{Followed, Heard, Pod, persistent};
 use crate::agent_client::{AgentAnswer, AgentError, LeasePoll};
 use crate::driver::tasks::report;
-use crate::job::observation::{AgentState, LostRun};
 
 /// A poll of an agent with a lease.
 pub(super) struct Leased {

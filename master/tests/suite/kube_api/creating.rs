@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use job::wait::Resources;
 use master::backend::kube::KubeBackend;
 use master::backend::{BackendError, PodBackend, PodTable};
-use master::job::wait::Resources;
 use tokio::time::Instant;
 
 use super::objects::failure;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::key::JobKey;
+use job::plan;
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
 use master::driver::Context;
-use master::job::key::JobKey;
-use master::job::plan;
 use master::registry::{JobHandle, Jobs, JobsError, Submitted};
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreError, Wish};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use image_program::Registries;
+use launchers::tfjob::{Memory, Need, Place, Watched};
 use master::agent_token::AgentKey;
 use master::kube::ProgramSource;
 use master::kube::tfjobs;
 use master::registry::Jobs;
-use master::tfjob::{Memory, Need, Place, Watched};
 use protocol::ids::UnixMillis;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use job::observation::PodState;
 use master::backend::kube::KubeBackend;
 use master::backend::{PodBackend, PodTable};
-use master::job::observation::PodState;
 use tokio::time::Instant;
 
 use super::objects::{failure, status_object};

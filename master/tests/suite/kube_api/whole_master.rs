@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
+use job::plan;
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
-use master::job::plan;
 use master::registry::{JobHandle, Submitted};
 use protocol::ids::ReplicaId;
 use protocol::job::{JobRequest, JobSpec, Strategy};

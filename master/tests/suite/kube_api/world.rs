@@ -4,13 +4,13 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
+use job::key::JobKey;
+use job::observation::PodState;
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::backend::kube::KubeBackend;
 use master::backend::{PodBackend, PodSpec, PodTable};
 use master::driver::Context;
-use master::job::key::JobKey;
-use master::job::observation::PodState;
 use master::registry::Jobs;
 use master::store::kube::KubeStore;
 use protocol::ids::ReplicaId;

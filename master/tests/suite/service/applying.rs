@@ -1,6 +1,6 @@
 //! Tests of `/v1/tfjobs`: a TFJob is applied, applied again, suspended and shown.
 
-use master::tfjob::{self, Place};
+use launchers::tfjob::{self, Place};
 use protocol::code::CodeId;
 use protocol::elastic::JobPatch;
 use protocol::view::JobState;

@@ -86,7 +86,7 @@ async fn a_cancel_stops_all_runs_with_grace_and_keeps_the_record() {
     let view = reach(&job, JobState::Cancelled).await;
     assert_eq!(view.result, Some(JobResult::Cancelled));
     for agent in &agents {
-        assert_eq!(agent.history().stops, [master::job::policy::STOP_GRACE]);
+        assert_eq!(agent.history().stops, [job::policy::STOP_GRACE]);
     }
     let record = master.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
     assert_eq!(record.ended.map(|ended| ended.result), Some(JobResult::Cancelled));
@@ -152,7 +152,7 @@ async fn a_finished_job_has_released_its_pods() {
     assert_eq!(view.state, JobState::Succeeded);
     let table = master.backend.table(&view.name).borrow().clone();
     for (id, pod) in table {
-        assert!(matches!(pod.state, master::job::observation::PodState::Terminated { .. }), "{id} is {pod:?}");
+        assert!(matches!(pod.state, job::observation::PodState::Terminated { .. }), "{id} is {pod:?}");
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use launchers::tfjob::Place;
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::code::CodeStore;
@@ -11,7 +12,6 @@ use master::driver::Context;
 use master::http::{About, Guard, Server};
 use master::registry::{JobHandle, Jobs, KEPT_FINISHED, Submitted};
 use master::store::{JobStore, Wish};
-use master::tfjob::Place;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -189,7 +189,7 @@ impl Master {
     /// Waits until the runs of all agents of the job have started, and returns the agents.
     pub(crate) async fn started(&self, spec: &JobSpec) -> Vec<FakeAgent> {
         let mut agents = Vec::new();
-        for id in master::job::plan::replicas(spec) {
+        for id in job::plan::replicas(spec) {
             let agent = self.backend.agent(&spec.name, id).await;
             in_time(&format!("{id} starts"), agent.started()).await;
             agents.push(agent);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use master::job::policy::RELEASE_TIMEOUT;
+use job::policy::RELEASE_TIMEOUT;
 use master::logs::JobLogs;
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish, wall_clock};
@@ -374,8 +374,7 @@ async fn clean_pods_decides_which_pods_of_a_finished_job_stay() {
         let table = master.backend.table(&spec.name);
         let is_so = |table: &master::backend::PodTable| table.len() == left;
         in_time("the expected number of pods is left", table.clone().wait_for(is_so)).await.expect("no table");
-        let lives =
-            |pod: &master::job::observation::Pod| matches!(pod.state, master::job::observation::PodState::Running(_));
+        let lives = |pod: &job::observation::Pod| matches!(pod.state, job::observation::PodState::Running(_));
         let living = table.borrow().values().filter(|pod| lives(pod)).count();
         assert_eq!(living, if clean_pods == CleanPods::None { 2 } else { 0 }, "{clean_pods:?}");
     }
@@ -419,8 +418,6 @@ async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
     master.backend.agent(&spec.name, worker(1)).await.exit(ExitOutcome::Code(3));
     reach(&job, JobState::Failed).await;
     let table = master.backend.table(&spec.name).borrow().clone();
-    let ended = |pod: &master::job::observation::Pod| {
-        matches!(pod.state, master::job::observation::PodState::Terminated { .. })
-    };
+    let ended = |pod: &job::observation::Pod| matches!(pod.state, job::observation::PodState::Terminated { .. });
     assert!(table.len() == 2 && table.values().all(ended), "a pod has not ended by itself: {table:?}");
 }

@@ -192,7 +192,7 @@ async fn an_unseen_end_of_the_prototypes_agents_is_read_from_their_pods() {
     first.stop_following().await;
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     let ended = |table: &master::backend::PodTable| {
-        table.values().all(|pod| matches!(pod.state, master::job::observation::PodState::Terminated { .. }))
+        table.values().all(|pod| matches!(pod.state, job::observation::PodState::Terminated { .. }))
     };
     in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("no table");
 
@@ -206,7 +206,7 @@ async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
     let spec = spec("deleted", 2);
     let job = master.submit(spec.clone()).await;
     crate::service::harness::until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
-    let key = master::job::key::JobKey { name: spec.name.clone(), uid: String::new() };
+    let key = job::key::JobKey { name: spec.name.clone(), uid: String::new() };
     let backend: &dyn master::backend::PodBackend = &master.backend;
     backend.delete(&key, crate::service::harness::worker(1)).await.expect("cannot delete the pod");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));
@@ -261,8 +261,7 @@ async fn a_cancel_that_was_recorded_while_no_master_ran_is_carried_out_by_the_ne
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Cancelled).await;
     let table = second.backend.table(&spec.name).borrow().clone();
-    let lives =
-        |pod: &master::job::observation::Pod| matches!(pod.state, master::job::observation::PodState::Running(_));
+    let lives = |pod: &job::observation::Pod| matches!(pod.state, job::observation::PodState::Running(_));
     assert!(!table.values().any(lives), "{table:?}");
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use job::observation::PodState;
+use job::turns::GIVE_WAY_AFTER;
 use master::backend::PodTable;
-use master::job::observation::PodState;
-use master::job::turns::GIVE_WAY_AFTER;
 use master::registry::JobHandle;
 use master::store::Wish;
 use protocol::agent::ExitOutcome;

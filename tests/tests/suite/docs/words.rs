@@ -23,6 +23,8 @@ const PLACES: &[&str] = &[
     "env.sh",
     "examples",
     "images",
+    "job",
+    "launchers",
     "manifests",
     "master/src",
     "packaging",

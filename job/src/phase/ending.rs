@@ -1,0 +1,94 @@
+//! The end of a start, from the decided outcome until every run is dead; and the end of the job.
+
+use std::time::Duration;
+
+use protocol::ids::Generation;
+use protocol::run_policy::CleanPods;
+use protocol::view::JobResult;
+
+use super::halt::{self, Halt};
+use super::stop::{Stop, grace, limit};
+use super::verdict::{conclude, has_live_run, judge, regroup};
+use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
+use crate::diagnosis::fingerprint;
+use crate::gang::Member;
+use crate::observation::{DeletedBy, Presence};
+
+pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let Seen { gang, policy, now, .. } = seen;
+    // After a takeover, this master may discover a run only now.
+    let generation = stop.generation.or(gang.newest_generation());
+    if has_unended_run(generation, seen) || generation != stop.generation {
+        let given = grace(&stop.ending, seen);
+        // A run that was asked earlier may have been given more.
+        let grace = stop.grace.max(given);
+        let overdue = now >= stop.since + limit(grace, policy);
+        let actions = if overdue {
+            vec![Action::DeletePods(PodSelection::Unended)]
+        } else {
+            vec![Action::StopRuns { grace: given }]
+        };
+        let next = stop.next.max(generation.map_or(stop.next, Generation::next));
+        return (Stop { generation, horizon: generation.or(stop.horizon), next, grace, ..stop }.into(), actions);
+    }
+    match stop.ending {
+        Ending::Succeeded => conclude(JobResult::Succeeded, seen),
+        Ending::Cancelled => conclude(JobResult::Cancelled, seen),
+        // When one replica succeeds, other replicas may fail. A master that takes over may observe that failure first.
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if policy.success.is_met(gang) => {
+            conclude(JobResult::Succeeded, seen)
+        }
+        Ending::Regroup => regroup(stop.next, seen),
+        Ending::Suspended => suspension::enter(stop.next),
+        Ending::Failed(known) => {
+            let failure = gang.cause(known);
+            let halt = generation.and_then(|generation| Halt::after(&failure, generation, stop.next, seen));
+            let fingerprint = fingerprint(&failure, gang);
+            halt.map_or_else(|| judge(failure, fingerprint.as_ref(), stop.next, seen), |halt| halt::enter(halt, seen))
+        }
+    }
+}
+
+fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
+    // A silent agent may have a run, and may know the first failure.
+    // If this job may have runs at all, wait for the agent's report.
+    let may_be_told = match seen.policy.elastic {
+        // If this master created the pod of a silent agent, that replica is not a member, so do not wait for it.
+        Some(_) => seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run),
+        None => (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent),
+    };
+    has_live_run(seen.gang) || may_be_told
+}
+
+pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let Seen { gang, policy, now, .. } = seen;
+    if policy.clean_pods == CleanPods::None || !gang.any_place(is_to_be_released) {
+        return (JobPhase::Finished { result }, vec![]);
+    }
+    let overdue = now >= since + policy.release_timeout;
+    // A pod may have appeared only now, because its creation was still in progress.
+    let action = if overdue { Action::DeletePods(PodSelection::Live) } else { Action::ReleasePods };
+    (JobPhase::Releasing { result, since }, vec![action])
+}
+
+/// Whether the end of the job waits for the replica's pod. If the agent has ended and the pod is being deleted, the
+/// other containers may take their time.
+fn is_to_be_released(place: &Member) -> bool {
+    match place.pod {
+        Presence::Live => true,
+        Presence::Occupied => place.deleted_by == DeletedBy::Others,
+        Presence::Absent | Presence::Ended => false,
+    }
+}
+
+/// A pod that was requested earlier may appear after the job's end, so every event checks for pods again.
+pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let has_any = |which: PodSelection| seen.gang.any_place(|place| which.includes(place, seen.gang));
+    let actions = match seen.policy.clean_pods {
+        CleanPods::All if has_any(PodSelection::All) => vec![Action::DeletePods(PodSelection::All)],
+        CleanPods::Running if has_any(PodSelection::Live) => vec![Action::DeletePods(PodSelection::Live)],
+        CleanPods::None if has_any(PodSelection::Idle) => vec![Action::DeletePods(PodSelection::Idle)],
+        CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
+    };
+    (JobPhase::Finished { result }, actions)
+}

@@ -1,0 +1,47 @@
+//! A gang that waits for its turn has no pods, so that an earlier gang gets their room.
+
+use std::time::Duration;
+
+use protocol::ids::JobName;
+
+use super::stop::fail;
+use super::verdict::has_live_run;
+use super::{Action, Gathering, JobPhase, Leftovers, PodSelection, Seen};
+use crate::gang::Member;
+use crate::observation::{Presence, Wait};
+use crate::turns::Turn;
+
+/// Gives all pods of a gathering gang back if an earlier gang is to have their room. `None` if the gang goes on, or if
+/// exec.py may still run in one of the pods.
+pub(super) fn enter(gathering: Gathering, seen: Seen<'_>) -> Option<(JobPhase, Vec<Action>)> {
+    let Turn::Queue(behind) = seen.turn else { return None };
+    let gang = seen.gang;
+    let may_run = gang.any_place(|place| place.place.may_run) || gang.newest_launch().is_some() || has_live_run(gang);
+    let phase = JobPhase::Queued { gathering, behind: behind.clone() };
+    (!may_run).then(|| (phase, vec![Action::DeletePods(PodSelection::All)]))
+}
+
+/// Gathers the gang when its turn has come and its old pods are gone. The start timeout begins then.
+pub(super) fn queued(gathering: Gathering, behind: JobName, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    if let Some(failure) = seen.overdue() {
+        return fail(&JobPhase::Queued { gathering, behind }, failure, seen);
+    }
+    let has_pods = seen.gang.any_place(|place| place.pod != Presence::Absent);
+    let phase = match seen.turn {
+        Turn::Go | Turn::Minimum if !has_pods => {
+            let gathering = Gathering { leftovers: Leftovers::None, ready_since: None, is_gated: false, ..gathering };
+            JobPhase::Pending { gathering, since: seen.now }
+        }
+        Turn::Queue(behind) => JobPhase::Queued { gathering, behind: behind.clone() },
+        Turn::Go | Turn::Minimum | Turn::Hold => JobPhase::Queued { gathering, behind },
+    };
+    (phase, vec![])
+}
+
+/// Notes whether another program holds one of the pods back. The start timeout begins again when it no longer does.
+pub(super) fn at_gate(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (Gathering, Duration) {
+    let is_held = |place: &Member| matches!(place.waits_for, Some(Wait::Gated(_)));
+    let is_gated = seen.gang.any_place(is_held);
+    let since = if gathering.is_gated && !is_gated { seen.now } else { since };
+    (Gathering { is_gated, ..gathering }, since)
+}

@@ -1,0 +1,100 @@
+//! Stops the runs of a start whose outcome is decided.
+
+use std::time::Duration;
+
+use protocol::failure::Failure;
+use protocol::ids::Generation;
+
+use super::{Action, Ending, JobPhase, Seen};
+use crate::gang::{Gang, HelperUse, Member, has_left, is_disruption};
+use crate::policy::{Budget, Policy};
+
+/// See [`JobPhase::Stopping`].
+#[derive(Debug, Clone)]
+pub(super) struct Stop {
+    pub(super) generation: Option<Generation>,
+    pub(super) horizon: Option<Generation>,
+    pub(super) next: Generation,
+    pub(super) ending: Ending,
+    pub(super) since: Duration,
+    pub(super) grace: Duration,
+}
+
+impl From<Stop> for JobPhase {
+    fn from(Stop { generation, horizon, next, ending, since, grace }: Stop) -> Self {
+        Self::Stopping { generation, horizon, next, ending, since, grace }
+    }
+}
+
+/// Stops the runs of this phase. `ending` is the outcome of the start.
+pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let generation = phase.generation().or_else(|| seen.gang.newest_generation());
+    let grace = grace(&ending, seen);
+    let (horizon, next) = (generation.or(phase.horizon()), next_start(phase, generation, seen.epoch));
+    let stop = Stop { generation, horizon, next, ending, since: seen.now, grace };
+    (stop.into(), vec![Action::StopRuns { grace }])
+}
+
+/// Stops a start that has failed.
+pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    stop(phase, Ending::Failed(failure), seen)
+}
+
+/// The number of the start after this phase. This number is higher than every number that an agent has received.
+fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
+    let planned = match phase {
+        JobPhase::Pending { gathering, .. } | JobPhase::Queued { gathering, .. } => gathering.next,
+        JobPhase::Restarting { next, .. } | JobPhase::Stopping { next, .. } | JobPhase::Suspended { next } => *next,
+        JobPhase::Halted(halt) => halt.next,
+        JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => Generation { epoch, sequence: 1 },
+    };
+    planned.max(generation.map_or(planned, Generation::next))
+}
+
+/// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
+/// next start waits for the evicted pod anyway. If all scripts use the helper, a gang that regroups or is suspended
+/// has time too: these scripts save and leave by themselves. After other failures the grace is 0: without the failed
+/// member, the other TensorFlow processes only hang or end slowly.
+pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
+    let Seen { gang, policy, .. } = seen;
+    let all_save = !gang.any(|member| lacks_helper(member, gang));
+    let saving = if all_save { policy.saving_grace } else { policy.leaving_grace };
+    match ending {
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::is_leaving) => saving,
+        Ending::Failed(lost) if is_disruption(lost) && may_save_already(seen) => saving,
+        Ending::Regroup | Ending::Suspended if may_save_already(seen) => saving,
+        // After scripts have left, the first rank may still save the state.
+        Ending::Failed(failure) if is_free_leave(failure, seen) => saving,
+        Ending::Failed(_) => Duration::ZERO,
+        Ending::Regroup | Ending::Suspended if all_save => saving,
+        Ending::Succeeded => policy.success_grace,
+        Ending::Cancelled | Ending::Regroup | Ending::Suspended => policy.stop_grace,
+    }
+}
+
+/// Time from a stop request to the deletion of a pod whose run has not ended: the longest `grace` that a run may have
+/// been given, and time to report the end.
+pub(super) fn limit(grace: Duration, policy: &Policy) -> Duration {
+    grace + policy.release_timeout
+}
+
+/// Whether an earlier master has begun to stop the runs. During an eviction, that master gave the runs time to save, and
+/// the evicted pod may have ended since. Agents ignore a grace that ends later than an earlier one.
+fn may_save_already(seen: Seen<'_>) -> bool {
+    seen.is_taken_over() && seen.gang.any(|member| member.place.is_stopping)
+}
+
+fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
+    has_left(failure) && seen.policy.budget_of(failure, seen.gang.helper_of(failure)) == Some(Budget::Free)
+}
+
+/// Whether the member may run a script that does not leave by itself after a step. All members of a role complete a
+/// step together. So if another member of the role has reported a step, only this member's report is late.
+fn lacks_helper(member: &Member, gang: &Gang) -> bool {
+    let has_stepped = |other: &Member| other.id.role == member.id.role && other.place.helper == HelperUse::Stepped;
+    let may_run = !member.phase.is_dead() || member.is_leaving();
+    may_run && member.place.helper == HelperUse::None && !gang.any(has_stepped)
+}

@@ -1,0 +1,368 @@
+//! Tests of the phases from a failed start to the next start, or to the end of a job that has no restarts left.
+
+use std::time::Duration;
+
+use job::gang::{Gang, Member};
+use job::observation::Presence::{Absent, Ended, Live};
+use job::observation::{Addresses, AgentState, LostRun, Observation, PodState};
+use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
+use job::policy::{Deadline, Policy};
+use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::{Failure, Loss, Restarts};
+use protocol::ids::Generation;
+use protocol::run_policy::{CleanPods, OnStartTimeout};
+use protocol::view::JobResult;
+
+use crate::support::{
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, create, exit, exited, id, lost, pending, restarting,
+    running, seen, starting, stop_with, stopped, stopping, was_lost, with_pods, with_restarts, workers,
+};
+
+/// The second start of a job under its first master.
+const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
+/// [`POLICY`] with three restarts.
+const THREE: Policy = with_restarts(3);
+
+/// One step that observes the gang under `policy`, after `counted` restarts that count.
+fn look(phase: JobPhase, gang: &Gang, policy: &Policy, counted: u32) -> (JobPhase, Vec<Action>) {
+    look_at(SOON, phase, gang, (policy, counted))
+}
+
+fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -> (JobPhase, Vec<Action>) {
+    let (policy, counted) = rules;
+    let restarts = Restarts { counted, ..NO_RESTARTS.clone() };
+    step(phase, JobEvent::Observed, Seen { restarts: &restarts, ..seen(gang, policy, now) })
+}
+
+/// The phase before the second start. It lasts until `until`, and until all unfit pods are deleted.
+fn waiting(until: Duration) -> JobPhase {
+    JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until, since: until }
+}
+
+/// The expected phase and actions when a failure leads to a restart after `pause`.
+fn restarted_after(failure: Failure, pause: Duration) -> (JobPhase, Vec<Action>) {
+    (waiting(SOON + pause), vec![Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)])
+}
+
+/// The expected phase and actions when a failure is final.
+fn concluded(failure: Failure) -> (JobPhase, Vec<Action>) {
+    let result = JobResult::Failed { failure };
+    let releasing = JobPhase::Releasing { result: result.clone(), since: SOON };
+    (releasing, vec![Action::Conclude(result), Action::ReleasePods])
+}
+
+/// The phase that gathers the gang for the second start.
+fn gathering_again(since: Duration) -> JobPhase {
+    JobPhase::Pending { gathering: Gathering { next: AGAIN, horizon: Some(AGAIN), ..GATHERING }, since }
+}
+
+fn lost_by(loss: Loss) -> ReplicaPhase {
+    ReplicaPhase::Lost(LostRun { reason: "its node died".to_owned(), loss })
+}
+
+fn was_lost_by(replica: &str, loss: Loss) -> Failure {
+    Failure::ReplicaLost { replica: id(replica), reason: "its node died".to_owned(), loss }
+}
+
+fn not_started(stopped: bool) -> ExitReport {
+    ExitReport { outcome: ExitOutcome::NotStarted("there is no python3".to_owned()), stopped, ..exit(0, 1) }
+}
+
+fn timed_out(missing: &[&str]) -> Failure {
+    let missing = missing.iter().map(|name| id(name)).collect();
+    Failure::StartTimeout { missing, after_seconds: 600, reason: None }
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() {
+    let failure = exited("worker-1", exit(3, 9));
+    let dead = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(3, 9))]);
+    let stopping = stopping(Ending::Failed(failure.clone()));
+    assert_eq!(look(stopping, &dead, &THREE, 0), restarted_after(failure, POLICY.backoff));
+
+    let fit = workers(&[Joined, Joined]);
+    let until = SOON + POLICY.backoff;
+    let begun = look_at(until, waiting(until), &fit, (&THREE, 1));
+    assert_eq!(begun, (gathering_again(until), vec![]));
+    let (phase, actions) = look_at(until, gathering_again(until), &fit, (&THREE, 1));
+    let configuring = JobPhase::Starting { generation: AGAIN, stage: StartStage::Configuring, since: until, pushes: 0 };
+    assert_eq!((phase, actions), (configuring, vec![Action::Configure(AGAIN)]));
+}
+
+#[test]
+fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
+    let generous = Policy { max_restarts: u32::MAX, ..POLICY };
+    let failure = exited("worker-0", exit(1, 9));
+    let dead = workers(&[Exited(FIRST, exit(1, 9))]);
+    for (counted, pause) in [(0, 5), (1, 10), (2, 20), (5, 160), (6, 300), (7, 300), (40, 300), (4_000_000, 300)] {
+        let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &generous, counted);
+        assert_eq!(moved, restarted_after(failure.clone(), seconds(pause)), "wrong pause after {counted} restarts");
+    }
+}
+
+#[test]
+fn a_job_without_restarts_left_fails_with_its_last_failure() {
+    let failure = exited("worker-0", exit(1, 9));
+    let dead = workers(&[Exited(FIRST, exit(1, 9))]);
+    assert_eq!(look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 3), concluded(failure));
+}
+
+#[test]
+fn an_eviction_leads_to_a_restart_even_without_restarts_left() {
+    let failure = was_lost_by("worker-0", Loss::Disrupted);
+    let dead = workers(&[lost_by(Loss::Disrupted), Exited(FIRST, stopped(1))]);
+    let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 3);
+    assert_eq!(moved, restarted_after(failure, POLICY.backoff));
+}
+
+#[test]
+fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
+    let strict = Policy { no_retry_exit_codes: [2, 3].into(), ..THREE };
+    let final_ones = [
+        (exited("worker-0", exit(2, 1)), Exited(FIRST, exit(2, 1))),
+        (exited("worker-0", exit(3, 1)), Exited(FIRST, exit(3, 1))),
+        (exited("worker-0", not_started(false)), Exited(FIRST, not_started(false))),
+        (was_lost_by("worker-0", Loss::Hopeless), lost_by(Loss::Hopeless)),
+    ];
+    for (failure, phase) in final_ones {
+        let moved = look(stopping(Ending::Failed(failure.clone())), &workers(&[phase]), &strict, 0);
+        assert_eq!(moved, concluded(failure));
+    }
+}
+
+#[test]
+fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
+    let failing = stopping(Ending::Failed(exited("worker-0", exit(1, 9))));
+    for alive in [Running(FIRST), Configured(FIRST), Scheduled] {
+        let seen = workers(&[Exited(FIRST, exit(1, 9)), alive.clone()]);
+        let expected = (failing.clone(), stop_with(Duration::ZERO));
+        assert_eq!(look(failing.clone(), &seen, &THREE, 0), expected, "{alive:?}");
+    }
+}
+
+#[test]
+fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
+    use protocol::agent::{RunState, RunStatus};
+    for state in [RunState::Running, RunState::Stopping] {
+        let run = RunStatus { state, generation: Some(FIRST), ..RunStatus::idle("boot") };
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
+        let seen = Observation { pod, agent: AgentState::Status(Box::new(run)), ..Observation::NEW };
+        let member = Member::of(id("worker-0"), &seen, Some(AGAIN));
+        assert!(!member.is_fit() && !member.phase.has_joined(), "{member:?}");
+    }
+}
+
+#[test]
+fn nothing_is_created_before_the_pause_is_over() {
+    let until = SINCE + POLICY.backoff;
+    let fit = workers(&[Joined, Joined]);
+    let early = look_at(until - Duration::from_nanos(1), restarting(), &fit, (&THREE, 1));
+    assert_eq!(early, (restarting(), vec![]));
+}
+
+#[test]
+fn nothing_is_created_before_the_unfit_pods_are_gone() {
+    let until = SINCE + POLICY.backoff;
+    for unfit in [(lost(), Live), (lost(), Ended), (Exited(FIRST, exit(1, 1)), Ended)] {
+        let seen = with_pods(&[(Joined, Live), unfit.clone()]);
+        let asked = (restarting(), vec![Action::DeletePods(PodSelection::Unfit)]);
+        assert_eq!(look_at(until, restarting(), &seen, (&THREE, 1)), asked, "{unfit:?}");
+    }
+    let swept = with_pods(&[(Joined, Live), (Requested, Absent)]);
+    let begun = look_at(until, restarting(), &swept, (&THREE, 1));
+    assert_eq!(begun, (gathering_again(until), create(&["worker-1"])));
+}
+
+#[test]
+fn a_lost_pod_that_still_exists_after_the_pause_is_deleted_again_and_the_start_timeout_names_it() {
+    let until = SINCE + POLICY.backoff;
+    let seen = with_pods(&[(Joined, Live), (lost(), Live)]);
+    let waiting = look_at(until - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
+    assert_eq!(waiting, (restarting(), vec![]));
+    let asked = look_at(until, restarting(), &seen, (&THREE, 1));
+    assert_eq!(asked, (restarting(), vec![Action::DeletePods(PodSelection::Unfit)]));
+
+    let (phase, _) = look_at(until + POLICY.start_timeout, restarting(), &seen, (&THREE, 1));
+    let JobPhase::Stopping { ending, .. } = phase else { panic!("{phase:?}") };
+    assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])));
+}
+
+#[test]
+fn a_pod_that_is_evicted_before_the_start_is_replaced_after_a_pause() {
+    let seen = with_pods(&[(Joined, Live), (lost_by(Loss::Disrupted), Ended)]);
+    let swept =
+        JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON + POLICY.backoff, since: SINCE };
+    assert_eq!(look(pending(), &seen, &POLICY, 0), (swept, vec![Action::DeletePods(PodSelection::Unfit)]));
+}
+
+#[test]
+fn replacing_a_pod_does_not_extend_the_start_timeout() {
+    let swept = JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON, since: SINCE };
+    let (phase, _) = look(swept, &with_pods(&[(Joined, Live), (Requested, Absent)]), &POLICY, 0);
+    assert_eq!(phase.deadline(&POLICY), Some(SINCE + POLICY.start_timeout));
+}
+
+#[test]
+fn a_second_start_that_times_out_does_not_report_the_failure_of_the_first() {
+    let (phase, _) = look_at(seconds(900), gathering_again(SINCE), &workers(&[Joined, Requested]), (&THREE, 1));
+    assert_eq!(phase.horizon(), Some(AGAIN));
+    let JobPhase::Stopping { generation: None, next: AGAIN, ending, .. } = phase else { panic!("{phase:?}") };
+    assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])));
+}
+
+#[test]
+fn a_start_times_out_in_each_of_its_stages_and_names_the_missing_replicas() {
+    let launching = [Running(FIRST), Configured(FIRST)];
+    let stages = [
+        (pending(), [Joined, Scheduled]),
+        (starting(StartStage::Configuring), [Configured(FIRST), Joined]),
+        (starting(StartStage::Launching), launching),
+    ];
+    let late = SINCE + POLICY.start_timeout;
+    for (phase, members) in stages {
+        let early = look_at(late - Duration::from_nanos(1), phase.clone(), &workers(&members), (&THREE, 0));
+        assert_eq!(early, (phase.clone(), vec![]));
+        let (moved, _) = look_at(late, phase.clone(), &workers(&members), (&THREE, 0));
+        let JobPhase::Stopping { ending, .. } = moved else { panic!("{moved:?}") };
+        assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])), "{phase:?}");
+    }
+}
+
+#[test]
+fn a_start_timeout_is_final_by_default() {
+    let failure = timed_out(&["worker-1"]);
+    let seen = workers(&[Joined, Requested]);
+    assert_eq!(look(stopping(Ending::Failed(failure.clone())), &seen, &THREE, 0), concluded(failure));
+}
+
+#[test]
+fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
+    let requeue = Policy { on_start_timeout: OnStartTimeout::Requeue, ..POLICY };
+    let failure = timed_out(&["worker-1"]);
+    let until = SOON + POLICY.requeue_pause;
+    let given_back = JobPhase::Restarting { next: AGAIN, without: PodSelection::All, until, since: until };
+    let actions = vec![Action::RecordRestart(failure.clone()), Action::DeletePods(PodSelection::All)];
+    let held = workers(&[Joined, Requested]);
+    assert_eq!(look(stopping(Ending::Failed(failure)), &held, &requeue, 0), (given_back.clone(), actions));
+
+    let waits = look_at(until, given_back.clone(), &held, (&requeue, 0));
+    let asked_again = vec![Action::DeletePods(PodSelection::All)];
+    assert_eq!(waits, (given_back.clone(), asked_again), "the requeue does not delete all pods again");
+    let again = look_at(until, given_back, &absent(2), (&requeue, 0));
+    assert_eq!(again, (gathering_again(until), create(&["worker-0", "worker-1"])));
+}
+
+#[test]
+fn a_job_fails_at_its_deadline_while_it_waits_or_starts_or_runs() {
+    let deadline = Deadline { at: seconds(102), given: seconds(3600) };
+    let hurried = Policy { deadline: Some(deadline), ..THREE };
+    let launching = workers(&[Running(FIRST), Configured(FIRST)]);
+    let phases = [
+        (pending(), workers(&[Joined, Scheduled])),
+        (starting(StartStage::Configuring), workers(&[Configured(FIRST), Joined])),
+        (starting(StartStage::Launching), launching),
+        (running(), workers(&[Running(FIRST), Running(FIRST)])),
+        (restarting(), workers(&[Joined, Joined])),
+    ];
+    for (phase, gang) in phases {
+        assert_eq!(phase.deadline(&hurried), Some(deadline.at), "{phase:?}");
+        let early = look_at(deadline.at - Duration::from_nanos(1), phase.clone(), &gang, (&hurried, 0));
+        assert_eq!(early, (phase.clone(), vec![]));
+        let (moved, _) = look_at(deadline.at, phase.clone(), &gang, (&hurried, 0));
+        let JobPhase::Stopping { ending, .. } = moved else { panic!("{moved:?}") };
+        let failure = Failure::DeadlineExceeded { after_seconds: 3600 };
+        assert_eq!(ending, Ending::Failed(failure), "{phase:?}");
+    }
+}
+
+#[test]
+fn a_job_beyond_its_deadline_is_not_restarted_and_the_deadline_stays_the_cause() {
+    let failure = Failure::DeadlineExceeded { after_seconds: 3600 };
+    let dead = workers(&[Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2))]);
+    assert_eq!(look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 0), concluded(failure));
+}
+
+#[test]
+fn a_success_that_is_observed_while_stopping_overrides_the_failure_of_a_stopped_run() {
+    let known = Ending::Failed(exited("worker-1", stopped(9)));
+    let (phase, actions) = look(stopping(known), &workers(&[Exited(FIRST, exit(0, 1))]), &THREE, 0);
+    assert_eq!(phase, JobPhase::Releasing { result: JobResult::Succeeded, since: SOON });
+    assert_eq!(actions, [Action::Conclude(JobResult::Succeeded), Action::ReleasePods]);
+}
+
+#[test]
+fn a_stopped_run_with_exit_code_0_has_not_succeeded() {
+    let saved = ExitReport { stopped: true, ..exit(0, 1) };
+    let failure = exited("worker-0", saved.clone());
+    let moved = look(running(), &workers(&[Exited(FIRST, saved)]), &POLICY, 0);
+    assert_eq!(moved, (stopping(Ending::Failed(failure)), stop_with(Duration::ZERO)));
+}
+
+#[test]
+fn a_cancel_ends_a_job_that_waits_for_its_next_start() {
+    let gang = workers(&[Joined, Joined]);
+    let (phase, actions) = step(restarting(), JobEvent::CancelWished, seen(&gang, &THREE, SOON));
+    let ending = Ending::Cancelled;
+    let expected = JobPhase::Stopping {
+        generation: None,
+        horizon: Some(AGAIN),
+        next: AGAIN,
+        ending,
+        since: SOON,
+        grace: POLICY.stop_grace,
+    };
+    assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.stop_grace }]));
+    let (phase, _) = step(phase, JobEvent::CancelWished, seen(&gang, &THREE, SOON));
+    assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
+}
+
+#[test]
+fn a_job_that_keeps_its_pods_is_finished_when_its_last_run_has_ended() {
+    let keep = Policy { clean_pods: CleanPods::None, ..POLICY };
+    let dead = workers(&[Exited(FIRST, exit(0, 1)), Exited(FIRST, stopped(2))]);
+    let finished = JobPhase::Finished { result: JobResult::Cancelled };
+    let moved = look(stopping(Ending::Cancelled), &dead, &keep, 0);
+    let (releasing, actions) = moved;
+    let idle = Action::DeletePods(PodSelection::Idle);
+    assert_eq!(actions, [Action::Conclude(JobResult::Cancelled), idle.clone()]);
+    assert_eq!(look(releasing, &dead, &keep, 0), (finished.clone(), vec![]));
+    assert_eq!(look(finished.clone(), &dead, &keep, 0), (finished.clone(), vec![]));
+    // An agent that never got a run does not end by itself, so its pod is deleted.
+    assert_eq!(look(finished.clone(), &workers(&[Joined]), &keep, 0), (finished, vec![idle]));
+}
+
+#[test]
+fn with_clean_pods_all_every_pod_of_a_finished_job_is_deleted() {
+    let clean = Policy { clean_pods: CleanPods::All, ..POLICY };
+    let finished = JobPhase::Finished { result: JobResult::Succeeded };
+    for left in [Live, Ended] {
+        let seen = with_pods(&[(Exited(FIRST, exit(0, 1)), Absent), (Exited(FIRST, exit(0, 1)), left)]);
+        let expected = (finished.clone(), vec![Action::DeletePods(PodSelection::All)]);
+        assert_eq!(look(finished.clone(), &seen, &clean, 0), expected, "{left:?}");
+    }
+    let none = with_pods(&[(Requested, Absent)]);
+    assert_eq!(look(finished.clone(), &none, &clean, 0), (finished, vec![]));
+}
+
+#[test]
+fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
+    let failure = was_lost("worker-1");
+    let failing = JobPhase::Stopping {
+        generation: None,
+        horizon: None,
+        next: FIRST,
+        ending: Ending::Failed(failure.clone()),
+        since: SOON,
+        grace: Duration::ZERO,
+    };
+    let (phase, actions) = look(failing, &workers(&[Joined, lost()]), &THREE, 2);
+    let until = SOON + POLICY.backoff * 4;
+    assert_eq!(phase, JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until, since: until });
+    assert_eq!(actions, [Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)]);
+}

@@ -1,0 +1,218 @@
+//! Helpers of these tests: members in any phase, gangs, and calls of `step`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use job::gang::{Gang, Member, Place};
+use job::observation::{DeletedBy, LostRun, Presence};
+use job::phase::{
+    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step,
+};
+use job::policy::{Policy, SuccessRule};
+use job::replica::ReplicaPhase;
+use job::turns::Turn;
+use job::upkeep::Upkeep;
+use proptest::prelude::ProptestConfig;
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::{Failure, Loss, Restarts};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::run_policy::{CleanPods, OnSameFailure, OnStartTimeout};
+use protocol::view::JobResult;
+
+/// The first start of a job under its first master.
+pub(crate) const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
+/// The first start of a job under its second master.
+pub(crate) const SECOND: Generation = Generation { epoch: 2, sequence: 1 };
+/// The `since` of the phases that the tests begin with.
+pub(crate) const SINCE: Duration = Duration::from_secs(100);
+/// One second after [`SINCE`].
+pub(crate) const SOON: Duration = Duration::from_secs(101);
+
+/// The policy of the tests: all replicas that train must succeed, and a failure is final. All times differ, except that
+/// `stop_grace` and `success_grace` are equal.
+pub(crate) const POLICY: Policy = with_restarts(0);
+
+/// [`POLICY`] with this number of restarts.
+pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
+    Policy {
+        start_timeout: Duration::from_secs(600),
+        stop_grace: Duration::from_secs(3),
+        success_grace: Duration::from_secs(3),
+        leaving_grace: Duration::from_secs(12),
+        saving_grace: Duration::from_secs(40),
+        release_timeout: Duration::from_secs(20),
+        success: SuccessRule::AllThatTrain,
+        max_restarts,
+        backoff: Duration::from_secs(5),
+        no_retry_exit_codes: BTreeSet::new(),
+        restart: BTreeMap::new(),
+        halt: None,
+        on_same_failure: OnSameFailure::Stop,
+        on_start_timeout: OnStartTimeout::Fail,
+        requeue_pause: Duration::from_secs(50),
+        is_suspended: false,
+        pushes: 0,
+        deadline: None,
+        clean_pods: CleanPods::Running,
+        elastic: None,
+    }
+}
+
+/// The restarts of a job in which no start has failed.
+pub(crate) static NO_RESTARTS: Restarts = Restarts {
+    counted: 0,
+    uncounted: 0,
+    forgiven: 0,
+    last_counted_at: None,
+    failed_starts: vec![],
+    repeated_starts: vec![],
+};
+
+pub(crate) fn id(text: &str) -> ReplicaId {
+    text.parse().expect("the tests write replicas as role-index")
+}
+
+/// A gang of workers in these phases, worker-0 first.
+pub(crate) fn workers(phases: &[ReplicaPhase]) -> Gang {
+    let names: Vec<String> = (0..phases.len()).map(|index| format!("worker-{index}")).collect();
+    let members: Vec<(&str, ReplicaPhase)> = names.iter().map(String::as_str).zip(phases.iter().cloned()).collect();
+    gang(&members)
+}
+
+/// A gang in which the pods of lost replicas have ended and all other pods are live.
+pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
+    let member = |(name, phase): &(&str, ReplicaPhase)| Member {
+        id: id(name),
+        phase: phase.clone(),
+        pod: if matches!(phase, ReplicaPhase::Lost(_)) { Presence::Ended } else { Presence::Live },
+        waits_for: None,
+        deleted_by: DeletedBy::Others,
+        place: Place::default(),
+    };
+    Gang::new(members.iter().map(member).collect())
+}
+
+/// A gang of workers in these phases and with these pods, worker-0 first.
+pub(crate) fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
+    let member = |(index, (phase, pod)): (usize, &(ReplicaPhase, Presence))| Member {
+        id: id(&format!("worker-{index}")),
+        phase: phase.clone(),
+        pod: *pod,
+        waits_for: None,
+        deleted_by: DeletedBy::Others,
+        place: Place::default(),
+    };
+    Gang::new(members.iter().enumerate().map(member).collect())
+}
+
+/// A gang of this many workers without pods.
+pub(crate) fn absent(workers: usize) -> Gang {
+    with_pods(&vec![(ReplicaPhase::Requested, Presence::Absent); workers])
+}
+
+/// The actions that create the pods of these replicas.
+pub(crate) fn create(replicas: &[&str]) -> Vec<Action> {
+    let create = replicas.iter().map(|name| id(name)).collect();
+    vec![Action::Keep(Upkeep { create, ..Upkeep::default() })]
+}
+
+/// The exit at `ended_at` of a run that was not stopped.
+pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
+    ExitReport::new(ExitOutcome::Code(code), UnixMillis(ended_at))
+}
+
+/// The exit at `ended_at` of a run that was stopped.
+pub(crate) fn stopped(ended_at: u64) -> ExitReport {
+    ExitReport { outcome: ExitOutcome::Signal(9), stopped: true, ..exit(0, ended_at) }
+}
+
+pub(crate) fn lost() -> ReplicaPhase {
+    ReplicaPhase::Lost(LostRun::broken("its node died"))
+}
+
+/// The failure of a replica that exited.
+pub(crate) fn exited(replica: &str, exit: ExitReport) -> Failure {
+    Failure::ReplicaExited { replica: id(replica), exit }
+}
+
+/// The failure of a replica whose pod was lost.
+pub(crate) fn was_lost(replica: &str) -> Failure {
+    Failure::ReplicaLost { replica: id(replica), reason: "its node died".to_owned(), loss: Loss::Broken }
+}
+
+/// The gathering of a gang for its first start.
+pub(crate) const GATHERING: Gathering =
+    Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None, ready_since: None, is_gated: false };
+
+/// The first phase and actions of a master whose first start is `first`.
+pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
+    begin(Known { first, newest_failed: None, leftovers: Leftovers::None, halted: None, result }, &POLICY, now)
+}
+
+pub(crate) fn pending() -> JobPhase {
+    JobPhase::Pending { gathering: GATHERING, since: SINCE }
+}
+
+pub(crate) fn starting(stage: StartStage) -> JobPhase {
+    JobPhase::Starting { generation: FIRST, stage, since: SINCE, pushes: 0 }
+}
+
+pub(crate) fn running() -> JobPhase {
+    JobPhase::Running { generation: FIRST, since: SOON }
+}
+
+/// The phase after the first start has failed. The second start follows after [`Policy::backoff`].
+pub(crate) fn restarting() -> JobPhase {
+    let until = SINCE + POLICY.backoff;
+    JobPhase::Restarting { next: FIRST.next(), without: PodSelection::Unfit, until, since: until }
+}
+
+/// The phase after the end was decided at [`SOON`].
+pub(crate) fn stopping(ending: Ending) -> JobPhase {
+    let (generation, next, grace) = (Some(FIRST), FIRST.next(), grace_of(&ending));
+    JobPhase::Stopping { generation, horizon: generation, next, ending, since: SOON, grace }
+}
+
+/// The grace of an ending if no pod leaves and no script uses the helper.
+pub(crate) fn grace_of(ending: &Ending) -> Duration {
+    match ending {
+        Ending::Failed(_) => Duration::ZERO,
+        Ending::Succeeded => POLICY.success_grace,
+        Ending::Cancelled | Ending::Regroup | Ending::Suspended => POLICY.stop_grace,
+    }
+}
+
+/// The actions of the phase `Stopping`, which gives runs this grace.
+pub(crate) fn stop_with(grace: Duration) -> Vec<Action> {
+    vec![Action::StopRuns { grace }]
+}
+
+/// One step that observes the gang at [`SOON`].
+pub(crate) fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+    look_at(SOON, phase, gang)
+}
+
+/// One step that observes the gang at `now`.
+pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+    step(phase, JobEvent::Observed, seen(gang, &POLICY, now))
+}
+
+/// The input of `step` under the first master of a job. No start of the job has failed yet.
+pub(crate) fn seen<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
+    Seen { gang, policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: 1, now }
+}
+
+/// One step with a wish to cancel.
+pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+    step(phase, JobEvent::CancelWished, seen(gang, &POLICY, SOON))
+}
+
+/// The number of cases that proptest runs without PROPTEST_CASES.
+const DEFAULT_CASES: u32 = 256;
+
+/// `count` random cases, or the number in PROPTEST_CASES. A failure prints its whole input, so no seeds are stored.
+pub(crate) fn cases(count: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let cases = if default.cases == DEFAULT_CASES { count } else { default.cases };
+    ProptestConfig { cases, failure_persistence: None, ..default }
+}

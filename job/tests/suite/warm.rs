@@ -1,0 +1,44 @@
+//! Tests which jobs are warm, and which variables and modules their warm interpreters receive.
+
+use job::warm;
+use protocol::ids::Role;
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::run_policy::{Preload, RunPolicy};
+use serde_json::json;
+
+fn spec(strategy: Strategy, preload: Option<Preload>) -> JobSpec {
+    let request = JobRequest::new("digits".parse().expect("not a job's name"), strategy);
+    let env = [("EPOCHS", "3"), ("PYTHONUNBUFFERED", "0")];
+    let env = env.map(|(name, value)| (name.parse().expect("not a variable's name"), value.to_owned())).into();
+    let run_policy = RunPolicy { preload, ..RunPolicy::default() };
+    JobSpec::try_from(JobRequest { env, run_policy, ..request }).expect("an invalid request")
+}
+
+#[test]
+fn a_fixed_job_without_code_is_warm_only_if_its_user_asks_for_it() {
+    for (preload, expected) in [(None, false), (Some(Preload::Never), false), (Some(Preload::Modules(vec![])), true)] {
+        let spec = spec(Strategy::AllReduce, preload);
+        assert_eq!(warm::is_warm(&spec), expected, "{spec:?}");
+        assert_eq!(warm::request(&spec, Role::Worker).is_some(), expected, "{spec:?}");
+    }
+}
+
+#[test]
+fn a_warm_request_has_only_the_variables_that_are_the_same_in_every_start() {
+    let modules = vec!["tensorflow.keras".parse().expect("not a module"), "numpy".parse().expect("not a module")];
+    let all = spec(Strategy::AllReduce, Some(Preload::Modules(modules)));
+    let golden = json!({
+        "env": {
+            "EPOCHS": "3", "PYTHONUNBUFFERED": "0",
+            "TF_GRPC_WORKER_CACHE_QUEUES": "1", "TF_GRPC_WORKER_CACHE_THREADS": "1",
+        },
+        "modules": ["tensorflow.keras", "numpy"],
+    });
+    let request = warm::request(&all, Role::Worker).expect("not a warm job");
+    assert_eq!(serde_json::to_value(request).expect("not JSON"), golden);
+    let servers = spec(Strategy::ParameterServer, Some(Preload::Modules(vec![])));
+    for (role, fails_fast) in [(Role::Ps, true), (Role::Worker, true), (Role::Chief, false)] {
+        let request = warm::request(&servers, role).expect("not a warm job");
+        assert_eq!(request.env.keys().any(|name| name.as_str() == "GRPC_FAIL_FAST"), fails_fast, "{role:?}");
+    }
+}

@@ -1,0 +1,6 @@
+//! The files of other launchers: TFJobs become jobs, and the pod templates that users bring are checked. Pure functions
+//! over values.
+
+pub mod template;
+pub mod tfjob;
+mod timestamp;

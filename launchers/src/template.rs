@@ -1,0 +1,236 @@
+//! Checks the pod templates that users bring: which fields pass, which have no effect, and which are refused. A
+//! template must not give a pod more rights than a pod without a template has.
+
+mod fields;
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use protocol::group::{Group, Template};
+use protocol::job::JobSpec;
+use protocol::origin::Warning;
+use serde_json::Value;
+
+use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false};
+pub use self::fields::{is_masters, is_masters_claim};
+
+/// The product's name, with which the names of its own objects begin.
+pub const MUSTER: &str = "muster";
+
+/// What the master's configuration and the job allow in a template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowed {
+    /// Whether a pod may mount folders of its node.
+    pub host_volumes: bool,
+    /// Whether a container may run as root.
+    pub root: bool,
+}
+
+/// A template that has passed the checks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    /// The template without the fields that have no effect.
+    pub pod: PodTemplateSpec,
+    /// The fields that have no effect, each with the reason.
+    pub warnings: Vec<Note>,
+}
+
+/// A field of a template, and a sentence about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The path of the field, such as `spec.containers[0].stdin`.
+    pub path: String,
+    /// What the field means for the job, or why the field is refused.
+    pub why: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.why)
+    }
+}
+
+/// All notes in one line.
+pub fn listed(notes: &[Note]) -> String {
+    notes.iter().map(Note::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Checks a template.
+///
+/// # Errors
+/// Returns all refused fields.
+pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Note>> {
+    let Template { container, tf_port: _, pod } = template;
+    let mut review = Review { allowed, run: container, refused: vec![], warnings: vec![] };
+    let mut kept = pod.clone();
+    review.object("", &mut kept, POD_TEMPLATE);
+    review.run_container(&kept);
+    let typed = match serde_json::from_value::<PodTemplateSpec>(kept.clone()) {
+        Ok(typed) => typed,
+        Err(error) => {
+            review.refuse("template", &format!("it is not a pod template: {error}"));
+            return Err(review.refused);
+        }
+    };
+    let read = serde_json::to_value(&typed).unwrap_or_default();
+    review.lost("", &kept, &read);
+    if review.refused.is_empty() { Ok(Checked { pod: typed, warnings: review.warnings }) } else { Err(review.refused) }
+}
+
+/// Names the fields that have no effect in the templates of a job.
+pub fn warnings(spec: &JobSpec) -> Vec<Warning> {
+    // Allow everything: the warnings are the same, and the back end refuses the fields that are not allowed.
+    let allowed = Allowed { host_volumes: true, root: true };
+    let of_group = |(place, group): (usize, &Group)| {
+        let notes = group.template.as_ref().and_then(|template| checked(template, allowed).ok());
+        let notes = notes.map(|checked| checked.warnings).unwrap_or_default();
+        notes.into_iter().map(move |Note { path, why }| Warning {
+            path: format!("groups[{place}].template.pod.{path}"),
+            sentence: why,
+        })
+    };
+    spec.groups.iter().enumerate().flat_map(of_group).collect()
+}
+
+/// A check in progress, with its findings so far.
+struct Review<'a> {
+    allowed: Allowed,
+    /// The name of the container that runs the script.
+    run: &'a str,
+    refused: Vec<Note>,
+    warnings: Vec<Note>,
+}
+
+impl Review<'_> {
+    fn refuse(&mut self, path: &str, why: &str) {
+        self.refused.push(Note { path: path.to_owned(), why: why.to_owned() });
+    }
+
+    fn warn(&mut self, path: &str, why: &str) {
+        self.warnings.push(Note { path: path.to_owned(), why: why.to_owned() });
+    }
+
+    /// Reviews each field of an object by the rule of its name, and removes fields that have no effect.
+    fn object(&mut self, path: &str, object: &mut Value, rules: &[(&str, Rule)]) {
+        let Value::Object(fields) = object else {
+            if !is_empty(object) {
+                self.refuse(path, "it must be an object");
+            }
+            return;
+        };
+        fields.retain(|name, value| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            if is_empty(value) {
+                return false;
+            }
+            match rules.iter().find(|(known, _)| known == name).map(|(_, rule)| rule) {
+                Some(rule) => self.field(&path, value, rule),
+                None => {
+                    self.refuse(&path, "this field is not supported");
+                    false
+                }
+            }
+        });
+    }
+
+    /// Reviews one field. Returns whether the field stays.
+    fn field(&mut self, path: &str, value: &mut Value, rule: &Rule) -> bool {
+        match rule {
+            Rule::Keep => {}
+            Rule::Drop(why) => {
+                self.warn(path, why);
+                return false;
+            }
+            Rule::DropSilently => return false,
+            Rule::Refuse(_) if is_zero_or_false(value) => return false,
+            Rule::Refuse(why) => self.refuse(path, why),
+            Rule::Object(rules) => self.object(path, value, rules),
+            Rule::Each(rules) => self.each(path, value, |review, path, item| review.object(path, item, rules)),
+            Rule::Containers => self.each(path, value, |review, path, container| {
+                if container.get("name").and_then(Value::as_str) == Some(review.run) {
+                    review.drop_fields(path, container, &fields::NOT_OF_THE_RUN);
+                }
+                review.object(path, container, fields::CONTAINER);
+            }),
+            Rule::Check(check) => {
+                if let Some(why) = check(value, self.allowed) {
+                    self.refuse(path, &why);
+                }
+            }
+        }
+        true
+    }
+
+    /// Reviews each item of a list.
+    fn each(&mut self, path: &str, list: &mut Value, mut review: impl FnMut(&mut Self, &str, &mut Value)) {
+        match list {
+            Value::Array(items) => {
+                for (place, item) in items.iter_mut().enumerate() {
+                    review(self, &format!("{path}[{place}]"), item);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+                self.refuse(path, "it must be a list");
+            }
+        }
+    }
+
+    fn drop_fields(&mut self, path: &str, object: &mut Value, fields: &[(&str, &str)]) {
+        let Value::Object(object) = object else { return };
+        for (name, why) in fields {
+            if object.remove(*name).is_some_and(|value| !is_empty(&value)) {
+                self.warn(&format!("{path}.{name}"), why);
+            }
+        }
+    }
+
+    /// Refuses a template that has no container for the script, or several.
+    fn run_container(&mut self, pod: &Value) {
+        let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
+        let named = |container: &&Value| container.get("name").and_then(Value::as_str) == Some(self.run);
+        match containers.into_iter().flatten().filter(named).count() {
+            1 => {}
+            number => {
+                let why = format!(
+                    "{number} containers are named \"{}\": give this name to exactly one container, which runs the script",
+                    self.run
+                );
+                self.refuse("spec.containers", &why);
+            }
+        }
+    }
+
+    /// Refuses the fields that Kubernetes does not define. Otherwise these fields would be lost silently.
+    fn lost(&mut self, path: &str, given: &Value, read: &Value) {
+        match (given, read) {
+            (given, _) if is_empty(given) => {}
+            (Value::Object(fields), read) => {
+                for (name, value) in fields {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    self.lost(&path, value, read.get(name).unwrap_or(&Value::Null));
+                }
+            }
+            (Value::Array(items), read) => {
+                for (place, item) in items.iter().enumerate() {
+                    self.lost(&format!("{path}[{place}]"), item, read.get(place).unwrap_or(&Value::Null));
+                }
+            }
+            (_, Value::Null) => self.refuse(path, "this field is not supported"),
+            (_, _) => {}
+        }
+    }
+}
+
+/// Whether a value is null, or has no items.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;
