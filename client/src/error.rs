@@ -63,13 +63,6 @@ pub(crate) enum Error {
     /// The master does not keep the code that the job needs.
     #[error("the master does not keep the code of job {0}, so no job was deleted or submitted")]
     CodeNotKept(JobName),
-    /// The master has no dry runs, so it cannot check the job before the old job is deleted.
-    #[error("the master at {url} is too old to check job {name} before the old job is deleted, so nothing was deleted")]
-    TooOldToReplace {
-        name: JobName,
-        /// The master.
-        url: MasterUrl,
-    },
     /// A flag for Kubernetes is given for a local master.
     #[error("{flag} cannot be used with a local master: a local master runs replicas as processes on this machine")]
     NotLocal { flag: String },
@@ -190,12 +183,6 @@ impl Error {
             Self::NoServer => {
                 Some("give --master URL, or let this machine check the job with --dry-run=client".to_owned())
             }
-            Self::TooOldToReplace { name, .. } => {
-                let delete = command(&format!("delete {name}"));
-                Some(format!(
-                    "upgrade the master, or delete the old job first: {delete}; then submit without --replace"
-                ))
-            }
             Self::NotLocal { flag } | Self::NotAtProcesses { flag, .. } => {
                 Some(format!("leave out {flag}, or choose a master in Kubernetes with --master kube or --master URL"))
             }
@@ -256,9 +243,6 @@ fn master_hint(error: &MasterError) -> Option<String> {
         MasterError::Refused(problem) if problem.code == ErrorCode::UnknownJob => {
             Some(format!("to see the jobs that this master knows: {}", command("list")))
         }
-        MasterError::TooOld { .. } => {
-            Some("upgrade the master, or let this machine check the job with --dry-run=client".to_owned())
-        }
         MasterError::Refused(problem) => code_hint(problem.code).map(str::to_owned),
         MasterError::NoWay(error) => error.hint(),
         MasterError::Setup(_) => None,
@@ -272,6 +256,7 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         (ErrorCode::Forbidden, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),
         (ErrorCode::JobExists, "add --replace to delete that job first, or choose another --task"),
         (ErrorCode::Unavailable, "try again later"),
+        (ErrorCode::UnknownRoute, "is the master of another version than this client? use the same version of both"),
     ];
     hints.into_iter().find(|(hinted, _)| *hinted == code).map(|(_, hint)| hint)
 }

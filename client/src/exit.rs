@@ -75,7 +75,7 @@ impl From<&Error> for Exit {
             Error::Master(error) => Self::from(error),
             Error::Cluster(error) => Self::from(error),
             Error::Local(_) | Error::Runtime(_) | Error::Env(_) => Self::MasterFailed,
-            Error::CodeNotKept(_) | Error::TooOldToReplace { .. } => Self::MasterFailed,
+            Error::CodeNotKept(_) => Self::MasterFailed,
             Error::Output(_)
             | Error::WaitTimeout { .. }
             | Error::DeleteTimeout { .. }
@@ -140,7 +140,6 @@ impl From<&MasterError> for Exit {
             | MasterError::NotConnected { .. }
             | MasterError::Unreachable { .. }
             | MasterError::Silent { .. }
-            | MasterError::TooOld { .. }
             | MasterError::NotAMaster { .. } => Self::MasterFailed,
         }
     }

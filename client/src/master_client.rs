@@ -9,7 +9,7 @@ use log::debug;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::dry_run::DryRun;
 use protocol::elastic::JobPatch;
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::Warning;
@@ -76,12 +76,6 @@ pub(crate) enum MasterError {
     /// The master refused the request.
     #[error("{}", .0.detail)]
     Refused(Problem),
-    /// An earlier version of the master, which has no route for dry runs.
-    #[error("the master at {url} is too old for a dry run")]
-    TooOld {
-        /// The master's address.
-        url: MasterUrl,
-    },
     /// Another program listens at this address.
     #[error("{url} answers, but not as a Muster master (HTTP status {status})")]
     NotAMaster {
@@ -101,7 +95,7 @@ impl MasterError {
             Self::Refused(problem) => gateway_trouble(problem.status),
             Self::NotAMaster { status, .. } => gateway_trouble(*status),
             Self::NoWay(error) => error.is_transient(),
-            Self::Setup(_) | Self::TooOld { .. } => false,
+            Self::Setup(_) => false,
         }
     }
 
@@ -185,21 +179,12 @@ impl MasterClient {
     /// Asks the master whether it would accept a job.
     pub(crate) async fn dry_run(&self, spec: &JobSpec, old: OldJob) -> Result<DryRun, MasterError> {
         let query = [("replace", old == OldJob::IsDeletedFirst)];
-        self.dry(self.request(Method::POST, self.url.join(JOB_DRY_RUNS)).query(&query).json(spec)).await
+        self.json(self.request(Method::POST, self.url.join(JOB_DRY_RUNS)).query(&query).json(spec)).await
     }
 
     /// Asks the master whether it would accept a TFJob.
     pub(crate) async fn dry_run_of_tfjob(&self, tfjob: &TfJobRequest) -> Result<DryRun, MasterError> {
-        self.dry(self.request(Method::POST, self.url.join(TFJOB_DRY_RUNS)).json(tfjob)).await
-    }
-
-    async fn dry(&self, request: RequestBuilder) -> Result<DryRun, MasterError> {
-        match self.json(request).await {
-            Err(MasterError::Refused(problem)) if problem.code == ErrorCode::UnknownRoute => {
-                Err(MasterError::TooOld { url: self.url.clone() })
-            }
-            answer => answer,
-        }
+        self.json(self.request(Method::POST, self.url.join(TFJOB_DRY_RUNS)).json(tfjob)).await
     }
 
     /// Submits a TFJob. Returns the job, and warnings about fields that have another meaning in Muster.

@@ -104,6 +104,14 @@ impl LostRun {
         Self::new(reason, Loss::Hopeless)
     }
 
+    /// The loss of a replica whose agent speaks another version of the messages, see [`protocol::agent::MESSAGES`].
+    pub fn of_other_version() -> Self {
+        Self::hopeless(
+            "its agent is of another version than the master: build the image again, or restart the master with an \
+             agent of its own version (--agent-image, or --agent-binary)",
+        )
+    }
+
     /// A loss that the cluster caused: the pod was removed or could not be created now, or the agent does not answer.
     pub fn disrupted(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Disrupted)

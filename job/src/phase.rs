@@ -37,7 +37,6 @@ use protocol::run_policy::CleanPods;
 use protocol::view::{JobResult, JobState};
 
 pub use self::action::{Action, PodSelection};
-pub use self::elastic::too_old;
 use self::ending::{finished, releasing, stopping};
 use self::gathering::{Attempt, pending, restarting, starting};
 pub use self::halt::Halt;

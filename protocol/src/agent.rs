@@ -43,6 +43,10 @@ pub enum RunState {
     Exited,
 }
 
+/// The version of the messages between master and agent. It changes when a master of another version would misunderstand
+/// an agent, or an agent a master.
+pub const MESSAGES: u32 = 1;
+
 /// The answer of `GET /status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
@@ -70,9 +74,9 @@ pub struct RunStatus {
     /// The code that the agent has.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub code: CodeStatus,
-    /// What this agent supports.
-    #[serde(default, skip_serializing_if = "crate::is_default")]
-    pub features: Features,
+    /// The agent's version of the messages: [`MESSAGES`]. 0 if the agent does not tell it.
+    #[serde(default)]
+    pub messages: u32,
     /// The state of the warm interpreter. Absent before the first request to `/warm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmState>,
@@ -85,7 +89,7 @@ pub struct RunStatus {
 }
 
 impl RunStatus {
-    /// The first status of an agent without a run, with no optional features.
+    /// The first status of an agent without a run.
     pub fn idle(boot_id: impl Into<String>) -> Self {
         Self {
             seq: 1,
@@ -97,7 +101,7 @@ impl RunStatus {
             exit: None,
             membership: None,
             code: CodeStatus::default(),
-            features: Features::default(),
+            messages: MESSAGES,
             warm: None,
             helper: None,
             clock_ms: None,
@@ -142,23 +146,6 @@ pub struct CodeStatus {
     /// The code in the working directory, which runs use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<CodeId>,
-}
-
-/// What an agent supports. Agents of the first versions report nothing, and ignore unknown parameters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Features {
-    /// The agent repeats the membership that it receives with `/config`.
-    #[serde(default)]
-    pub seats: bool,
-    /// The agent has the route `/warm`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub warm: bool,
-    /// The agent has the routes `/code`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub code: bool,
-    /// The agent keeps a [`Fence`](crate::lease::Fence), and accepts `wait_ms`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub fence: bool,
 }
 
 /// How a run ended (`outcome`), and why (`stopped`, `terminated`).

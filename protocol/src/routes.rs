@@ -80,8 +80,7 @@ pub const METRICS: &str = "/metrics";
 /// Master: the OpenAPI description of its routes.
 pub const OPENAPI: &str = "/openapi.json";
 
-/// Media type of an agent's output with ages, see [`crate::aged_output`]. Agents of earlier versions ignore
-/// `ages=true`, and answer with another type.
+/// Media type of an agent's output with ages, see [`crate::aged_output`].
 pub const AGED_OUTPUT: &str = "application/vnd.muster.aged-output";
 /// Header of log answers: the absolute offset of the first byte.
 pub const LOG_OFFSET_HEADER: &str = "muster-log-offset";

@@ -1,6 +1,6 @@
 //! The status of the run, for the wire and for the agent's log.
 
-use protocol::agent::{CodeStatus, Features, RunStatus};
+use protocol::agent::{CodeStatus, MESSAGES, RunStatus};
 use protocol::progress::Progress;
 use protocol::warm::WarmState;
 use tracing::field::display;
@@ -33,7 +33,7 @@ pub(super) fn status_of(
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
         code,
-        features: Features { seats: true, warm: true, code: true, fence: true },
+        messages: MESSAGES,
         warm,
         // Until this run starts, `helper` still belongs to an earlier run.
         helper: started_at.and(helper),

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 
 use crate::support::{Agent, PATIENCE, process_state};
-use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, MESSAGES, Membership, RunState, RunStatus};
 use protocol::error::ErrorCode;
 
 const SEED_CONFIG: &str = r#"{"MASTER":"10.1.2.3","SET_ID":0,"NUM_WORKERS":2,"TF_CONFIG":{"cluster":{"worker":["10.1.0.5:1234","10.1.0.6:1234"],"ps":["10.1.0.4:1234"]},"task":{"type":"worker","index":0}}}"#;
@@ -54,7 +54,7 @@ fn each_generation_accepts_one_config() {
 #[test]
 fn the_status_contains_the_membership_that_the_config_named() {
     let agent = Agent::of_shell("exit 3");
-    assert!(agent.status().features.seats && agent.status().features.warm);
+    assert_eq!(agent.status().messages, MESSAGES);
     let config = |query: &str| agent.post(&format!("/config?generation=1.1{query}"), "{}").status;
     assert_eq!(config("&seat=2&of=4"), 400, "wrong answer without `start`");
     assert_eq!(config("&seat=x&of=4&start=0"), 400);

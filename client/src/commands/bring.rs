@@ -196,10 +196,7 @@ impl Order {
     /// Makes sure that the master will accept this job after the old job with its name is deleted. Sends the job's code,
     /// so that nothing is left that the master could refuse.
     pub(super) async fn make_ready(&self, client: &MasterClient, notes: &Notes) -> Result<(), Error> {
-        let check = async || match persist(notes, || self.check(client, OldJob::IsDeletedFirst)).await {
-            Err(MasterError::TooOld { url }) => Err(Error::TooOldToReplace { name: self.name().clone(), url }),
-            checked => Ok(checked?),
-        };
+        let check = async || persist(notes, || self.check(client, OldJob::IsDeletedFirst)).await;
         let mut lacks_code = check().await?.lacks_code;
         if let Some(code) = self.code().filter(|_| lacks_code) {
             notes.say(&send(client, code).await?);

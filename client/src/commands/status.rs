@@ -12,7 +12,7 @@ pub(super) async fn run(client: &MasterClient, args: &StatusArgs, data: &mut Dat
     if args.format.output == Format::Json {
         data.json(&view)?;
     } else {
-        // A master of an earlier version has no route for the progress. The error is ignored.
+        // Without the progress, the rest of the status is still useful.
         let progress = client.newest_progress(&args.job.name).await.ok();
         data.text(&status_text(&view, progress.as_ref(), now()))?;
     }

@@ -10,7 +10,7 @@ use super::running::running;
 use super::stop::{fail, stop};
 use super::{Action, Ending, Gathering, JobPhase, Seen, StartStage, queue};
 use crate::gang::{Member, is_disruption};
-use crate::observation::{DeletedBy, LostRun};
+use crate::observation::DeletedBy;
 use crate::policy::Elastic;
 use crate::replica::ReplicaPhase;
 use crate::roster::{self, Choice};
@@ -109,11 +109,4 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => None,
     }
-}
-
-/// The loss of a replica whose agent cannot take part in an elastic job.
-pub fn too_old() -> LostRun {
-    LostRun::hopeless(
-        "the agent in its image is of an earlier version and cannot take part in an elastic job: build the image again",
-    )
 }

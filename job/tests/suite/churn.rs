@@ -13,7 +13,7 @@ use job::turns::Turn;
 use job::upkeep::Replacements;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
-use protocol::agent::{ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
@@ -560,8 +560,7 @@ fn arrive(place: &mut Place) {
     let port = u16::try_from(20_000 + place.id.index).expect("not a port");
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     place.seen.pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
-    let features = Features { seats: true, ..Features::default() };
-    place.seen.agent = AgentState::Status(Box::new(RunStatus { features, ..RunStatus::idle("boot") }));
+    place.seen.agent = AgentState::Status(Box::new(RunStatus::idle("boot")));
 }
 
 fn heed(place: &mut Place) {

@@ -11,7 +11,7 @@ use job::policy::{Elastic, Policy};
 use job::roster::Roster;
 use job::turns::Turn;
 use job::upkeep::{Growth, upkeep};
-use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId};
 
@@ -46,7 +46,6 @@ fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
         generation: Some(FIRST),
         exit,
         membership: Some(Membership { seat, of: 3, start: 0, pushes: 0 }),
-        features: Features { seats: true, ..Features::default() },
         ..RunStatus::idle("boot")
     };
     Observation { agent: AgentState::Status(Box::new(status)), ..found(running_pod()) }

@@ -27,11 +27,9 @@ pub struct LogStream<S> {
 /// A piece of a [`LogStream`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogPiece {
-    /// The next bytes, and how long before their arrival they were printed. Agents of earlier versions do not tell
-    /// this age; it is then zero.
+    /// The next bytes, and how long before their arrival they were printed.
     Bytes(Bytes, Duration),
     /// The run has ended, and all of its output was sent. The value is the run's generation, if the agent sent it.
-    /// Agents of earlier versions never report the end of a run in this way.
     RunEnded(Option<Generation>),
 }
 
@@ -51,12 +49,11 @@ impl AgentClient {
         let response = timeout(CALL_TIMEOUT, self.send(call)).await.map_err(|late| unreachable(agent, late))??;
         let first = response.headers().get(routes::LOG_OFFSET_HEADER);
         let offset = first.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(offset);
-        let media_type = response.headers().get(header::CONTENT_TYPE);
-        let mut ages = media_type.filter(|value| *value == routes::AGED_OUTPUT).map(|_| AgedReader::default());
+        let mut ages = AgedReader::default();
         let frames = BodyStream::new(response.into_body());
         let pieces = frames.flat_map(move |frame| {
             let pieces = match frame {
-                Ok(frame) => pieces_of(frame, ages.as_mut()).into_iter().map(Ok).collect(),
+                Ok(frame) => pieces_of(frame, &mut ages).into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(unreachable(agent, error))],
             };
             stream::iter(pieces)
@@ -65,16 +62,15 @@ impl AgentClient {
     }
 }
 
-/// The pieces of a frame. `ages` reads the bytes if they have ages.
-fn pieces_of(frame: Frame<Bytes>, ages: Option<&mut AgedReader>) -> Vec<LogPiece> {
-    match (frame.into_data(), ages) {
-        (Ok(bytes), None) => vec![LogPiece::Bytes(bytes, Duration::ZERO)],
-        (Ok(bytes), Some(ages)) => {
+/// The pieces of a frame. `ages` separates the bytes from their ages.
+fn pieces_of(frame: Frame<Bytes>, ages: &mut AgedReader) -> Vec<LogPiece> {
+    match frame.into_data() {
+        Ok(bytes) => {
             let mut rest = bytes.as_ref();
             let parts = std::iter::from_fn(|| ages.next(&mut rest));
             parts.map(|part| LogPiece::Bytes(bytes.slice_ref(part.bytes), part.age)).collect()
         }
-        (Err(frame), _) => run_ended(frame).into_iter().collect(),
+        Err(frame) => run_ended(frame).into_iter().collect(),
     }
 }
 

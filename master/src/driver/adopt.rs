@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Driven, tasks};
 use crate::backend::PodTable;
-use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of};
+use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish};
 
 /// When a user asks to end a job of another master, that master has the pods' grace period plus this time to act. After
 /// that, this master ends the job, and waits for at most this time until the pods have ended.
@@ -51,9 +51,9 @@ pub(super) async fn wait_for_another_master(
         over = over(context, channels) => over,
         unheeded = unheeded(&mut record, patience) => {
             let unheeded = unheeded?;
-            // If a later version has changed the record's format, this master must not end the job.
+            // If a master of another version has changed the record's format, this master must not end the job.
             match context.store.get(unheeded.name()).await {
-                Err(StoreError::LaterFormat { .. }) => over(context, channels).await,
+                Err(StoreError::OtherFormat { .. }) => over(context, channels).await,
                 Ok(_) | Err(_) => end_for_another_master(context, unheeded, channels).await,
             }
         }
@@ -113,7 +113,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     };
     match persistently(&channels.view, || amend_or_mend(context.store.as_ref(), &stored, end)).await {
         Written::Stored(now) if now.record.uid == *uid => Some(now),
-        Written::Stored(_) | Written::Gone | Written::LaterFormat => None,
+        Written::Stored(_) | Written::Gone | Written::OtherFormat => None,
     }
 }
 
@@ -132,7 +132,7 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
 /// Makes this master the holder.
 ///
 /// # Errors
-/// Fails if the job no longer exists, or if a newer master or a later version of Muster has taken it over.
+/// Fails if the job no longer exists, or if a newer master or another version of Muster has taken it over.
 pub(super) async fn adopt(
     context: &Context,
     stored: Stored,
@@ -159,14 +159,13 @@ pub(super) async fn adopt(
             return Change::Nothing;
         }
         record.holder.clone_from(boot_id);
-        record.format = record.format.max(format_of(&record.spec));
         record.epoch += 1;
         Change::Write
     };
     let store = context.store.as_ref();
     let now = match persistently(view, || amend_or_mend(store, &stored, take_over)).await {
         Written::Stored(now) if now.record.uid == *uid => now,
-        Written::LaterFormat => return Err(Driven::Yielded),
+        Written::OtherFormat => return Err(Driven::Yielded),
         Written::Stored(_) | Written::Gone => return Err(Driven::Ended),
     };
     let epoch = now.record.epoch;

@@ -133,7 +133,7 @@ impl Delivery {
     pub(super) async fn complete(&self, agent: SocketAddr, subject: Subject, first: AgentState) -> Option<AgentState> {
         let status = match &first {
             AgentState::Status(status) => status,
-            AgentState::SeedOnly => return Some(AgentState::Failed(too_old())),
+            AgentState::SeedOnly => return Some(AgentState::Failed(LostRun::of_other_version())),
             AgentState::Silent
             | AgentState::Configured(_)
             | AgentState::Started(_)
@@ -142,9 +142,6 @@ impl Delivery {
         };
         if !self.is_missing_at(status) {
             return Some(first);
-        }
-        if !status.features.code {
-            return Some(AgentState::Failed(too_old()));
         }
         match self.deliver_when_found(agent, subject).await {
             Ok(()) => Some(first),
@@ -243,12 +240,4 @@ impl Delivery {
         let is_restored = code.restore(self.id, store.code_copies()).await.map_err(DeliveryError::Copy)?;
         Ok(is_restored || self.read_back.fill(code).await)
     }
-}
-
-/// The loss of a replica whose agent cannot receive code.
-fn too_old() -> LostRun {
-    LostRun::hopeless(
-        "its agent is of an earlier version and cannot receive the job's code: restart the master with an agent of \
-         the master's version (--agent-image, or --agent-binary)",
-    )
 }

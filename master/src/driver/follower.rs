@@ -12,7 +12,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
 use futures_util::future::join_all;
 use job::observation::AgentState;
-use protocol::agent::{Features, RunState, RunStatus};
+use protocol::agent::{RunState, RunStatus};
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Lease, Renewal, Vigil};
 use protocol::warm::WarmRequest;
@@ -40,7 +40,7 @@ const REST_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Follower {
     address: SocketAddr,
     copied: watch::Receiver<Copied>,
-    heard: watch::Receiver<Option<Heard>>,
+    heard: watch::Receiver<Option<ClockMillis>>,
     lease: Option<Lease>,
     watched: watch::Sender<Option<Generation>>,
     pod_ended: CancellationToken,
@@ -64,13 +64,6 @@ pub(super) struct Followed {
     pub(super) lease: Option<Lease>,
     /// Whether an earlier master may have asked the agent to start the script.
     pub(super) is_found: bool,
-}
-
-/// The features and the clock of the agent, from its last answer.
-#[derive(Debug, Clone, Copy)]
-struct Heard {
-    features: Features,
-    clock: Option<ClockMillis>,
 }
 
 /// The progress of copying output, by run.
@@ -108,8 +101,7 @@ impl Follower {
     /// The renewal of the agent's lease, to send with a request. `None` without a lease, or if the agent's clock
     /// is unknown.
     pub(super) fn renewal(&self) -> Option<Renewal> {
-        let heard = (*self.heard.borrow())?;
-        Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })
+        Some(Renewal { fence: self.lease?.fence(), heard: (*self.heard.borrow())? })
     }
 
     /// Begins to poll the agent for this start. The driver calls this function when the gang runs or is being stopped.
@@ -150,7 +142,7 @@ pub(super) async fn await_copies(followers: Vec<Follower>) {
 struct Pod {
     followed: Followed,
     news: watch::Sender<Copied>,
-    answers: watch::Sender<Option<Heard>>,
+    answers: watch::Sender<Option<ClockMillis>>,
     /// The newest start for which [`Follower::watch_run`] was called.
     watched: watch::Receiver<Option<Generation>>,
     ended: CancellationToken,
@@ -221,9 +213,9 @@ impl Pod {
     async fn warm_up(&self) {
         let Followed { agents, address, warm: Some(request), .. } = &self.followed else { return };
         let mut answers = self.answers.subscribe();
-        let has_warm =
-            answers.wait_for(Option::is_some).await.is_ok_and(|heard| heard.is_some_and(|it| it.features.warm));
-        if has_warm && let Err(error) = agents.warm(*address, request).await {
+        if answers.wait_for(Option::is_some).await.is_ok()
+            && let Err(error) = agents.warm(*address, request).await
+        {
             info!(agent = %address, error = error_chain(&error), "the agent keeps no warm interpreter");
         }
     }

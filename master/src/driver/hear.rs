@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use job::observation::{AgentState, Pod, Presence};
-use job::phase::{self, JobEvent, JobPhase, StartStage};
+use job::observation::{AgentState, LostRun, Pod, Presence};
+use job::phase::{JobEvent, JobPhase, StartStage};
 use job::warm;
 use protocol::agent::{RunState, RunStatus};
 use tracing::info;
@@ -25,12 +25,7 @@ impl Driver {
         }
         // The watch may report a change late, even a change from before a takeover.
         if (epoch, newest.record.revision) < (known.epoch, known.revision) {
-            // An earlier version of the master drops the revision when it stores a wish.
-            if epoch < known.epoch || newest.record.wish <= known.wish {
-                return Next::GoOn;
-            }
-            self.stored.record.wish = newest.record.wish;
-            return self.advance().await;
+            return Next::GoOn;
         }
         self.stored = newest;
         self.follow_record();
@@ -129,10 +124,9 @@ impl Driver {
         if self.is_being_configured_anew(&agent) {
             return;
         }
-        let agent = match &self.policy.elastic {
-            Some(elastic) => able(agent, elastic.lease.is_some()),
-            None => agent,
-        };
+        // An agent of the first prototype cannot tell in which start of an elastic job it takes part.
+        let is_unfit = self.policy.elastic.is_some() && agent == AgentState::SeedOnly;
+        let agent = if is_unfit { AgentState::Failed(LostRun::of_other_version()) } else { agent };
         let launched = self.stored.record.launched;
         let Some(replica) = self.replicas.get_mut(&subject.id) else { return };
         replica.hear(subject, agent, launched);
@@ -150,18 +144,4 @@ impl Driver {
         };
         agent.status().is_some_and(runs_earlier)
     }
-}
-
-/// The state of an agent in an elastic job. An agent of an earlier version cannot take part, so its state is `Failed`.
-fn able(agent: AgentState, needs_fence: bool) -> AgentState {
-    let is_too_old = match &agent {
-        AgentState::SeedOnly => true,
-        AgentState::Status(status) => !status.features.seats || needs_fence && !status.features.fence,
-        AgentState::Silent
-        | AgentState::Configured(_)
-        | AgentState::Started(_)
-        | AgentState::Failed(_)
-        | AgentState::Unreachable { .. } => false,
-    };
-    if is_too_old { AgentState::Failed(phase::too_old()) } else { agent }
 }

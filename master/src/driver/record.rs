@@ -66,7 +66,7 @@ impl Driver {
         match persistently(&self.channels.view, || amend_or_mend(store, known, while_held)).await {
             Written::Stored(stored) if is_held(&stored.record) => self.stored = stored,
             Written::Stored(stored) if stored.record.uid == uid => return Next::Yield,
-            Written::LaterFormat => return Next::Yield,
+            Written::OtherFormat => return Next::Yield,
             // The record no longer exists, or another job has its name.
             Written::Stored(_) | Written::Gone => return self.abandon().await,
         }

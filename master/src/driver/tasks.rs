@@ -12,6 +12,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use job::key::JobKey;
 use job::observation::{AgentState, LostRun};
 use job::rendezvous::Rendezvous;
+use protocol::agent::MESSAGES;
 use protocol::agent::{Membership, RunState, RunStatus};
 use protocol::error::ErrorCode;
 use protocol::ids::{Generation, ReplicaId};
@@ -232,6 +233,9 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, st
 /// The agent's state after this answer. `heard` is the agent's newest status before this answer.
 pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
     match answer {
+        Ok(AgentAnswer::Status(status)) if status.messages != MESSAGES => {
+            AgentState::Failed(LostRun::of_other_version())
+        }
         Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
         Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {
             AgentState::Status(status)

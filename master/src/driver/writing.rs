@@ -21,8 +21,8 @@ pub(super) enum Written<T> {
     Stored(T),
     /// The record no longer exists.
     Gone,
-    /// A later version of the master has written the record and holds the job.
-    LaterFormat,
+    /// Another version of the master has written the record and holds the job.
+    OtherFormat,
 }
 
 /// Repeats a write until it succeeds or can never succeed. A refused write is repeated too, because a quota or an
@@ -36,7 +36,7 @@ where
         .with_max_delay(LONGEST_PAUSE)
         .without_max_times()
         .with_jitter();
-    let may_succeed = |error: &StoreError| !matches!(error, StoreError::NotFound(_) | StoreError::LaterFormat { .. });
+    let may_succeed = |error: &StoreError| !matches!(error, StoreError::NotFound(_) | StoreError::OtherFormat { .. });
     let tell = |error: &StoreError, _| match error {
         StoreError::Refused(reason) | StoreError::OverQuota(reason) => {
             let sentence = format!("the job waits, because the store refuses its record: {reason}");
@@ -47,14 +47,14 @@ where
         | StoreError::NotFound(_)
         | StoreError::Conflict(_)
         | StoreError::Unreadable { .. }
-        | StoreError::LaterFormat { .. }
+        | StoreError::OtherFormat { .. }
         | StoreError::Unavailable(_) => {
             warn!(job = %view.borrow().name, error = error_chain(error), "could not write a record yet; retrying");
         }
     };
     match write.retry(pauses).when(may_succeed).notify(tell).await {
         Ok(stored) => Written::Stored(stored),
-        Err(StoreError::LaterFormat { .. }) => Written::LaterFormat,
+        Err(StoreError::OtherFormat { .. }) => Written::OtherFormat,
         // This error is `NotFound`: all other errors lead to another attempt.
         Err(_) => Written::Gone,
     }

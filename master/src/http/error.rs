@@ -74,7 +74,7 @@ impl From<JobsError> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::AgentUnreachable, error.to_string())
             }
             JobsError::Spec(error) => error.into(),
-            JobsError::LaterFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
+            JobsError::OtherFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
             JobsError::Code(error) => error.into(),
             JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
             JobsError::Refused(Refusal { code, sentence }) => {

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::StatusCode;
+use launchers::template;
 use protocol::elastic::JobPatch;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
@@ -24,7 +25,6 @@ use super::error::ApiError;
 use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
 use crate::registry::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
-use launchers::template;
 
 /// Maximum time for a request's whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -200,7 +200,7 @@ pub(super) async fn patch(
     params(("name" = JobName, Path, description = "The job")),
     responses(
         (status = 202, description = "The job is being stopped"),
-        (status = 409, description = "The record is unreadable, or a later version of the master wrote it", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The record is unreadable, or another version of the master wrote it", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
             content_type = "application/problem+json"),
         NotLetIn,
@@ -223,7 +223,7 @@ pub(super) async fn cancel(
     params(("name" = JobName, Path, description = "The job"), Which),
     responses(
         (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
-        (status = 409, description = "The store's object for this name is not a record, or a later version of the \
+        (status = 409, description = "The store's object for this name is not a record, or another version of the \
             master wrote the record", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
             content_type = "application/problem+json"),

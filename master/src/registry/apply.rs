@@ -1,5 +1,6 @@
 //! Accepts jobs from files that users may apply again: TFJobs.
 
+use launchers::tfjob::{Read, difference, what_differs};
 use protocol::elastic::JobPatch;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
@@ -10,7 +11,6 @@ use super::error::{JobsError, of_store};
 use super::requests::in_time;
 use super::{Jobs, Submitted};
 use crate::store::{Stored, Wish};
-use launchers::tfjob::{Read, difference, what_differs};
 
 /// The outcome of a TFJob that was applied.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Jobs {
     /// Whether a record has this name.
     ///
     /// # Errors
-    /// [`JobsError::Store`], [`JobsError::Late`], and [`JobsError::Unreadable`] or [`JobsError::LaterFormat`] if the
+    /// [`JobsError::Store`], [`JobsError::Late`], and [`JobsError::Unreadable`] or [`JobsError::OtherFormat`] if the
     /// record cannot be read.
     pub async fn is_on_record(&self, name: &JobName) -> Result<bool, JobsError> {
         let stored = in_time(name, async { self.context.store.get(name).await.map_err(of_store) }).await?;

@@ -57,9 +57,9 @@ pub enum JobsError {
         /// The command that removes the record.
         removal: String,
     },
-    /// A later version of the master wrote the record of the job.
+    /// Another version of the master wrote the record of the job.
     #[error(transparent)]
-    LaterFormat(StoreError),
+    OtherFormat(StoreError),
     /// No job has this name.
     #[error("no job is named \"{0}\"")]
     Unknown(JobName),
@@ -162,7 +162,7 @@ impl JobsError {
                 | Self::Underway { .. }
                 | Self::Slow(_)
                 | Self::Unreadable { .. }
-                | Self::LaterFormat(_)
+                | Self::OtherFormat(_)
         )
     }
 }
@@ -181,7 +181,7 @@ fn listed(replicas: &BTreeSet<ReplicaId>) -> String {
 pub(super) fn of_store(error: StoreError) -> JobsError {
     match error {
         StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },
-        error @ StoreError::LaterFormat { .. } => JobsError::LaterFormat(error),
+        error @ StoreError::OtherFormat { .. } => JobsError::OtherFormat(error),
         StoreError::Refused(reason) | StoreError::OverQuota(reason) => JobsError::NotKept(reason),
         error @ (StoreError::Exists(_)
         | StoreError::NotFound(_)

@@ -15,7 +15,7 @@ use super::code_copies::KeptCode;
 use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
 use crate::logs::JobLogs;
-use crate::store::{Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
+use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ impl Jobs {
         let mut record = JobRecord::new(spec.clone(), uid, holder, now);
         record.agent_key = self.context.agent_key.fingerprint().map(str::to_owned);
         record.priority = highest_priority(&pods);
-        suspend(&mut record, is_suspended, now);
+        record.suspension.set(is_suspended, now);
         let kept = match spec.code {
             Some(code) => self.keep_code(code).await?,
             None => KeptCode::Never,
@@ -90,7 +90,7 @@ impl Jobs {
     /// Records a user's wish. The driver then acts on the wish. An unreadable record can only be deleted.
     ///
     /// # Errors
-    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::LaterFormat`], [`JobsError::NotKept`],
+    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::OtherFormat`], [`JobsError::NotKept`],
     /// [`JobsError::Pods`], [`JobsError::Store`] and [`JobsError::Late`].
     pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
         in_time(name, self.put_wish_on_record(name, None, wish)).await
@@ -249,26 +249,18 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
         }
     }
     if let Some(is_suspended) = patch.suspended {
-        suspend(record, is_suspended, now);
+        record.suspension.set(is_suspended, now);
     }
     let is_new = patch.code.is_some_and(|code| record.code() != Some(code));
     if is_new || patch.reload {
         record.code = patch.code.or(record.code);
         record.pushes += 1;
-        record.format = record.format.max(SECOND_FORMAT);
     }
     let name = || record.spec.name.clone();
     match (record.is_over(), patch.pushes()) {
         (false, _) => Ok(()),
         (true, false) => Err(JobsError::Over(name())),
         (true, true) => Err(JobsError::TakesNoCode(name())),
-    }
-}
-
-fn suspend(record: &mut JobRecord, is_suspended: bool, now: UnixMillis) {
-    record.suspension.set(is_suspended, now);
-    if is_suspended {
-        record.format = record.format.max(SECOND_FORMAT);
     }
 }
 

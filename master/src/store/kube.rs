@@ -327,7 +327,7 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let version = version_of(map);
     match record {
         Ok(record) => Ok(Stored { record: JobRecord { uid, ..record }, version }),
-        Err(NotRead::LaterFormat(format)) => Err(StoreError::LaterFormat { job: name.clone(), format }),
+        Err(NotRead::OtherFormat(format)) => Err(StoreError::OtherFormat { job: name.clone(), format }),
         Err(NotRead::Invalid(reason)) => {
             Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason, removal, version })
         }

@@ -3,7 +3,6 @@
 
 mod bounds;
 mod code_copies;
-mod format;
 mod halted;
 pub mod kube;
 mod reading;
@@ -19,10 +18,9 @@ use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 pub use self::code_copies::{CODE_COPIES_BYTES_MAX, CODE_COPY_BYTES_MAX, CodeCopies, CodeCopy, Kept, Unkept};
-pub use self::format::{FORMAT, SECOND_FORMAT, format_of};
 pub use self::halted::Halted;
 pub use self::reading::NotRead;
-pub use self::record::{Ended, JobRecord, Wish};
+pub use self::record::{Ended, FORMAT, JobRecord, Wish};
 pub use self::suspension::Suspension;
 
 /// One version of a record. Versions can only be compared for equality.
@@ -92,12 +90,12 @@ pub enum StoreError {
         /// The version to pass to [`JobStore::update`] to write the record again.
         version: Version,
     },
-    /// A later version of the master wrote the record. This version does not change it.
+    /// Another version of the master wrote the record. This version does not change it.
     #[error(
-        "a later version of the master wrote the record of job \"{job}\", in format {format}; this version supports \
-         formats up to {FORMAT}"
+        "another version of the master wrote the record of job \"{job}\", in format {format}; this version supports \
+         format {FORMAT}"
     )]
-    LaterFormat {
+    OtherFormat {
         /// The job.
         job: JobName,
         /// The format of the record.
@@ -128,7 +126,7 @@ fn delete_command(job: &JobName) -> String {
 /// The log message about a record that was not read.
 fn set_aside(error: &(dyn std::error::Error + 'static)) -> &'static str {
     match error.downcast_ref() {
-        Some(StoreError::LaterFormat { .. }) => "ignored a record that a later version of the master wrote",
+        Some(StoreError::OtherFormat { .. }) => "ignored a record that another version of the master wrote",
         Some(_) | None => "ignored an unreadable record and its pods; client delete NAME removes both",
     }
 }
@@ -146,7 +144,7 @@ pub trait JobStore: Send + Sync {
     /// Reads a record. `None` if no record has this name.
     ///
     /// # Errors
-    /// [`StoreError::Unreadable`], [`StoreError::LaterFormat`] and [`StoreError::Unavailable`].
+    /// [`StoreError::Unreadable`], [`StoreError::OtherFormat`] and [`StoreError::Unavailable`].
     async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError>;
 
     /// Reads all readable records, in the order of their names.

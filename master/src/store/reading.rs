@@ -16,13 +16,12 @@ const UID_MAX: usize = 64;
 pub enum NotRead {
     /// The text is not a record, for this reason.
     Invalid(String),
-    /// A later version of the master wrote the record, in this format.
-    LaterFormat(u32),
+    /// Another version of the master wrote the record, in this format.
+    OtherFormat(u32),
 }
 
 #[derive(Deserialize)]
 struct FormatAlone {
-    #[serde(default = "super::format::first_format")]
     format: u32,
 }
 
@@ -32,9 +31,9 @@ impl JobRecord {
     /// # Errors
     /// [`NotRead`].
     pub fn read(name: &JobName, text: &[u8]) -> Result<Self, NotRead> {
-        // A later format may differ in all other fields, so the format is read first.
+        // Another format may differ in all other fields, so the format is read first.
         match serde_json::from_slice(text) {
-            Ok(FormatAlone { format }) if format > FORMAT => Err(NotRead::LaterFormat(format)),
+            Ok(FormatAlone { format }) if format != FORMAT => Err(NotRead::OtherFormat(format)),
             Ok(_) | Err(_) => Self::read_known(name, text).map_err(NotRead::Invalid),
         }
     }

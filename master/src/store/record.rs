@@ -12,13 +12,16 @@ use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobTimes, ReplicaView};
 use serde::{Deserialize, Serialize};
 
-use super::{Halted, Suspension, format_of};
+use super::{Halted, Suspension};
+
+/// The format of records. It changes when a master of another version would misread a record or drop a field. A master
+/// leaves records of another format alone.
+pub const FORMAT: u32 = 1;
 
 /// The record of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// The format of the record, from 1.
-    #[serde(default = "super::format::first_format")]
+    /// The format of the record: [`FORMAT`].
     pub format: u32,
     /// How many times the record was changed. A watch may report changes late, so readers ignore a revision that is
     /// lower than the highest that they have seen.
@@ -75,7 +78,7 @@ impl JobRecord {
     /// The record of a job that the master `holder` has just accepted.
     pub fn new(spec: JobSpec, uid: String, holder: String, accepted_at: UnixMillis) -> Self {
         Self {
-            format: format_of(&spec),
+            format: FORMAT,
             revision: 0,
             uid,
             spec,

@@ -215,7 +215,7 @@ fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
     let version = Version(found.version.to_string());
     match JobRecord::read(name, &found.record) {
         Ok(record) => Ok(Stored { record, version }),
-        Err(NotRead::LaterFormat(format)) => Err(StoreError::LaterFormat { job: name.clone(), format }),
+        Err(NotRead::OtherFormat(format)) => Err(StoreError::OtherFormat { job: name.clone(), format }),
         Err(NotRead::Invalid(reason)) => {
             let job = JobKey { name: name.clone(), uid: uid_in(&found.record) };
             let removal = delete_command(name);

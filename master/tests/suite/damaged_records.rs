@@ -124,7 +124,7 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
         match store.get(&name).await {
             Ok(Some(_)) => readable += 1,
             Err(StoreError::Unreadable { job, .. }) if job.name == name => unreadable.push(name),
-            Err(StoreError::LaterFormat { .. }) => {}
+            Err(StoreError::OtherFormat { .. }) => {}
             other => panic!("with seed {seed}, the outcome is unexpected: {other:?}"),
         }
     }
@@ -151,7 +151,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let record = conformance::record("taken");
     let key = JobKey { name: record.spec.name.clone(), uid: record.uid.clone() };
     store.create(record.clone()).await.expect("cannot create the record");
-    overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
+    overwrite(&file, &key.name, b"{\"format\": 1, \"uid\": \"uid-of-taken\"}");
     let replayed = store.watch().await.expect("no watch").recv().await;
     assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the unreadable record is not reported");
     let backend = FakeBackend::new(Arrival::AtOnce);
@@ -166,7 +166,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let problem: Problem = serde_json::from_str(&body).expect("not a problem");
     assert_eq!((status, problem.code), (409, ErrorCode::JobExists));
     let sentence = "the name \"taken\" belongs to a record that cannot be read (missing field `spec` at line 1 \
-        column 23): choose another name, or remove the record with client delete taken";
+        column 36): choose another name, or remove the record with client delete taken";
     assert_eq!(problem.detail, sentence);
     for (method, path, expected) in [
         ("GET", "/create?strategy=AllReduce&name=taken", 409),
@@ -187,17 +187,23 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
+async fn a_record_of_another_format_is_not_changed_even_if_it_cannot_be_read() {
+    for format in [FORMAT - 1, FORMAT + 1] {
+        leaves_a_record_alone(format).await;
+    }
+}
+
+async fn leaves_a_record_alone(format: u32) {
     let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let stored = store.create(conformance::record("later")).await.expect("cannot create the record");
-    let text = json!({ "format": FORMAT + 1, "uid": stored.record.uid, "spec": "in another form" }).to_string();
+    let text = json!({ "format": format, "uid": stored.record.uid, "spec": "in another form" }).to_string();
     overwrite(&file, stored.name(), text.as_bytes());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     assert!(master.jobs.find(stored.name()).is_none(), "the master has begun a driver");
     for wish in [Wish::Cancel, Wish::Delete] {
-        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("a record of a later format was changed");
-        let formats = format!("in format {}; this version supports formats up to {FORMAT}", FORMAT + 1);
+        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("a record of another format was changed");
+        let formats = format!("in format {format}; this version supports format {FORMAT}");
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
@@ -207,7 +213,7 @@ async fn a_record_of_a_later_format_is_not_changed_even_if_it_cannot_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
+async fn a_master_stops_driving_a_job_whose_record_gets_another_format() {
     let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
@@ -218,7 +224,7 @@ async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
     timeout(DEADLINE, agent.started()).await.expect("the run did not start in time");
     let text = json!({ "format": FORMAT + 1 }).to_string();
     overwrite(&file, &spec.name, text.as_bytes());
-    // When the driver records this failure, it finds the record with the later format.
+    // When the driver records this failure, it finds the record with the other format.
     agent.exit(ExitOutcome::Code(1));
     let is_waiting = |view: &JobView| view.replicas.iter().any(|replica| replica.reason.is_some());
     let waits = async {

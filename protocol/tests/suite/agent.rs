@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::progress::Progress;
 use serde_json::{Value, json};
@@ -22,26 +22,22 @@ fn report(outcome: ExitOutcome) -> ExitReport {
 #[test]
 fn an_idle_status_has_no_generation() {
     let idle = RunStatus { seq: 0, generation: None, ..status(RunState::Idle) };
-    assert_golden(&idle, &json!({"seq": 0, "boot_id": "6f1c", "state": "idle"}));
+    assert_golden(&idle, &json!({"seq": 0, "boot_id": "6f1c", "messages": 1, "state": "idle"}));
 }
 
 #[test]
 fn a_configured_status_names_its_generation() {
-    let golden = json!({"seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1"});
+    let golden = json!({"seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1"});
     assert_golden(&status(RunState::Configured), &golden);
 }
 
 #[test]
 fn a_status_names_the_seat_of_a_member() {
     let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
-    let seated = RunStatus {
-        membership,
-        features: Features { seats: true, ..Features::default() },
-        ..status(RunState::Configured)
-    };
+    let seated = RunStatus { membership, ..status(RunState::Configured) };
     let golden = json!({
-        "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1",
-        "membership": {"seat": 2, "of": 4, "start": 1, "pushes": 2}, "features": {"seats": true},
+        "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1",
+        "membership": {"seat": 2, "of": 4, "start": 1, "pushes": 2},
     });
     assert_golden(&seated, &golden);
 }
@@ -50,13 +46,12 @@ fn a_status_names_the_seat_of_a_member() {
 fn a_status_names_the_code_that_the_agent_has() {
     let [staged, running] = ["ab", "cd"].map(|digits| digits.repeat(32));
     let [newer, older] = [&staged, &running].map(|id| id.parse().ok());
-    let features = Features { code: true, ..Features::default() };
     let code = CodeStatus { staged: newer, running: older };
     let golden = json!({
-        "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1",
-        "code": {"staged": staged, "running": running}, "features": {"seats": false, "code": true},
+        "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1",
+        "code": {"staged": staged, "running": running},
     });
-    assert_golden(&RunStatus { code, features, ..status(RunState::Configured) }, &golden);
+    assert_golden(&RunStatus { code, ..status(RunState::Configured) }, &golden);
 }
 
 #[test]
@@ -79,7 +74,7 @@ fn a_status_shows_the_progress_of_a_script_that_uses_the_helper() {
     for (helper, golden) in [(Progress::default(), json!({})), (measured, golden)] {
         let status = RunStatus { helper: Some(helper), ..status(RunState::Configured) };
         let golden = json!({
-            "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1", "helper": golden,
+            "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1", "helper": golden,
         });
         assert_golden(&status, &golden);
     }
@@ -90,7 +85,7 @@ fn a_running_or_stopping_status_has_a_pid_and_a_start_time() {
     for (state, name) in [(RunState::Running, "running"), (RunState::Stopping, "stopping")] {
         let active = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(state) };
         let golden = json!({
-            "seq": 3, "boot_id": "6f1c", "state": name, "generation": "2.1", "pid": 417, "started_at": 1_700_000_000_000_u64,
+            "seq": 3, "boot_id": "6f1c", "messages": 1, "state": name, "generation": "2.1", "pid": 417, "started_at": 1_700_000_000_000_u64,
         });
         assert_golden(&active, &golden);
     }
@@ -115,7 +110,7 @@ fn an_exited_status_has_a_start_time_and_an_exit() {
     let exit = Some(report(ExitOutcome::Code(1)));
     let exited = RunStatus { started_at: Some(STARTED), exit, ..status(RunState::Exited) };
     let golden = json!({
-        "seq": 3, "boot_id": "6f1c", "state": "exited", "generation": "2.1", "started_at": 1_700_000_000_000_u64,
+        "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "exited", "generation": "2.1", "started_at": 1_700_000_000_000_u64,
         "exit": {"code": 1, "stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"},
     });
     assert_golden(&exited, &golden);
@@ -127,14 +122,14 @@ fn an_exited_status_has_a_start_time_and_an_exit() {
 fn a_running_status_may_have_no_generation() {
     // The prototype's master sends an environment without a generation.
     let running = RunStatus { generation: None, pid: Some(9), started_at: Some(STARTED), ..status(RunState::Running) };
-    let golden =
-        json!({"seq": 3, "boot_id": "6f1c", "state": "running", "pid": 9, "started_at": 1_700_000_000_000_u64});
+    let golden = json!({"seq": 3, "boot_id": "6f1c", "messages": 1, "state": "running", "pid": 9, "started_at": 1_700_000_000_000_u64});
     assert_golden(&running, &golden);
 }
 
 #[test]
 fn an_unknown_run_state_is_refused() {
-    let error = read::<RunStatus>(&json!({"seq": 0, "boot_id": "6f1c", "state": "dreaming"})).expect_err("not refused");
+    let error = read::<RunStatus>(&json!({"seq": 0, "boot_id": "6f1c", "messages": 1, "state": "dreaming"}))
+        .expect_err("not refused");
     assert!(error.contains("unknown variant `dreaming`"), "{error}");
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use master::store::wall_clock;
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::code::{CodeId, Manifest, Sha256};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Fence, Renewal};
@@ -31,8 +31,6 @@ pub(super) struct Shared {
     pub(super) logs_to_cut: AtomicU32,
     /// How long ago the output was printed, if the agent tells it.
     pub(super) age: Mutex<Option<Duration>>,
-    /// Whether the output ends without the trailer that names the run.
-    pub(super) hides_ends: AtomicBool,
     /// How many status requests the agent has received.
     pub(super) polls: watch::Sender<u64>,
     /// Each status request holds a clone while it waits for news. [`FakeAgent::is_followed`] counts the clones.
@@ -129,8 +127,7 @@ pub enum AgentEvent {
 impl FakeAgent {
     /// An agent without history, for this address.
     pub(super) fn new(address: SocketAddr, kind: AgentKind) -> Self {
-        let features = Features { seats: true, warm: true, code: true, fence: true };
-        let idle = RunStatus { features, ..RunStatus::idle(address.to_string()) };
+        let idle = RunStatus::idle(address.to_string());
         Self(Arc::new(Shared {
             address,
             status: watch::Sender::new(idle),
@@ -138,7 +135,6 @@ impl FakeAgent {
             output: watch::Sender::new(vec![]),
             logs_to_cut: AtomicU32::new(0),
             age: Mutex::default(),
-            hides_ends: AtomicBool::new(false),
             polls: watch::Sender::new(0),
             waiting_poll: Arc::default(),
             waiting_reader: Arc::default(),
@@ -224,11 +220,6 @@ impl FakeAgent {
     /// Makes the next `times` connections for the agent's output break.
     pub fn cut_logs(&self, times: u32) {
         self.0.logs_to_cut.store(times, Ordering::Relaxed);
-    }
-
-    /// Makes the output end without the trailer that names the run, as with an agent of an earlier version.
-    pub fn hide_ends(&self) {
-        self.0.hides_ends.store(true, Ordering::Relaxed);
     }
 
     /// Makes the agent tell that all output was printed so long ago.

@@ -252,7 +252,7 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 3
     let headers = [
         (HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0"),
         (TRAILER, routes::LOG_COMPLETE_TRAILER),
-        (CONTENT_TYPE, age.map_or("application/octet-stream", |_| routes::AGED_OUTPUT)),
+        (CONTENT_TYPE, routes::AGED_OUTPUT),
     ];
     let cut = |left: u32| left.checked_sub(1);
     if agent.0.logs_to_cut.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok() {
@@ -266,13 +266,11 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 3
             Err(_) => None,
         };
         let output = agent.0.output.borrow().clone();
-        let output = age.map_or_else(|| output.clone(), |age| AgedPart { age, bytes: &output }.to_bytes());
+        let output = AgedPart { age: age.unwrap_or_default(), bytes: &output }.to_bytes();
         let generation =
             HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot are a valid header value");
         let trailers = [(HeaderName::from_static(routes::LOG_COMPLETE_TRAILER), generation)];
-        let end =
-            (!agent.0.hides_ends.load(Ordering::Relaxed)).then(|| Frame::trailers(HeaderMap::from_iter(trailers)));
-        stream::iter([Frame::data(Bytes::from(output))].into_iter().chain(end))
+        stream::iter([Frame::data(Bytes::from(output)), Frame::trailers(HeaderMap::from_iter(trailers))])
     });
     (headers, Body::new(StreamBody::new(frames.flatten().map(Ok::<_, Infallible>).boxed())))
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use backon::Retryable;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use protocol::agent::RunState;
 use protocol::ids::{Generation, UnixMillis};
 use tracing::{info, warn};
 
@@ -38,7 +37,7 @@ enum CopyError {
     Agent(#[from] AgentError),
     #[error("could not write the output to disk")]
     File(#[source] io::Error),
-    #[error("the agent ended the stream of output while its run continues")]
+    #[error("the agent ended the stream of output before the end of its run")]
     NoStream,
 }
 
@@ -91,25 +90,17 @@ impl Pod {
     }
 
     /// Copies the missing output. Returns the same values as [`Self::copy_run`]. The end of a stream need not be the
-    /// end of the output, because an agent also ends the stream of a slow reader. An agent of an earlier version does
-    /// not report whether the output has ended. So after the end of the run, opens streams until a stream brings no
-    /// bytes.
+    /// end of the output, because an agent also ends the stream of a slow reader. After the rest of the output, the
+    /// agent names the run.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
-        let mut without_bytes = None;
+        let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok((None, None)) };
+        let base = self.kept(log.base_of(&status.boot_id).await)?;
         loop {
-            let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok((None, None)) };
-            let base = self.kept(log.base_of(&status.boot_id).await)?;
-            let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
-            if !has_ended && without_bytes == Some(status.generation) {
-                return Err(CopyError::NoStream);
-            }
             match self.copy_stream(base).await? {
                 StreamEnd::RunEnded(run) => return Ok((run, Some(base))),
-                StreamEnd::Empty if has_ended => return Ok((status.generation, Some(base))),
-                // The run may have ended without output. Get a new status to find out.
-                StreamEnd::Empty => without_bytes = Some(status.generation),
-                StreamEnd::Progressed => without_bytes = None,
+                StreamEnd::Progressed => {}
+                StreamEnd::Empty => return Err(CopyError::NoStream),
             }
         }
     }

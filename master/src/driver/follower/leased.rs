@@ -10,7 +10,7 @@ use protocol::agent::RunStatus;
 use protocol::lease::{ClockMillis, Lease, Standing, Vigil};
 use tokio::time::sleep;
 
-use super::{Followed, Heard, Pod, persistent};
+use super::{Followed, Pod, persistent};
 use crate::agent_client::{AgentAnswer, AgentError, LeasePoll};
 use crate::driver::tasks::report;
 
@@ -51,19 +51,16 @@ impl Pod {
         lease.filter(|_| is_found).map(|lease| Vigil::new(lease, self.now()))
     }
 
-    /// The next poll after this answer, if the agent has a lease and a fence.
+    /// The next poll after this answer, if the agent has a lease.
     pub(super) fn leased(&self, heard: &RunStatus) -> Option<Leased> {
-        let clock = (*self.answers.borrow())?.clock;
-        let lease = self.followed.lease.filter(|_| heard.features.fence)?;
-        Some(Leased { lease, after: heard.seq, heard: clock? })
+        Some(Leased { lease: self.followed.lease?, after: heard.seq, heard: (*self.answers.borrow())? })
     }
 
     /// Notes an answer. Removes the clock from the status, because a change of the clock alone is no news.
     pub(super) fn note_answer(&self, status: &mut RunStatus, vigil: &mut Option<Vigil>) {
-        let (clock, features) = (status.clock_ms.take(), status.features);
-        let lease = self.followed.lease.filter(|_| features.fence && clock.is_some());
-        *vigil = lease.map(|lease| Vigil::new(lease, self.now()));
-        self.answers.send_replace(Some(Heard { features, clock }));
+        let clock = status.clock_ms.take();
+        *vigil = self.followed.lease.filter(|_| clock.is_some()).map(|lease| Vigil::new(lease, self.now()));
+        self.answers.send_replace(clock);
     }
 
     /// Waits for an answer while the lease holds. `None` if the lease has lapsed.

@@ -145,7 +145,7 @@ async fn no_copy_is_removed_while_a_later_master_has_a_record_that_this_master_c
     let store = store(&server);
     let format = FORMAT + 1;
     let later = store.create(JobRecord { format, ..conformance::record("later") }).await;
-    assert!(matches!(later, Err(StoreError::LaterFormat { .. })), "{later:?}");
+    assert!(matches!(later, Err(StoreError::OtherFormat { .. })), "{later:?}");
     store.keep(code(), b"content").await.expect("the store does not answer");
     let (copy, hour) = (name(), Duration::from_secs(3600));
     tokio::time::sleep(hour).await;

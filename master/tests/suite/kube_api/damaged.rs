@@ -115,7 +115,7 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
         match store.get(&name(&job)).await {
             Ok(Some(_)) => {}
             Err(StoreError::Unreadable { job: key, .. }) if !key.uid.is_empty() => unreadable.push(job),
-            Err(StoreError::LaterFormat { .. }) => {}
+            Err(StoreError::OtherFormat { .. }) => {}
             other => panic!("with seed {seed}, the outcome is unexpected: {other:?}"),
         }
     }

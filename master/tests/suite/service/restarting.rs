@@ -93,32 +93,27 @@ async fn followed(agents: &[FakeAgent]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_without_output_do_not_interrupt_the_copy_of_output_and_each_restart_needs_two_polls() {
     captured_log::begin();
-    for (name, is_older) in [("silent", false), ("older", true)] {
-        let master = Master::new();
-        let spec = spec_with(name, 2, at_once(10));
-        let job = master.submit(spec.clone()).await;
-        running(&job, 1).await;
-        let agents = agents(&master, &spec.name, 2).await;
-        agents.iter().filter(|_| is_older).for_each(FakeAgent::hide_ends);
+    let master = Master::new();
+    let spec = spec_with("silent", 2, at_once(10));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    let agents = agents(&master, &spec.name, 2).await;
+    followed(&agents).await;
+    let polls = || agents.iter().map(FakeAgent::polls).collect::<Vec<_>>();
+    let before = polls();
+    for sequence in 2..=5 {
+        agents[0].exit(ExitOutcome::Code(1));
+        running(&job, sequence).await;
         followed(&agents).await;
-        let polls = || agents.iter().map(FakeAgent::polls).collect::<Vec<_>>();
-        let before = polls();
-        for sequence in 2..=5 {
-            agents[0].exit(ExitOutcome::Code(1));
-            running(&job, sequence).await;
-            followed(&agents).await;
-        }
-        for agent in &agents {
-            let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
-            assert_eq!(interrupted, Vec::<String>::new());
-        }
-        // In each start, the first poll finds that the run has started, and the second poll waits for the end of the
-        // run. With older agents, the master also polls in order to copy the output.
-        let expected = before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>();
-        assert!(is_older || polls() == expected, "{:?} polls, but {expected:?} are expected", polls());
-        agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
-        reach(&job, JobState::Succeeded).await;
     }
+    for agent in &agents {
+        let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
+        assert_eq!(interrupted, Vec::<String>::new());
+    }
+    // In each start, the first poll finds that the run has started, and the second poll waits for the end of the run.
+    assert_eq!(polls(), before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>());
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
