@@ -205,7 +205,7 @@ abuse: ## Send a master 1,000 browser requests, 10,000 malformed requests and 10
 .PHONY: tfjobs
 tfjobs: ## Run the TFJobs of the master's tests on the cluster in KUBECONFIG
 	cargo build --locked --workspace
-	CARGO_PROFILE_DEV_STRIP=symbols cargo build --locked --target $(AGENT_TARGET) -p agent
+	cargo build --locked --profile agent --target $(AGENT_TARGET) -p agent
 	cargo test --locked -p e2e --test suite -- each_tfjob_of_the_corpus --ignored --nocapture
 
 .PHONY: chaos

@@ -1,6 +1,5 @@
 //! Finds the programs under test.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,18 +23,16 @@ pub fn built(name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// Returns the path of the static agent, which runs in any image. A test prefers an agent built beside it over the
-/// agent of `make build`. A benchmark, which is built for release, prefers the agent of `make build`.
+/// Returns the path of the static agent of a release, which runs in any image. Prefers an agent built beside this test
+/// over the agent of `make build`.
 ///
 /// # Panics
 /// If the agent is not built.
 pub fn static_agent() -> PathBuf {
-    let target = format!("{}-unknown-linux-musl/debug/agent", std::env::consts::ARCH);
+    let target = format!("{}-unknown-linux-musl/agent/agent", std::env::consts::ARCH);
     let test = std::env::current_exe().expect("the path of this program is unknown");
-    let known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
-    let mut found: VecDeque<PathBuf> = known.filter(|path| path.is_file()).collect();
-    let chosen = if cfg!(debug_assertions) { found.pop_front() } else { found.pop_back() };
-    chosen.expect("no static agent: run `make test` or `make build`")
+    let mut known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
+    known.find(|path| path.is_file()).expect("no static agent: run `make test` or `make build`")
 }
 
 /// Returns the folder of the real Python. `python` on the PATH may be a wrapper script, which is slow to start.
