@@ -135,8 +135,8 @@ MDBOOK := 0.5.4
 MDBOOK_DONE := $(TOOLS)-mdbook-$(MDBOOK)/bin/mdbook
 
 .PHONY: docs
-docs: programs ## Write docs/reference/cli.md from the help of the programs
-	MUSTER_WRITE_DOCS=1 cargo test --locked -p e2e --test suite -- docs::cli
+docs: programs ## Write docs/reference/cli.md from the help of the programs, and FILES.md from the descriptions of the files
+	MUSTER_WRITE_DOCS=1 cargo test --locked -p e2e --test suite -- docs::cli docs::files
 
 .PHONY: book
 book: $(MDBOOK_DONE) ## Build HTML from docs/ into target/book; the first time, compiles mdbook for some minutes

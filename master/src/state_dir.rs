@@ -1,4 +1,14 @@
 //! The folder in which a master keeps all its files. Only one master at a time can use it.
+//!
+//! - `lock`: locked by the master, whose process id it contains for the error message of a second master.
+//! - `agent-key`: the key of the agents' tokens, if agents outlive the master.
+//! - `jobs.sqlite`: the records. In Kubernetes, records are ConfigMaps `muster-NAME` instead.
+//! - `code/`: manifests and blobs of the code that jobs bring, named by their SHA-256. In Kubernetes, this is a cache of
+//!   the ConfigMaps `muster-code-ID`, except for code above 900 KiB.
+//! - `logs/UID/REPLICA.log` and `.times`: the newest 64 MiB of a replica's output, and when its bytes were printed.
+//! - `machines/JOB.UID/REPLICA.json`: the newest message of each machine that has joined.
+//! - `pods/JOB/REPLICA/`: the agent's own log, and the working directory of code. The folder shows that the pod existed.
+//! - `token`, `master.log`: the token of a local master, and its log.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{Read, Seek, Write};

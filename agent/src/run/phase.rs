@@ -1,4 +1,13 @@
 //! The phases of a run.
+//!
+//! ```text
+//! Idle ──config──▶ Configured ──run──▶ Starting ──▶ Running ──stop──▶ Stopping ──main ended──▶ Ending ──all dead──▶ Exited
+//!                      │  stop: Exited, never started    └──main ended──────────────────────────▲                     │
+//!                      └◀────────────────────────────config of a newer generation─────────────────────────────────────┘
+//! ```
+//!
+//! In messages, `Starting` is `configured`, and `Ending` is `stopping`. `Starting` may wait for the warm interpreter. A
+//! message of an older generation changes nothing.
 
 use std::time::Instant;
 

@@ -1,4 +1,7 @@
 //! The record of one job: what the user asked for, and the few facts that a later master cannot observe.
+//!
+//! The record has no phase and no roster. Every master computes the phase from its observations, so a takeover after a
+//! crash is the normal path. Creating the record commits a submit, and a delete removes the record last.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,6 +3,7 @@
 mod book;
 mod cli;
 mod console;
+mod files;
 mod lines;
 mod links;
 mod words;

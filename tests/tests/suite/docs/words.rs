@@ -12,6 +12,7 @@ use crate::docs::collect;
 const PLACES: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
+    "FILES.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "CHANGELOG.md",

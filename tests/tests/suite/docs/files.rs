@@ -1,0 +1,65 @@
+//! Checks that FILES.md lists all source files with their descriptions.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use e2e::config;
+use e2e::programs::root;
+
+use crate::architecture::{CRATES, sources};
+
+const PAGE: &str = "FILES.md";
+const INTRODUCTION: &str = "# Files
+
+`make docs` writes this page from the first sentence of each file. Change the sentences in the sources, not here.
+";
+
+/// The first sentence of a file's description.
+fn description(text: &str) -> String {
+    let lines = text.lines().map_while(|line| line.strip_prefix("//! "));
+    let paragraph = lines.collect::<Vec<_>>().join(" ");
+    let end = paragraph.find(". ").map_or(paragraph.len(), |end| end + 1);
+    paragraph[..end].to_owned()
+}
+
+fn page() -> String {
+    let mut folders: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    let sources = CRATES.iter().flat_map(|name| sources(&format!("{name}/src")));
+    for (path, text) in sources.filter(|(path, _)| !path.ends_with("_tests.rs")) {
+        let (folder, file) = path.rsplit_once('/').expect("a path from the root");
+        folders.entry(folder.to_owned()).or_default().insert(file.to_owned(), description(&text));
+    }
+    let mut page = INTRODUCTION.to_owned();
+    for (folder, files) in folders {
+        write!(page, "\n## {folder}\n\n").expect("a String accepts text");
+        for (file, description) in files {
+            writeln!(page, "- [{file}]({folder}/{file}): {description}").expect("a String accepts text");
+        }
+    }
+    page
+}
+
+#[test]
+fn files_md_lists_all_source_files_with_their_descriptions() {
+    let (path, page) = (root().join(PAGE), page());
+    if config::writes_docs() {
+        fs::write(&path, &page).expect("cannot write the page");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let differs = page.lines().zip(written.lines()).find(|(line, written)| line != written);
+    assert!(page == written, "{PAGE} is stale: run `make docs`. The first difference: {differs:#?}");
+}
+
+#[test]
+fn architecture_md_is_short_and_its_files_exist() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("cannot read ARCHITECTURE.md");
+    let longest = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+    let (lines, words) = (text.lines().count(), text.split_whitespace().count());
+    assert!(lines <= 120 && longest <= 160 && words <= 1500, "{lines} lines, {words} words, {longest} characters");
+    let quoted = text.split('`').skip(1).step_by(2);
+    let missing: Vec<&str> = quoted.filter(|path| path.contains("/src/") || path.contains("/tests/suite")).collect();
+    let missing: Vec<&str> = missing.into_iter().filter(|path| !Path::new(&root()).join(path).exists()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
+}
