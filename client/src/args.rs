@@ -9,6 +9,7 @@ mod mistakes;
 mod policy;
 mod spawn;
 mod tfjob;
+pub(crate) mod usage;
 mod values;
 mod verbs;
 
@@ -35,7 +36,7 @@ use self::values::{count, workers};
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
 };
-use crate::usage::{self, UsageError};
+use crate::args::usage::UsageError;
 
 const EXAMPLES: &str = "\
 Examples:

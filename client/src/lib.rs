@@ -2,45 +2,24 @@
 //!
 //! Wiring only: arguments → the command → one error line and an exit code.
 
-mod announcement;
+mod address;
 mod args;
-mod changes;
 mod cluster;
-mod command_line;
+mod code;
 mod commands;
-mod config;
-mod env_file;
-mod error;
-mod exit;
+mod ending;
 mod follow;
-mod hints;
-mod ignored;
 mod image;
 mod interrupt;
-mod kube_place;
-mod local_checks;
-mod local_master;
-mod log_stream;
-mod master_client;
-mod master_url;
-mod narrate;
+mod master;
 mod output;
-mod pack;
-mod patience;
 mod request;
-mod resume;
-mod root_cause;
-mod script;
-mod shell_env;
-mod spawn;
-mod tfjob;
-mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::output::{Data, Notes};
 
 /// Prints the error that ended a command, and its hint.
@@ -79,7 +58,7 @@ fn obey(arguments: Vec<OsString>, notes: &Notes) -> Result<Exit, Error> {
         }
         args::Parsed::Command(cli) => *cli,
     };
-    command_line::remember(&cli.connection);
+    output::command_line::remember(&cli.connection);
     if cli.verbose {
         output::trace_requests(notes);
     }

@@ -12,7 +12,7 @@ use protocol::image::ImageRef;
 use protocol::routes::MASTER_PORT;
 use protocol::view::BackendKind;
 
-use crate::agent_token::AgentKey;
+use crate::agents::token::AgentKey;
 use crate::http::Guard;
 use crate::registry::KEPT_FINISHED;
 

@@ -1,22 +1,18 @@
 //! The master: accepts jobs, creates their pods, starts their gangs and serves their state. This file is the wiring.
 
-pub mod agent_client;
-pub mod agent_token;
+pub mod agents;
 pub mod backend;
-mod boot_id;
 pub mod code;
 pub mod config;
-pub mod descriptors;
 pub mod driver;
 mod error_chain;
+pub mod host;
 pub mod http;
 pub mod kube;
 pub mod logs;
 pub mod registry;
-pub mod series;
-mod signals;
-mod state_dir;
 pub mod store;
+pub mod tfjobs;
 pub mod turns;
 
 use std::collections::BTreeMap;
@@ -39,25 +35,26 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::agent_client::AgentClient;
-use crate::agent_token::AgentKey;
+use crate::agents::client::AgentClient;
+use crate::agents::token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::joined::JoinedBackend;
 use crate::backend::kube::{DefaultUser, HostVolumes, KubeBackend};
 use crate::backend::process::ProcessBackend;
 use crate::code::CodeStore;
 use crate::config::{Backend, Config, WatchTfJobs};
-use crate::descriptors::Descriptors;
 use crate::driver::Context;
+use crate::host::descriptors::Descriptors;
+use crate::host::signals::Signals;
+use crate::host::state_dir::StateDir;
 use crate::http::{About, Server};
-use crate::kube::{Cluster, ProgramSource};
+use crate::kube::Cluster;
 use crate::logs::Archive;
 use crate::registry::Jobs;
-use crate::signals::Signals;
-use crate::state_dir::StateDir;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{JobStore, StoreError, Stored};
+use crate::tfjobs::programs::ProgramSource;
 
 /// Runs a master until a signal or the end of its supervisor stops it.
 ///
@@ -104,7 +101,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         Some(cluster) => {
             let registries = Registries::new(config.plain_registries.clone())?;
             let programs = ProgramSource::new(cluster.clone(), registries, &config.pull_secrets);
-            let follow = kube::tfjobs::run(cluster, Arc::clone(&jobs), place.clone(), Arc::new(programs));
+            let follow = tfjobs::run(cluster, Arc::clone(&jobs), place.clone(), Arc::new(programs));
             Some(AbortOnDropHandle::new(tokio::spawn(follow)))
         }
         None => None,
@@ -176,7 +173,7 @@ impl World {
 
 async fn boot_id(store: &dyn JobStore) -> anyhow::Result<String> {
     let holders = store.holders().await.context("list the records")?;
-    Ok(boot_id::after(holders.iter().map(String::as_str), store.now(), &uuid::Uuid::now_v7().to_string()))
+    Ok(store::boot_id::after(holders.iter().map(String::as_str), store.now(), &uuid::Uuid::now_v7().to_string()))
 }
 
 async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {

@@ -31,8 +31,8 @@ pub use self::error::JobsError;
 pub use self::finished::KEPT_FINISHED;
 use self::requests::remove_output;
 use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
+use crate::logs::series::SeriesOfJob;
 use crate::logs::{Archive, JobLogs};
-use crate::series::SeriesOfJob;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};
 use crate::turns::Turns;
 

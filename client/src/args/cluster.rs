@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
 
 use super::FormatArgs;
-use crate::kube_place::namespace_name;
+use crate::address::kube_place::namespace_name;
 
 pub(super) const INSTALL_EXAMPLES: &str = "\
 Examples:

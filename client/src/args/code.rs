@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Verb;
-use crate::usage::UsageError;
+use crate::args::usage::UsageError;
 
 /// If the similarity of a word and a verb, from 0 to 1, exceeds this number, the hint suggests the verb.
 const SIMILAR: f64 = 0.7;

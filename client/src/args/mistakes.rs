@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory};
 
 use super::{Cli, SubmitArgs};
-use crate::usage::UsageError;
+use crate::args::usage::UsageError;
 
 /// The verb of a command line that does not parse. clap's report does not name the verb.
 pub(super) fn verb_of(arguments: &[OsString]) -> Option<String> {

@@ -8,7 +8,7 @@ use protocol::image::ImageRef;
 
 use super::SyntaxArgs;
 use super::values::count;
-use crate::kube_place::namespace_name;
+use crate::address::kube_place::namespace_name;
 
 /// If the program has this name, it always runs the verb `spawn`.
 pub(super) const TF_SPAWNER: &str = "tf-spawner";

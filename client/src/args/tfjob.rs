@@ -8,7 +8,7 @@ use protocol::ids::JobName;
 
 use super::values::count;
 use super::{DryRunArgs, EnvArg, SyntaxArgs};
-use crate::kube_place::namespace_name;
+use crate::address::kube_place::namespace_name;
 
 pub(super) const APPLY_EXAMPLES: &str = "\
 Examples:

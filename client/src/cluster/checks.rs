@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::ClusterError;
 use super::rights::{self, Right};
 use super::rollout::Rollout;
-use crate::command_line::command;
+use crate::output::command_line::command;
 
 /// The minor version of the oldest Kubernetes with which Muster is tested: 1.20.
 const OLDEST_MINOR: u32 = 20;

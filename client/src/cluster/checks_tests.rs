@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::kube_place::KubePlace;
+use crate::address::kube_place::KubePlace;
 
 fn verdict(check: &Check) -> (Verdict, &str) {
     (check.verdict, &check.detail)

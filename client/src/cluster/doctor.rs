@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::checks::{self, Check, Master, Observed};
 use super::rights::Right;
 use super::{Cluster, ClusterError, access, rights, rollout, tfjobs};
-use crate::kube_place::KubePlace;
+use crate::address::kube_place::KubePlace;
 
 /// The label of a namespace whose value is the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";

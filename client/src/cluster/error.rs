@@ -5,8 +5,8 @@ use std::time::Duration;
 use kube::config::KubeconfigError;
 
 use super::rights::Right;
-use crate::command_line::command;
-use crate::kube_place::{BadPlace, KubePlace};
+use crate::address::kube_place::{BadPlace, KubePlace};
+use crate::output::command_line::command;
 use crate::output::spelled;
 
 /// Why a command on a cluster failed.

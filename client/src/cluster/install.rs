@@ -10,8 +10,8 @@ use protocol::pod::OPENSHIFT_GROUP;
 use serde_json::{Value, json};
 
 use super::{Cluster, ClusterError, MUSTER, PART_OF, SECRET_KEYS, access, manifests, rights, rollout};
+use crate::address::config::Token;
 use crate::args::TfJobs;
-use crate::config::Token;
 use crate::output::Notes;
 
 /// What happens to the Service, through which clients reach the master at a port of every node.

@@ -12,6 +12,7 @@ mod pods;
 pub(crate) mod rfc3339;
 mod rights;
 mod rollout;
+pub(crate) mod shell_env;
 mod tfjobs;
 mod uninstall;
 
@@ -30,9 +31,9 @@ pub(crate) use self::forward::Forward;
 pub(crate) use self::install::{Order, ServiceChoice, exported, install};
 use self::rights::Right;
 pub(crate) use self::uninstall::{Found, find, remove};
-use crate::config::Token;
-use crate::kube_place::KubePlace;
-use crate::root_cause::root_cause;
+use crate::address::config::Token;
+use crate::address::kube_place::KubePlace;
+use crate::ending::root_cause::root_cause;
 
 /// The name of the Secret and of the manifests' objects, except those for TFJobs. Also the value of [`PART_OF`].
 const MUSTER: &str = "muster";

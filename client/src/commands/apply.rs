@@ -17,19 +17,19 @@ use super::leaving::Stage;
 use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
 use super::syntax::{self, Syntax};
 use super::which_master::{running_master, with_namespace};
+use crate::address::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{ApplyArgs, Format};
-use crate::command_line;
-use crate::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::code::pack::Packed;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::image;
-use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
-use crate::narrate;
+use crate::master::client::{MasterClient, MasterError, OldJob, Submitted};
+use crate::master::patience::persist;
+use crate::output::command_line;
+use crate::output::narrate;
 use crate::output::{Data, Notes};
-use crate::pack::Packed;
-use crate::patience::persist;
+use crate::request::tfjob::{self, Document, TfJobError};
 use crate::request::{self, RequestError};
-use crate::tfjob::{self, Document, TfJobError};
 
 pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let here = std::env::current_dir().map_err(RequestError::NoFolder)?;

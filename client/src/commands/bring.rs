@@ -20,15 +20,15 @@ use tokio::task::spawn_blocking;
 use super::leaving::in_doubt;
 use super::machines;
 use super::syntax::{self, Syntax};
+use crate::address::master_url::MasterUrl;
 use crate::args::ImageArgs;
-use crate::error::Error;
-use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
-use crate::master_url::MasterUrl;
+use crate::code::pack::Packed;
+use crate::ending::error::Error;
+use crate::master::client::{MasterClient, MasterError, OldJob, Submitted};
+use crate::master::patience::persist;
 use crate::output::{Notes, size, spelled};
-use crate::pack::Packed;
-use crate::patience::persist;
 use crate::request;
-use crate::script::Named;
+use crate::request::script::Named;
 
 /// Maximum number of uploads. During an upload, the master may remove blobs that it had before. The next upload then
 /// sends these blobs.

@@ -1,10 +1,10 @@
 //! `build`: makes the image that pods run, as a submit does, and prints its name.
 
 use super::which_master::running_master;
+use crate::address::config::Config;
 use crate::args::BuildArgs;
-use crate::config::Config;
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::image::{self, ImageOrder, Reach};
 use crate::output::{Data, Notes};
 use crate::request::RequestError;

@@ -3,10 +3,10 @@
 use protocol::ids::JobName;
 use protocol::view::JobView;
 
-use crate::command_line::command;
-use crate::error::Error;
-use crate::master_client::MasterClient;
+use crate::ending::error::Error;
+use crate::master::client::MasterClient;
 use crate::output::Notes;
+use crate::output::command_line::command;
 
 pub(super) async fn cancel(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     match client.view(name).await {

@@ -5,8 +5,8 @@ use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 
 use crate::args::Cli;
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::output::Data;
 
 /// The values that a shell offers for these flags. clap cannot list them, because these flags have their own parsers.

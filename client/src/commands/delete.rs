@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use protocol::ids::JobName;
 
-use crate::error::Error;
-use crate::master_client::{MasterClient, MasterError};
+use crate::ending::error::Error;
+use crate::master::client::{MasterClient, MasterError};
+use crate::master::patience::persist;
 use crate::output::Notes;
-use crate::patience::persist;
 
 /// Maximum time until the job is gone, in addition to the termination grace of its pods. If the job's master is dead,
 /// another master ends the job 30 s after the grace. The pods then need time to end.

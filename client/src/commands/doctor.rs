@@ -6,15 +6,15 @@ use protocol::view::{BackendKind, MasterView};
 use serde_json::json;
 
 use super::which_master::{Masters, through_cluster};
+use crate::address::config::{Config, MasterChoice};
+use crate::address::kube_place::KubePlace;
+use crate::address::master_url::MasterUrl;
 use crate::args::{DoctorArgs, Format};
 use crate::cluster::{self, Check, Surroundings, Verdict};
-use crate::config::{Config, MasterChoice};
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::image;
-use crate::kube_place::KubePlace;
-use crate::local_checks;
-use crate::master_url::MasterUrl;
+use crate::master::local_checks;
 use crate::output::{Data, Notes, checks_text};
 
 pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {

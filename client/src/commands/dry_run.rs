@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::bring::Order;
 use crate::args::{Checker, Format};
-use crate::error::Error;
-use crate::master_client::{MasterClient, MasterError, OldJob};
-use crate::narrate;
+use crate::ending::error::Error;
+use crate::master::client::{MasterClient, MasterError, OldJob};
+use crate::output::narrate;
 use crate::output::{Data, Notes, yaml};
 
 /// Lets the master check an order if `checker` is the server.

@@ -1,11 +1,11 @@
 //! `env`: prints the statements that prepare a shell for the cluster of kubectl's context.
 
-use crate::config;
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::address::config;
+use crate::args::usage::UsageError;
+use crate::cluster::shell_env::{remember, restored, set_up, statements};
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::output::{Data, Notes};
-use crate::shell_env::{remember, restored, set_up, statements};
-use crate::usage::UsageError;
 
 pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     if data.is_for_terminal() {

@@ -3,8 +3,8 @@
 use super::now;
 use super::which_master::Masters;
 use crate::args::{GetArgs, ObjectFormat};
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::output::{Data, tfjobs_table, yaml};
 use serde_json::json;
 

@@ -2,14 +2,14 @@
 //! the master.
 
 use super::which_master::through_cluster;
+use crate::address::config::Config;
 use crate::args::{InstallArgs, Service};
 use crate::cluster::{self, Cluster, Order, ServiceChoice};
-use crate::config::Config;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::master_client::{MasterClient, MasterError};
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::{MasterClient, MasterError};
+use crate::master::patience::Patience;
 use crate::output::{Data, Notes};
-use crate::patience::Patience;
 
 pub(super) async fn run(args: InstallArgs, config: &Config, (data, notes): (&mut Data, &Notes)) -> Result<Exit, Error> {
     let InstallArgs { place, image, service, tfjobs, pull_secrets, export } = args;

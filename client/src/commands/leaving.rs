@@ -2,11 +2,11 @@
 
 use protocol::ids::JobName;
 
-use crate::command_line::command;
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::output::Notes;
+use crate::output::command_line::command;
 
 /// What a command does at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

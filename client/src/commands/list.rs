@@ -5,8 +5,8 @@ use protocol::view::JobList;
 use super::now;
 use super::which_master::Masters;
 use crate::args::Format;
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::output::{Data, jobs_table};
 
 pub(super) async fn run(masters: &Masters, format: Format, data: &mut Data) -> Result<Exit, Error> {

@@ -11,14 +11,14 @@ use tokio::sync::watch;
 
 use super::leaving::{Stage, unless_interrupted};
 use crate::args::{Format, LogsArgs};
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Unfinished, Until, Wanted};
+use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, Logs, Told, follow, tell_end};
-use crate::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Unfinished, Until, Wanted};
-use crate::master_client::{MasterClient, MasterError};
-use crate::narrate;
+use crate::master::client::{MasterClient, MasterError};
+use crate::output::narrate;
 use crate::output::{Data, LineForm, Notes};
-use crate::resume::{Resumable, to_the_end};
 
 pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
     let LogsArgs { job, follow, replica, tail, since, since_time, timestamps, format } = args;

@@ -4,7 +4,7 @@ use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
 
-use crate::master_url::MasterUrl;
+use crate::address::master_url::MasterUrl;
 
 /// The command that lets a machine join a job.
 pub(super) fn join_command(job: &JobName, master: &MasterUrl) -> String {

@@ -35,11 +35,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use protocol::ids::{JobName, UnixMillis};
 
 use self::which_master::Masters;
+use crate::address::config::Config;
 use crate::args::{ConnectionArgs, NameArg, SubmitArgs, Verb};
-use crate::config::Config;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::master_client::MasterClient;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::MasterClient;
 use crate::output::{Data, Notes};
 
 /// Runs the command.

@@ -15,11 +15,11 @@ use super::pushing::{Pushed, folder, outcome, patch, started};
 use super::syntax;
 use super::watch;
 use crate::args::PushArgs;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::master_client::MasterClient;
+use crate::code::pack::Packed;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::MasterClient;
 use crate::output::Notes;
-use crate::pack::Packed;
 
 pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();

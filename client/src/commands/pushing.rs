@@ -11,12 +11,12 @@ use protocol::view::{JobState, JobView};
 use tokio::time::sleep;
 
 use super::bring;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::master_client::{LONG_POLL, MasterClient, MasterError};
+use crate::code::pack::Packed;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::{LONG_POLL, MasterClient, MasterError};
+use crate::master::patience::Patience;
 use crate::output::{Notes, spelled};
-use crate::pack::Packed;
-use crate::patience::Patience;
 use crate::request::RequestError;
 
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.

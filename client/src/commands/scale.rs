@@ -4,11 +4,11 @@ use protocol::elastic::{JobPatch, WorkerNum};
 use protocol::ids::JobName;
 
 use super::leaving::to_follow;
-use crate::command_line::command;
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::master_client::MasterClient;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::MasterClient;
 use crate::output::Notes;
+use crate::output::command_line::command;
 
 /// Changes the number of workers.
 pub(super) async fn run(

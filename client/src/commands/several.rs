@@ -3,8 +3,8 @@
 use futures_util::{StreamExt, stream};
 use protocol::ids::JobName;
 
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::output::Notes;
 
 /// Maximum jobs that a command handles at a time.

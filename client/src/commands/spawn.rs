@@ -16,18 +16,18 @@ use super::leaving::Stage;
 use super::submit::{Submission, at_own_master, at_running_master};
 use super::syntax::{self, Syntax};
 use super::which_master::{Masters, running_master, with_namespace};
+use crate::address::config::{Config, LocalBecause, MasterChoice};
+use crate::address::kube_place::KubePlace;
 use crate::args::{Format, SpawnArgs};
-use crate::command_line;
-use crate::config::{Config, LocalBecause, MasterChoice};
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::kube_place::KubePlace;
-use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::code::pack::Packed;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::{MasterClient, MasterError, Submitted};
+use crate::master::patience::persist;
+use crate::output::command_line;
 use crate::output::{Data, Notes};
-use crate::pack::Packed;
-use crate::patience::persist;
 use crate::request::RequestError;
-use crate::spawn::{self, Inputs, SpawnError, Tag};
+use crate::request::spawn::{self, Inputs, SpawnError, Tag};
 
 /// The default of `--pod-file`.
 const POD_FILE: &str = "pod.yaml";

@@ -2,9 +2,9 @@
 
 use super::now;
 use crate::args::{Format, StatusArgs};
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::master_client::MasterClient;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::MasterClient;
 use crate::output::{Data, status_text};
 
 pub(super) async fn run(client: &MasterClient, args: &StatusArgs, data: &mut Data) -> Result<Exit, Error> {

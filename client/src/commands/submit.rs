@@ -20,23 +20,23 @@ use super::leaving::{Stage, to_follow, unless_interrupted};
 use super::machines;
 use super::syntax::Syntax;
 use super::which_master::running_master;
-use crate::announcement::{Announced, Announcement, own_uid};
+use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{Checker, Format, ImageArgs, SubmitArgs};
-use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::code::pack::Packed;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::follow::log_stream::Wanted;
 use crate::follow::{Following, Logs, Told, follow};
 use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
-use crate::local_master::LocalMaster;
-use crate::log_stream::Wanted;
-use crate::master_client::{MasterClient, MasterError, OldJob, Submitted};
-use crate::narrate;
+use crate::master::announcement::{Announced, Announcement, own_uid};
+use crate::master::client::{MasterClient, MasterError, OldJob, Submitted};
+use crate::master::local::LocalMaster;
+use crate::master::patience::persist;
+use crate::output::narrate;
 use crate::output::{Data, Notes};
-use crate::pack::Packed;
-use crate::patience::persist;
+use crate::request::script::{self, Named};
 use crate::request::{self, RequestError, Surroundings};
-use crate::script::{self, Named};
 
 /// Printed when neither a flag nor a variable names a master.
 pub(super) const LOCAL_BY_DEFAULT: &str =
@@ -385,7 +385,7 @@ fn before_submitted(name: &JobName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::master_url::MasterUrl;
+    use crate::address::master_url::MasterUrl;
 
     #[test]
     fn a_client_whose_master_does_not_return_tells_how_to_follow_the_job_later() {

@@ -10,7 +10,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::args::SyntaxArgs;
-use crate::pack::{PackError, Packed};
+use crate::code::pack::{PackError, Packed};
 
 /// Maximum time for Python to parse files. After this time, the client sends the code unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);

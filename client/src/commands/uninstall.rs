@@ -1,13 +1,13 @@
 //! `uninstall`: asks the user, and then removes the master of a namespace with all its jobs.
 
 use super::ask::ask;
+use crate::address::config::{Config, MasterChoice};
 use crate::args::UninstallArgs;
 use crate::cluster::{self, Cluster, ClusterError, Found};
-use crate::command_line;
-use crate::config::{Config, MasterChoice};
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::output::Notes;
+use crate::output::command_line;
 
 pub(super) async fn run(args: UninstallArgs, config: &Config, notes: &Notes) -> Result<Exit, Error> {
     let UninstallArgs { place, yes, dry_run, force } = args;

@@ -10,13 +10,13 @@ use super::leaving::{Stage, unless_interrupted};
 use super::several::{Outcomes, distinct, each};
 use super::which_master::Masters;
 use crate::args::{Format, WaitArgs};
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::follow::tell_cause;
-use crate::master_client::{LONG_POLL, MasterClient};
-use crate::narrate;
+use crate::master::client::{LONG_POLL, MasterClient};
+use crate::master::patience::Patience;
+use crate::output::narrate;
 use crate::output::{Data, Notes};
-use crate::patience::Patience;
 
 pub(super) async fn run(masters: Masters, mut args: WaitArgs, data: Data, notes: &Notes) -> Result<Exit, Error> {
     args.jobs.names = distinct(&args.jobs.names);

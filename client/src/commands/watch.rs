@@ -23,14 +23,14 @@ use super::leaving::{Stage, unless_interrupted};
 use super::pushing::{self, Pushed};
 use super::syntax::{self, Syntax};
 use crate::args::PushArgs;
-use crate::changes::Changes;
-use crate::error::Error;
-use crate::exit::Exit;
+use crate::code::changes::Changes;
+use crate::code::pack::{Listing, PackError, Packed, Scope};
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
 use crate::follow::tell_end;
-use crate::master_client::{MasterClient, MasterError};
+use crate::master::client::{MasterClient, MasterError};
+use crate::master::patience::Patience;
 use crate::output::Notes;
-use crate::pack::{Listing, PackError, Packed, Scope};
-use crate::patience::Patience;
 use crate::report;
 
 /// The shortest pause before the client repeats a refused push. The pauses grow up to [`LONGEST_PAUSE`].

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use protocol::ids::JobName;
 
-use crate::announcement::{self, Announced, Found};
+use crate::address::config::{Config, LocalBecause, MasterChoice, Token};
+use crate::address::kube_place::KubePlace;
+use crate::address::master_url::MasterUrl;
 use crate::cluster::{Cluster, Forward};
-use crate::config::{Config, LocalBecause, MasterChoice, Token};
-use crate::error::Error;
-use crate::kube_place::KubePlace;
-use crate::master_client::{MasterClient, MasterError};
-use crate::master_url::MasterUrl;
+use crate::ending::error::Error;
+use crate::master::announcement::{self, Announced, Found};
+use crate::master::client::{MasterClient, MasterError};
 use crate::output::Notes;
 
 /// The masters that a verb asks.
@@ -156,7 +156,7 @@ fn local(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ImageConfig;
+    use crate::address::config::ImageConfig;
 
     fn master(port: u16) -> Announced {
         let (url, token) = (format!("http://127.0.0.1:{port}"), format!("token-{port}"));

@@ -1,9 +1,9 @@
 //! `why`: shows which replica of a job failed first, how, and what followed.
 
 use crate::args::{Format, WhyArgs};
-use crate::error::Error;
-use crate::exit::Exit;
-use crate::master_client::MasterClient;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::master::client::MasterClient;
 use crate::output::{Data, why_text};
 
 pub(super) async fn run(client: &MasterClient, args: &WhyArgs, data: &mut Data) -> Result<Exit, Error> {

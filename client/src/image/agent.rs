@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::elf::{ElfFault, Machine, machine_of_static};
 use super::error::ImageError;
 use super::layer::digest;
-use crate::master_client::MasterClient;
+use crate::master::client::MasterClient;
 use crate::output::Notes;
 
 /// An agent that is a static program, so it starts in any image for its processor.

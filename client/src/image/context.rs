@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::error::ImageError;
-use crate::ignored::Ignored;
+use crate::code::ignored::Ignored;
 
 /// Size of the buffer for bytes on their way to Docker, in bytes.
 const PIECE: usize = 256 * 1024;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::error::ImageError;
-use crate::config::DockerVariables;
+use crate::address::config::DockerVariables;
 
 const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
 /// The docker command's name for the context that has no files.

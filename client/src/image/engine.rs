@@ -15,8 +15,8 @@ use super::error::ImageError;
 use super::layer::Base;
 use super::names::exact;
 use super::stall::STALL_LIMIT;
-use crate::config::DockerVariables;
-use crate::root_cause::root_cause;
+use crate::address::config::DockerVariables;
+use crate::ending::root_cause::root_cause;
 
 /// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);

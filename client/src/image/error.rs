@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use protocol::image::ImageRef;
 
 use super::elf::{ElfFault, Machine};
-use crate::master_client::MasterError;
+use crate::master::client::MasterError;
 use protocol::code::SCRIPT;
 
 /// How to choose another engine.

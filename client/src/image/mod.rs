@@ -35,10 +35,10 @@ pub(crate) use self::layer::Reach;
 use self::layer::Target;
 use self::names::{exact, short};
 pub(crate) use self::programs::programs;
+use crate::address::config::{DockerVariables, ImageConfig};
 use crate::args::{ImageArgs, Loader, Registry};
-use crate::config::{DockerVariables, ImageConfig};
 use crate::interrupt::Interrupts;
-use crate::master_client::MasterClient;
+use crate::master::client::MasterClient;
 use crate::output::{Notes, spelled};
 
 /// The target under which Docker's library logs its requests.

@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 use super::engine::Engine;
 use super::names::login_server;
 use super::registry::stored_login;
-use crate::config::ImageConfig;
+use crate::address::config::ImageConfig;
+use crate::ending::root_cause::root_cause;
 use crate::output::Notes;
-use crate::root_cause::root_cause;
 
 /// How often a registry that does not answer is asked again.
 const RETRIES: usize = 2;

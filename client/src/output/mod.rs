@@ -1,7 +1,10 @@
 //! The only code that prints: data to stdout ([`Data`]), everything else to stderr ([`Notes`]).
 
 mod checks;
+pub(crate) mod command_line;
 mod duration;
+pub(crate) mod hints;
+pub(crate) mod narrate;
 mod notes;
 mod progress;
 mod size;

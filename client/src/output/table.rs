@@ -10,8 +10,8 @@ use protocol::view::{JobResult, JobState, JobSummary, JobTimes, JobView, Replica
 use serde_json::Value;
 
 use crate::cluster::rfc3339;
-use crate::command_line::command;
-use crate::narrate::{between, composition, queued_behind, workers_now};
+use crate::output::command_line::command;
+use crate::output::narrate::{between, composition, queued_behind, workers_now};
 use crate::output::spelled;
 
 /// All jobs, one per line.

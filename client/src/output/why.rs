@@ -4,8 +4,8 @@
 use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, RepeatedStart};
 use protocol::view::{JobResult, JobView};
 
-use crate::hints;
-use crate::narrate::between;
+use crate::output::hints;
+use crate::output::narrate::between;
 use crate::output::spelled;
 
 /// Explains why a job failed or was restarted.

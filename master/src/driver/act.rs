@@ -98,7 +98,7 @@ impl Driver {
         let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
         let pauses = if has_lease { patience().without_max_times() } else { patience() };
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
-        let delivery = self.delivery.borrow().clone();
+        let delivery = self.code.delivery().borrow().clone();
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 

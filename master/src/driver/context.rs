@@ -9,12 +9,12 @@ use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::view::JobView;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::agent_client::AgentClient;
-use crate::agent_token::AgentKey;
+use crate::agents::client::AgentClient;
+use crate::agents::token::AgentKey;
 use crate::backend::PodBackend;
 use crate::code::CodeStore;
 use crate::logs::JobLogs;
-use crate::series::SeriesOfJob;
+use crate::logs::series::SeriesOfJob;
 use crate::store::{JobRecord, JobStore, Stored};
 use crate::turns::Seat;
 

@@ -23,7 +23,7 @@ use super::holders::{Holders, ReadBack};
 use super::retry::{is_unreachable, patience};
 use super::subject::Subject;
 use super::{Context, Report};
-use crate::agent_client::{AgentClient, AgentError};
+use crate::agents::client::{AgentClient, AgentError};
 use crate::code::{Copied, CopyError, Part};
 use crate::error_chain::error_chain;
 use crate::store::StoreError;
@@ -41,22 +41,18 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const QUIET_DELIVERY: Duration = Duration::from_secs(1);
 
 /// What the deliveries of a job have in common.
+#[derive(Clone)]
 pub(super) struct Common {
     pub(super) job: JobName,
     pub(super) agents: AgentClient,
     pub(super) context: Arc<Context>,
     /// Receives the reasons why replicas wait.
     pub(super) reporter: mpsc::Sender<Report>,
-    /// The agents that have code of the job.
-    pub(super) holders: watch::Receiver<Holders>,
 }
 
 pub(super) struct Delivery {
     id: CodeId,
-    job: JobName,
-    agents: AgentClient,
-    context: Arc<Context>,
-    reporter: mpsc::Sender<Report>,
+    common: Common,
     read_back: ReadBack,
     /// A permit for each agent that receives blobs. A dead agent takes no permit: it does not answer the manifest,
     /// which is sent first.
@@ -118,10 +114,10 @@ impl DeliveryError {
 }
 
 impl Delivery {
-    pub(super) fn new(id: CodeId, common: Common) -> Self {
-        let Common { job, agents, context, reporter, holders } = common;
-        let read_back = ReadBack::new(id, agents.clone(), holders);
-        Self { id, job, agents, context, reporter, read_back, turns: Semaphore::new(AGENTS_AT_ONCE) }
+    /// `holders` are the agents that have code of the job.
+    pub(super) fn new(id: CodeId, common: Common, holders: watch::Receiver<Holders>) -> Self {
+        let read_back = ReadBack::new(id, common.agents.clone(), holders);
+        Self { id, common, read_back, turns: Semaphore::new(AGENTS_AT_ONCE) }
     }
 
     pub(super) fn id(&self) -> CodeId {
@@ -181,7 +177,7 @@ impl Delivery {
 
     async fn tell(&self, subject: Subject, wait: Wait) {
         // The send fails only if the driver has ended, so the error does not matter.
-        let _ = self.reporter.send(Report::Waits(subject, wait)).await;
+        let _ = self.common.reporter.send(Report::Waits(subject, wait)).await;
     }
 
     /// Sends an agent the parts of the code that the agent lacks.
@@ -208,7 +204,7 @@ impl Delivery {
         // Usually all agents lack the same blobs, so they share one copy.
         let stream = self.part(Part::Blobs(missing)).await?;
         debug!(%agent, code = %self.id, bytes = stream.bytes().len(), "sending code");
-        match self.agents.send_code(agent, self.id, stream.bytes()).await?.missing.len() {
+        match self.common.agents.send_code(agent, self.id, stream.bytes()).await?.missing.len() {
             0 => Ok(()),
             missing => Err(DeliveryError::Incomplete(missing)),
         }
@@ -217,26 +213,26 @@ impl Delivery {
     /// Sends the manifest. Returns the blobs that the agent does not have.
     async fn offer(&self, agent: SocketAddr) -> Result<Vec<Sha256>, DeliveryError> {
         let manifest = self.part(Part::Manifest(self.id)).await?;
-        let offer = async || self.agents.offer_code(agent, self.id, manifest.bytes()).await;
+        let offer = async || self.common.agents.offer_code(agent, self.id, manifest.bytes()).await;
         Ok(offer.retry(patience()).when(is_unreachable).await?.missing)
     }
 
     /// Reads a part of the code from the disk. If the disk has lost the code, first fills it again.
     async fn part(&self, part: Part) -> Result<Copied, DeliveryError> {
-        let code = &self.context.code;
+        let code = &self.common.context.code;
         let mut read = code.copy(part.clone()).await;
         if matches!(read, Err(CopyError::Lost)) && self.is_found().await? {
             read = code.copy(part).await;
         }
         read.map_err(|error| match error {
-            CopyError::Lost => DeliveryError::Lost(self.job.clone()),
+            CopyError::Lost => DeliveryError::Lost(self.common.job.clone()),
             CopyError::Disk(error) => DeliveryError::Store(error),
         })
     }
 
     /// Fills the disk from the copy beside the records, or from an agent. Returns whether the disk has the code now.
     async fn is_found(&self) -> Result<bool, DeliveryError> {
-        let Context { code, store, .. } = self.context.as_ref();
+        let Context { code, store, .. } = self.common.context.as_ref();
         let is_restored = code.restore(self.id, store.code_copies()).await.map_err(DeliveryError::Copy)?;
         Ok(is_restored || self.read_back.fill(code).await)
     }

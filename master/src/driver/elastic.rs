@@ -211,6 +211,8 @@ impl Driver {
         let is_unknown = self.policy.elastic.is_some() && self.starts.roster.is_empty();
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),
+            // The runs that this master has stopped are no failures. Only the time that they get has changed.
+            JobPhase::Stopping { .. } if matches!(self.phase, JobPhase::Stopping { .. }) => {}
             // Do not look for a failure: a script that an earlier master has stopped for the push looks like a failure.
             JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
                 self.starts.cause.get_or_insert(ChangeCause::Pushed);
@@ -317,7 +319,7 @@ impl Driver {
         let active_time = self.stored.record.active_time(self.context.store.now());
         let before = self.policy.elastic;
         follow(&mut self.policy, &self.stored.record, (active_time, self.began.elapsed()));
-        self.follow_code(self.stored.record.code());
+        self.code.follow(self.stored.record.code());
         if self.policy.elastic.is_none() || self.stored.record.ended.is_some() {
             return;
         }

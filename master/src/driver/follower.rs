@@ -27,10 +27,10 @@ use super::delivery::Delivery;
 use super::retry::{is_unreachable, patience};
 use super::subject::Subject;
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
+use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
 use crate::logs::ReplicaLog;
-use crate::series::SeriesOfJob;
+use crate::logs::series::SeriesOfJob;
 use crate::store::wall_clock;
 
 /// Maximum pause between two polls of an agent that has no run.

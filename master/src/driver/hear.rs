@@ -71,7 +71,7 @@ impl Driver {
             replica.count_as_launched(launched);
             if replica.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
-                self.holders.send_if_modified(|holders| holders.forget(*id));
+                self.code.note_held(*id, None);
             }
         }
         if !matches!(self.phase, JobPhase::Finished { .. }) {
@@ -86,7 +86,7 @@ impl Driver {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
-                let (delivery, series) = (self.delivery.subscribe(), Arc::clone(&self.channels.series));
+                let (delivery, series) = (self.code.delivery(), Arc::clone(&self.channels.series));
                 let lease = self.policy.elastic.and_then(|elastic| elastic.lease);
                 let is_found = replica.seen.is_found;
                 let followed =
@@ -130,8 +130,8 @@ impl Driver {
         let launched = self.stored.record.launched;
         let Some(replica) = self.replicas.get_mut(&subject.id) else { return };
         replica.hear(subject, agent, launched);
-        if let Some((agent, code)) = replica.held_code() {
-            self.holders.send_if_modified(|holders| holders.note(subject.id, agent, code));
+        if let Some(held) = replica.held_code() {
+            self.code.note_held(subject.id, Some(held));
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use crate::agent_client::{AgentClient, AgentError};
+use crate::agents::client::{AgentClient, AgentError};
 use crate::code::{CodeStore, UnpackError};
 use crate::error_chain::error_chain;
 

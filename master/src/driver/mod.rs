@@ -12,7 +12,7 @@ mod elastic;
 mod follower;
 mod hear;
 mod holders;
-mod push;
+mod job_code;
 mod record;
 mod retry;
 mod subject;
@@ -34,11 +34,10 @@ use job::phase::{self, Action, JobPhase};
 use job::policy::Policy;
 use job::turns::Turn;
 use job::wait::Resources;
-use protocol::code::CodeId;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -46,15 +45,15 @@ use tracing::error;
 
 pub use self::adopt::Tenure;
 pub use self::context::{Channels, Context, Staged, Staging};
-use self::delivery::Delivery;
+use self::delivery::Common;
 use self::elastic::Starts;
-use self::holders::Holders;
+use self::job_code::JobCode;
 use self::subject::Subject;
 use self::tracked::Replica;
 pub use self::view::initial as initial_view;
 
-use crate::agent_client::AgentClient;
-use crate::agent_token::AgentToken;
+use crate::agents::client::AgentClient;
+use crate::agents::token::AgentToken;
 use crate::backend::PodTable;
 use crate::store::{Ended, JobRecord, Stored};
 
@@ -107,14 +106,7 @@ struct Driver {
     context: Arc<Context>,
     agents: AgentClient,
     token: AgentToken,
-    /// The delivery of the code that the job brings, if any. After a push, it is another delivery.
-    delivery: watch::Sender<Option<Arc<Delivery>>>,
-    /// The agents that have code of the job.
-    holders: watch::Sender<Holders>,
-    /// Locked while agents receive new code that a user pushes.
-    staging: Arc<Mutex<()>>,
-    /// The deliveries of pushed code. A finished delivery stays here until the next push.
-    staged: BTreeMap<CodeId, watch::Receiver<Staged>>,
+    code: JobCode,
     channels: Channels,
     stored: Stored,
     policy: Policy,
@@ -186,11 +178,14 @@ impl Driver {
         let times = JobTimes { accepted, halted: since, ..JobTimes::default() };
         let token = context.agent_key.token(&record.uid);
         let agents = context.agents.with_token(&token);
-        let driver = Self {
-            delivery: watch::Sender::new(None),
-            holders: watch::Sender::default(),
-            staging: Arc::default(),
-            staged: BTreeMap::new(),
+        let common = Common {
+            job: stored.name().clone(),
+            agents: agents.clone(),
+            context: Arc::clone(&context),
+            reporter: reporter.clone(),
+        };
+        Self {
+            code: JobCode::new(common, record.code()),
             agents,
             token,
             pods: context.backend.watch(&stored.key()),
@@ -219,9 +214,7 @@ impl Driver {
             phase,
             reports,
             reporter,
-        };
-        driver.follow_code(driver.stored.record.code());
-        driver
+        }
     }
 
     async fn run(mut self, actions: Vec<Action>) -> Driven {
@@ -259,7 +252,8 @@ impl Driver {
             () = self.channels.seat.changed_from(&self.turn), if self.asks.is_some() => {}
             () = self.channels.surplus.notified() => self.forget_at = Some(Instant::now()),
             Some(staging) = self.channels.stagings.recv() => {
-                self.stage(staging);
+                let agents = self.replicas.iter().filter_map(|(id, replica)| Some((*id, replica.agent()?)));
+                self.code.stage(staging, agents, &mut self.tasks);
                 return Next::GoOn;
             }
             changed = self.pods.changed() => match changed {

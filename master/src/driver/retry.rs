@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use backon::ExponentialBuilder;
 
-use crate::agent_client::AgentError;
+use crate::agents::client::AgentError;
 
 /// Maximum number of retries of a call. All pauses together last two to five seconds.
 const ATTEMPTS: usize = 6;

@@ -27,7 +27,7 @@ use super::Report;
 use super::delivery::Delivery;
 use super::retry::{is_unreachable, patience};
 use super::subject::Subject;
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
+use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
 use crate::logs::ReplicaLog;

@@ -7,6 +7,7 @@ use job::observation::{Observation, Wait};
 use job::phase::JobPhase;
 use job::replica::ReplicaPhase;
 use protocol::agent::ExitReport;
+use protocol::code::CodeId;
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 use tokio::time::Instant;
@@ -86,6 +87,11 @@ impl Driver {
         let advice =
             advice.map_or(String::new(), |_| format!("; if the node is dead: kubectl delete pod {} --force", view.pod));
         seen.may_run().then(|| format!("{known}the next start waits, because exec.py may still run here{advice}"))
+    }
+
+    /// The code that an agent of the job waits for and that nobody has.
+    fn wanted_code(&self) -> Option<CodeId> {
+        self.code.wanted(self.replicas.values().filter_map(|replica| replica.seen.waits_for()))
     }
 
     /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each

@@ -4,13 +4,9 @@ pub(crate) mod api;
 pub(crate) mod changes;
 pub(crate) mod clock;
 pub(crate) mod own_pod;
-mod programs;
-mod pull_secret;
-pub mod tfjobs;
 
 pub use self::api::{ApiFailure, Cluster};
 pub use self::own_pod::{OwnUses, Used};
-pub use self::programs::ProgramSource;
 
 /// The name of the ConfigMap that contains a job's record and owns the job's pods.
 pub(crate) fn record_name(job: &str) -> String {

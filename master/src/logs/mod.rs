@@ -7,6 +7,7 @@ mod disk;
 mod file;
 mod pace;
 mod read;
+pub mod series;
 mod tail;
 mod times;
 

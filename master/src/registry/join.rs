@@ -12,7 +12,7 @@ use protocol::view::JobResult;
 use super::error::JobsError;
 use super::requests::in_time;
 use super::{JobHandle, Jobs, Submitted};
-use crate::agent_client::AgentError;
+use crate::agents::client::AgentError;
 use crate::backend::Refusal;
 use crate::backend::joined::JoinedBackend;
 use crate::error_chain::error_chain;

@@ -1,6 +1,7 @@
 //! Stores one record for each job: its spec, and the few facts that a later master cannot observe. A submit is accepted
 //! when its record is created. Everything else about a job is observed, not stored.
 
+pub(crate) mod boot_id;
 mod bounds;
 mod code_copies;
 mod halted;

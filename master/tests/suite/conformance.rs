@@ -1,10 +1,10 @@
 //! Tests that the SQLite store and the process back end pass their conformance suites, and that the largest records
 //! stay within limits and know the active time of their job.
 
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
-use master::descriptors::Descriptors;
+use master::host::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, wall_clock};
 use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};

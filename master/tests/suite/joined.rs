@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use job::key::JobKey;
 use job::observation::{Pod, PodState};
-use master::agent_client::{AgentAnswer, AgentClient};
-use master::agent_token::AgentKey;
+use master::agents::client::{AgentAnswer, AgentClient};
+use master::agents::token::AgentKey;
 use master::backend::joined::JoinedBackend;
 use master::backend::{PodBackend, PodSpec, PodTable};
 use protocol::ids::ReplicaId;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::Uri;
-use master::agent_client::{AgentError, Interceptor, PendingCall};
+use master::agents::client::{AgentError, Interceptor, PendingCall};
 
 use super::{Chaos, Deed};
 

@@ -18,7 +18,7 @@ pub use self::backend::ChaosBackend;
 pub use self::point::{Deed, Fault, NoStrike, Point, Strike};
 pub use self::promises::broken_promises;
 pub use self::store::ChaosStore;
-use master::agent_client::Interceptor;
+use master::agents::client::Interceptor;
 use master::driver::Context;
 
 /// The environment variable from which the program `chaos-master` reads its [`Strike`].

@@ -10,8 +10,8 @@ use protocol::job::JobSpec;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use master::agent_client::{AgentAnswer, AgentClient};
-use master::agent_token::{AgentKey, AgentToken};
+use master::agents::client::{AgentAnswer, AgentClient};
+use master::agents::token::{AgentKey, AgentToken};
 use master::backend::{PodBackend, PodSpec, PodTable};
 
 /// Maximum time for a back end to carry out a request.

@@ -1,6 +1,6 @@
 //! The fakes pass the conformance suites. Otherwise, the tests that use a fake would prove nothing.
 
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use testkit::conformance;
 use testkit::fake::{Arrival, FakeBackend, FakeStore};
 

@@ -1,7 +1,7 @@
 //! Runs the conformance suites for the store and the back end of Kubernetes. Each suite has its own namespace.
 
 use e2e::cluster::{Image, Namespace};
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::backend::kube::KubeBackend;
 use master::kube::Cluster;
 use master::store::kube::KubeStore;

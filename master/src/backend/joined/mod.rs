@@ -32,8 +32,8 @@ use tracing::{info, warn};
 use self::files::Files;
 use self::places::{Choice, Places};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
-use crate::agent_token::AgentKey;
+use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
+use crate::agents::token::AgentKey;
 
 /// The back end for machines that join.
 #[derive(Clone)]

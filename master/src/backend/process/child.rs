@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use crate::backend::process::ports::Ports;
     use crate::backend::process::run_dir::RunDirs;
-    use crate::descriptors::Descriptors;
+    use crate::host::descriptors::Descriptors;
     use job::key::JobKey;
 
     #[tokio::test]

@@ -30,7 +30,7 @@ use self::ports::Ports;
 use self::run_dir::RunDirs;
 use super::table::Table;
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
-use crate::descriptors::Descriptors;
+use crate::host::descriptors::Descriptors;
 
 /// The back end that runs pods as child processes.
 #[derive(Debug, Clone)]

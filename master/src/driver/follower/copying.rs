@@ -10,7 +10,7 @@ use protocol::ids::{Generation, UnixMillis};
 use tracing::{info, warn};
 
 use super::{Copied, Followed, Pod, persistent};
-use crate::agent_client::{AgentAnswer, AgentError, LogPiece};
+use crate::agents::client::{AgentAnswer, AgentError, LogPiece};
 use crate::error_chain::error_chain;
 use crate::store::wall_clock;
 

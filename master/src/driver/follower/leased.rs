@@ -11,7 +11,7 @@ use protocol::lease::{ClockMillis, Lease, Standing, Vigil};
 use tokio::time::sleep;
 
 use super::{Followed, Pod, persistent};
-use crate::agent_client::{AgentAnswer, AgentError, LeasePoll};
+use crate::agents::client::{AgentAnswer, AgentError, LeasePoll};
 use crate::driver::tasks::report;
 
 /// A poll of an agent with a lease.

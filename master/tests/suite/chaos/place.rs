@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use master::agent_client::AgentClient;
-use master::agent_token::AgentKey;
+use master::agents::client::AgentClient;
+use master::agents::token::AgentKey;
 use master::driver::Context;
 use master::registry::Jobs;
 use master::store::JobStore;

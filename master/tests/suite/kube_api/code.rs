@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::registry::Jobs;
 use master::store::Wish;
 use master::store::kube::KubeStore;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use job::key::JobKey;
 use job::plan;
-use master::agent_client::AgentClient;
-use master::agent_token::AgentKey;
+use master::agents::client::AgentClient;
+use master::agents::token::AgentKey;
 use master::backend::PodBackend;
 use master::driver::Context;
 use master::registry::{JobHandle, Jobs, JobsError, Submitted};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::registry::{JobHandle, Submitted};
 use protocol::failure::Failure;
 use protocol::job::{JobRequest, JobSpec, Strategy};

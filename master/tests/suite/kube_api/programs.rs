@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use serde_json::{Value, json};
 use testkit::registry::{FakeAnswer, FakeRegistry, TestImage};
 

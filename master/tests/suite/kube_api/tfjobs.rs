@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use image_program::Registries;
 use launchers::tfjob::{Memory, Need, Place, Watched};
-use master::agent_token::AgentKey;
-use master::kube::ProgramSource;
-use master::kube::tfjobs;
+use master::agents::token::AgentKey;
 use master::registry::Jobs;
+use master::tfjobs;
+use master::tfjobs::programs::ProgramSource;
 use protocol::ids::UnixMillis;
 use serde_json::{Value, json};
 use tempfile::TempDir;

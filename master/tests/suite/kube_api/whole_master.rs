@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use job::plan;
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::backend::PodBackend;
 use master::registry::{JobHandle, Submitted};
 use protocol::ids::ReplicaId;

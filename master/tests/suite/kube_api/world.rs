@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use job::key::JobKey;
 use job::observation::PodState;
-use master::agent_client::AgentClient;
-use master::agent_token::AgentKey;
+use master::agents::client::AgentClient;
+use master::agents::token::AgentKey;
 use master::backend::kube::KubeBackend;
 use master::backend::{PodBackend, PodSpec, PodTable};
 use master::driver::Context;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::registry::JobHandle;
 use master::store::{JobStore, wall_clock};
 use protocol::agent::ExitOutcome;

@@ -66,7 +66,7 @@ async fn the_job_fails_if_another_program_stops_a_run() {
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     reach(&job, JobState::Running).await;
-    let client = master::agent_client::AgentClient::new();
+    let client = master::agents::client::AgentClient::new();
     client.stop(agents[1].address(), None, Duration::ZERO).await.expect("cannot stop the run");
     let view = reach(&job, JobState::Failed).await;
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = view.result else {

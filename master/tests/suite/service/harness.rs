@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use launchers::tfjob::Place;
-use master::agent_client::AgentClient;
-use master::agent_token::AgentKey;
+use master::agents::client::AgentClient;
+use master::agents::token::AgentKey;
 use master::code::CodeStore;
 use master::driver::Context;
 use master::http::{About, Guard, Server};

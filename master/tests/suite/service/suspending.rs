@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::registry::JobHandle;
 use master::store::Wish;
 use protocol::elastic::{ChangeCause, JobPatch};

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::job::JobSpec;
@@ -274,7 +274,7 @@ async fn runs_that_the_first_master_stopped_for_a_cancel_are_not_a_failure_for_t
     reach(&job, JobState::Running).await;
     first.stop_following().await;
     first.wish(&spec.name, master::store::Wish::Cancel).await;
-    let client = master::agent_client::AgentClient::new();
+    let client = master::agents::client::AgentClient::new();
     for agent in &agents {
         client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("cannot stop the run");
     }

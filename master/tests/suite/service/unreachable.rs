@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use master::agent_token::AgentKey;
+use master::agents::token::AgentKey;
 use protocol::elastic::ChangeCause;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{OnUnreachable, RunPolicy};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use e2e::{Scene, programs};
-use master::agent_client::AgentClient;
+use master::agents::client::AgentClient;
 
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;

@@ -1,0 +1,402 @@
+//! The configuration from flags and variables: the master, its token, Docker, and folders for the files by which
+//! commands find local masters. No other file of the client reads the environment.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use protocol::env::{EnvName, MUSTER_PREFIX};
+use reqwest::header::HeaderValue;
+
+use crate::address::kube_place::KubePlace;
+use crate::address::master_url::{BadMasterUrl, MasterUrl};
+use crate::args::ConnectionArgs;
+
+/// The master's address, unless a flag gives it.
+const MASTER_VARIABLE: &str = "MUSTER_MASTER";
+/// The master's token. It has no flag, because all users of a machine can read the arguments of a process.
+const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
+/// The tool that loads images into a local cluster, unless a flag names it.
+const LOAD_VARIABLE: &str = "MUSTER_LOAD";
+/// The local cluster for the images. If the variable is not set, the tool uses its default cluster.
+const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
+/// The registries that use plain HTTP, separated by commas.
+const PLAIN_REGISTRIES_VARIABLE: &str = "MUSTER_PLAIN_REGISTRIES";
+/// The address of Docker's API. The docker command reads this variable too.
+const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
+/// The Docker context. Ignored if `DOCKER_HOST` is set.
+const DOCKER_CONTEXT_VARIABLE: &str = "DOCKER_CONTEXT";
+/// The folder of the docker command's files, such as contexts.
+const DOCKER_CONFIG_VARIABLE: &str = "DOCKER_CONFIG";
+/// The folder of ca.pem, cert.pem and key.pem, for TLS.
+const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
+/// Any value that is not empty turns TLS on.
+const DOCKER_TLS_VERIFY_VARIABLE: &str = "DOCKER_TLS_VERIFY";
+/// The user's folder for files of running programs (XDG Base Directory Specification).
+const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
+/// The user's folder for state, if it is not ~/.local/state.
+const STATE_VARIABLE: &str = "XDG_STATE_HOME";
+
+/// The master that a command uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MasterChoice {
+    /// A local master. A submit starts a local master for its job. Other verbs ask the running local master.
+    Local(LocalBecause),
+    /// The master at this address.
+    At(MasterUrl),
+    /// The master in this namespace, through the Kubernetes API.
+    Kube(KubePlace),
+}
+
+/// Why the master is local.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LocalBecause {
+    /// `--master` or `MUSTER_MASTER` is `local`.
+    Asked,
+    /// Neither a flag nor a variable names a master.
+    Default,
+}
+
+/// A bearer token. `Debug` hides its text.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token(String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// A text that is not a token.
+#[derive(Debug)]
+pub(crate) struct BadToken;
+
+impl FromStr for Token {
+    type Err = BadToken;
+
+    /// Accepts any visible ASCII without spaces, as the master does. Removes spaces and newlines at both ends.
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let text = text.trim();
+        let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_token { Ok(Self(text.to_owned())) } else { Err(BadToken) }
+    }
+}
+
+impl Token {
+    /// A new token of 244 random bits.
+    pub(crate) fn random() -> Self {
+        Self(format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()))
+    }
+
+    /// The secret text.
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// The value of the `Authorization` header.
+    pub(crate) fn header(&self) -> HeaderValue {
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {}", self.0)).expect("every token consists of visible ASCII");
+        value.set_sensitive(true);
+        value
+    }
+}
+
+/// The configuration of a command, besides its own arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// The master to use.
+    pub(crate) master: MasterChoice,
+    /// The token, if one is set.
+    pub(crate) token: Option<Token>,
+    /// Folders for the files by which commands find local masters. The client writes to the first usable folder, and
+    /// reads the files in all folders.
+    pub(crate) run_folders: Vec<PathBuf>,
+    /// How to build and load images, for a master in Kubernetes.
+    pub(crate) image: ImageConfig,
+}
+
+/// How to reach Docker, and the defaults for loading images into a local cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ImageConfig {
+    /// The variables of the docker command.
+    pub(crate) docker: DockerVariables,
+    /// The tool that loads images. Not checked here, because most commands do not need it.
+    pub(crate) load: Option<String>,
+    /// The cluster to load into.
+    pub(crate) load_cluster: Option<String>,
+    /// Registries that use plain HTTP, besides those on the loopback interface.
+    pub(crate) plain_registries: Vec<String>,
+}
+
+/// The variables with which the docker command finds its engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DockerVariables {
+    /// The address. If `None`, a context gives it.
+    pub(crate) host: Option<String>,
+    /// The context. If `None`, the context that `docker context use` chose.
+    pub(crate) context: Option<String>,
+    /// The folder of the docker command's files.
+    pub(crate) folder: Option<PathBuf>,
+    /// The folder of the certificates.
+    pub(crate) cert_path: Option<PathBuf>,
+    /// Whether a TCP address uses TLS.
+    pub(crate) tls: bool,
+}
+
+/// Why the configuration is unusable.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The master's address is invalid.
+    #[error("{origin}: {error}")]
+    Url {
+        /// The flag or variable.
+        origin: &'static str,
+        /// What is wrong.
+        error: BadMasterUrl,
+    },
+    /// The token's file is missing or unreadable.
+    #[error("read the token file {}", path.display())]
+    TokenFile { path: PathBuf, source: std::io::Error },
+    /// The token cannot be sent in a header.
+    #[error("the token in {0} is invalid: use visible ASCII characters without spaces")]
+    Token(String),
+    /// A variable is not valid UTF-8.
+    #[error("the variable {0} is not valid UTF-8")]
+    NotUnicode(String),
+}
+
+impl ConfigError {
+    /// The next step for the user.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Url { error, .. } => Some(error.hint()),
+            Self::TokenFile { .. } | Self::Token(_) | Self::NotUnicode(_) => None,
+        }
+    }
+}
+
+impl Config {
+    /// The cluster and namespace for commands that need a cluster: those of the chosen master, or, if the master is not
+    /// in Kubernetes, the kubeconfig's defaults.
+    pub(crate) fn place(&self) -> KubePlace {
+        match &self.master {
+            MasterChoice::Kube(place) => place.clone(),
+            MasterChoice::At(_) | MasterChoice::Local(_) => KubePlace::default(),
+        }
+    }
+
+    /// Reads the flags. Reads the environment for omitted flags, and for settings that have no flag.
+    pub(crate) fn read(args: ConnectionArgs) -> Result<Self, ConfigError> {
+        Self::from_parts(args, own_variable)
+    }
+
+    fn from_parts(
+        args: ConnectionArgs,
+        variable: impl Fn(&str) -> Result<Option<String>, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        let ConnectionArgs { master, token_file } = args;
+        // In shells and manifests, an empty variable often means "unset".
+        let set = |name| variable(name).map(|value| value.filter(|text| !text.is_empty()));
+        let master = match master {
+            Some(text) => choice("--master", &text)?,
+            None => match set(MASTER_VARIABLE)? {
+                Some(text) => choice(MASTER_VARIABLE, &text)?,
+                None => MasterChoice::Local(LocalBecause::Default),
+            },
+        };
+        let token = match token_file {
+            Some(path) => Some(read_token(&path)?),
+            None => set(TOKEN_VARIABLE)?.map(|text| token(TOKEN_VARIABLE.to_owned(), &text)).transpose()?,
+        };
+        Ok(Self { master, token, run_folders: run_folders(set), image: image_config(set)? })
+    }
+}
+
+/// The folders for [`Config::run_folders`]. Ignores relative paths, and variables that are not UTF-8: a job runs
+/// without these folders too.
+fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
+    let folder = |name| set(name).ok().flatten().map(PathBuf::from);
+    let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+    let runtime = folder(RUNTIME_VARIABLE).map(|folder| folder.join("muster"));
+    let state = state.map(|folder| folder.join("muster/run"));
+    runtime.into_iter().chain(state).filter(|folder| folder.is_absolute()).collect()
+}
+
+fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Result<ImageConfig, ConfigError> {
+    let folder = set(DOCKER_CONFIG_VARIABLE)?.map(PathBuf::from).or_else(docker_folder);
+    let docker = DockerVariables {
+        host: set(DOCKER_HOST_VARIABLE)?,
+        context: set(DOCKER_CONTEXT_VARIABLE)?,
+        cert_path: set(DOCKER_CERT_PATH_VARIABLE)?.map(PathBuf::from).or_else(|| folder.clone()),
+        folder,
+        tls: set(DOCKER_TLS_VERIFY_VARIABLE)?.is_some(),
+    };
+    let plain = set(PLAIN_REGISTRIES_VARIABLE)?.unwrap_or_default();
+    Ok(ImageConfig {
+        docker,
+        load: set(LOAD_VARIABLE)?,
+        load_cluster: set(LOAD_CLUSTER_VARIABLE)?,
+        plain_registries: plain.split(',').map(str::trim).filter(|host| !host.is_empty()).map(str::to_owned).collect(),
+    })
+}
+
+/// The default folder of the docker command's files.
+fn docker_folder() -> Option<PathBuf> {
+    std::env::home_dir().map(|home| home.join(".docker"))
+}
+
+fn choice(origin: &'static str, text: &str) -> Result<MasterChoice, ConfigError> {
+    if text == "local" {
+        return Ok(MasterChoice::Local(LocalBecause::Asked));
+    }
+    let choice = match KubePlace::of_master(text) {
+        Some(place) => {
+            place.map(MasterChoice::Kube).map_err(|error| BadMasterUrl::Place(text.chars().take(120).collect(), error))
+        }
+        None => text.parse().map(MasterChoice::At),
+    };
+    choice.map_err(|error| ConfigError::Url { origin, error })
+}
+
+fn read_token(path: &Path) -> Result<Token, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::TokenFile { path: path.to_owned(), source })?;
+    token(path.display().to_string(), &text)
+}
+
+fn token(origin: String, text: &str) -> Result<Token, ConfigError> {
+    text.parse().map_err(|BadToken| ConfigError::Token(origin))
+}
+
+/// A variable of the client's own environment, for `--env NAME`.
+pub(crate) fn variable_to_pass_on(name: &EnvName) -> Result<Option<String>, ConfigError> {
+    own_variable(name.as_str())
+}
+
+/// The names of the variables that configure Muster's programs. A local master does not get these variables.
+#[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
+pub(crate) fn muster_variables() -> Vec<OsString> {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
+}
+
+/// All variables of the client's environment that are valid UTF-8, for `client env`.
+#[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
+pub(crate) fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
+fn own_variable(name: &str) -> Result<Option<String>, ConfigError> {
+    match std::env::var_os(name) {
+        None => Ok(None),
+        Some(value) => value.into_string().map(Some).map_err(|_| ConfigError::NotUnicode(name.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(flag: Option<&str>, variable: Option<&str>) -> Result<MasterChoice, String> {
+        let args = ConnectionArgs { master: flag.map(str::to_owned), token_file: None };
+        let lookup = |name: &str| Ok(variable.filter(|_| name == MASTER_VARIABLE).map(str::to_owned));
+        Config::from_parts(args, lookup).map(|config| config.master).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_flag_wins_over_the_variable_and_the_variable_over_local() {
+        let at = |text: &str| Ok(MasterChoice::At(text.parse().unwrap()));
+        assert_eq!(read(Some("http://a:1"), Some("http://b:2")), at("http://a:1"));
+        assert_eq!(read(None, Some("http://b:2")), at("http://b:2"));
+        assert_eq!(read(Some("local"), Some("http://b:2")), Ok(MasterChoice::Local(LocalBecause::Asked)));
+        assert_eq!(read(None, None), Ok(MasterChoice::Local(LocalBecause::Default)));
+        assert_eq!(read(None, Some("")), Ok(MasterChoice::Local(LocalBecause::Default)));
+        let team = KubePlace { context: None, namespace: Some("team".to_owned()) };
+        assert_eq!(read(Some("kube:team"), Some("http://b:2")), Ok(MasterChoice::Kube(team)));
+        assert_eq!(read(None, Some("kube")), Ok(MasterChoice::Kube(KubePlace::default())));
+        assert!(read(Some("kube:/"), None).unwrap_err().contains("the context is empty"));
+    }
+
+    #[test]
+    fn settings_for_docker_and_for_loading_images_are_read_from_variables() {
+        let read = |of: &[(&str, &str)]| {
+            let lookup =
+                |name: &str| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string()));
+            Config::from_parts(ConnectionArgs::default(), lookup)
+                .map(|config| config.image)
+                .map_err(|error| error.to_string())
+        };
+        let minikube = [
+            ("DOCKER_HOST", "tcp://192.168.49.2:2376"),
+            ("DOCKER_CERT_PATH", "/certs"),
+            ("DOCKER_CONTEXT", "rootless"),
+            ("DOCKER_CONFIG", "/docker"),
+            ("DOCKER_TLS_VERIFY", "1"),
+            ("MUSTER_LOAD", "Kind"),
+            ("MUSTER_LOAD_CLUSTER", "dev"),
+            ("MUSTER_PLAIN_REGISTRIES", "a.example:5000, b.example,"),
+        ];
+        let docker = DockerVariables {
+            host: Some("tcp://192.168.49.2:2376".to_owned()),
+            context: Some("rootless".to_owned()),
+            folder: Some("/docker".into()),
+            cert_path: Some("/certs".into()),
+            tls: true,
+        };
+        let image = ImageConfig {
+            docker,
+            load: Some("Kind".to_owned()),
+            load_cluster: Some("dev".to_owned()),
+            plain_registries: vec!["a.example:5000".to_owned(), "b.example".to_owned()],
+        };
+        assert_eq!(read(&minikube), Ok(image));
+        let empty = read(&[("MUSTER_LOAD", ""), ("DOCKER_TLS_VERIFY", "")]).unwrap();
+        assert_eq!((empty.docker.tls, empty.load), (false, None));
+    }
+
+    #[test]
+    fn the_folders_for_local_masters_are_in_the_runtime_folder_and_in_the_state_folder() {
+        let folders = |of: &[(&str, &str)]| {
+            run_folders(|name| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())))
+        };
+        let both = folders(&[("XDG_RUNTIME_DIR", "/run/user/7"), ("XDG_STATE_HOME", "/s")]);
+        assert_eq!(both, ["/run/user/7/muster", "/s/muster/run"].map(PathBuf::from));
+        let relative = folders(&[("XDG_RUNTIME_DIR", "run"), ("XDG_STATE_HOME", "/s")]);
+        assert_eq!(relative, [PathBuf::from("/s/muster/run")]);
+        assert!(folders(&[]).iter().all(|folder| folder.ends_with(".local/state/muster/run")));
+    }
+
+    #[test]
+    fn an_error_names_the_flag_or_the_variable_that_was_wrong() {
+        assert!(read(Some(""), None).unwrap_err().starts_with("--master: "));
+        assert!(read(None, Some("nonsense")).unwrap_err().starts_with("MUSTER_MASTER: "));
+    }
+
+    #[test]
+    fn a_token_is_trimmed_and_hidden_in_debug_output() {
+        let token = token("f".to_owned(), "  s3cret\n").unwrap();
+        assert_eq!(token, Token("s3cret".to_owned()));
+        assert!(!format!("{token:?} {:?}", token.header()).contains("s3cret"));
+    }
+
+    #[test]
+    fn any_visible_ascii_is_a_token() {
+        let all: String = ('!'..='~').collect();
+        for text in ["x", "YWJj/+==", &all] {
+            assert_eq!(token("f".to_owned(), text).unwrap().text(), text);
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_empty_or_not_visible_ascii_is_refused() {
+        for bad in ["", "  \n", "two words", "two\nlines", "bell\u{7}", "smörgås"] {
+            assert!(matches!(token("f".to_owned(), bad), Err(ConfigError::Token(origin)) if origin == "f"), "{bad:?}");
+        }
+    }
+}

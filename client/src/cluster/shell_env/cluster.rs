@@ -1,0 +1,264 @@
+//! Asks kubectl and minikube for the master's address, the master's token, and how images reach the nodes.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use tokio::process::Command;
+
+use super::Environment;
+use crate::output::Notes;
+use crate::output::command_line::command;
+
+/// The port of manifests/base/service.yaml.
+const NODE_PORT: u16 = 31898;
+/// Output format for kubectl: one line for each node, with its container runtime and its address.
+const NODES: &str = r#"jsonpath={range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{" "}{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
+const TOKEN: &str = "go-template={{with .data.token}}{{base64decode .}}{{end}}";
+
+/// Why `client env` found no cluster.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvError {
+    /// A tool is not installed.
+    #[error("there is no {0} on the PATH: cannot look for a cluster")]
+    NoTool(&'static str),
+    /// kubectl's configuration names no cluster.
+    #[error("kubectl has no current context: {reason}")]
+    NoContext {
+        /// kubectl's error text.
+        reason: String,
+        /// Whether minikube is installed.
+        minikube: bool,
+    },
+    /// The nodes cannot be listed.
+    #[error("the cluster of context {context} does not answer: {reason}")]
+    Silent {
+        context: String,
+        /// kubectl's error text.
+        reason: String,
+        /// Whether minikube is installed.
+        minikube: bool,
+    },
+    /// The login is missing or has expired.
+    #[error("the cluster of context {context} refuses your login: {reason}")]
+    Unauthorized {
+        context: String,
+        /// kubectl's error text.
+        reason: String,
+    },
+    /// The cluster has no nodes.
+    #[error("the cluster of context {0} has no nodes")]
+    NoNodes(String),
+}
+
+impl EnvError {
+    /// The next step for the user.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoTool(_) => "install kubectl; without a cluster, client runs jobs on this machine",
+            Self::NoContext { minikube: true, .. } | Self::Silent { minikube: true, .. } => {
+                "to start minikube: minikube start --container-runtime=docker"
+            }
+            Self::NoContext { .. } => "choose a cluster: kubectl config use-context NAME",
+            Self::Silent { .. } | Self::Unauthorized { .. } | Self::NoNodes(_) => "try: kubectl get nodes",
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// Sets the variables for the cluster of kubectl's current context. Tells the user which variables it sets.
+pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), EnvError> {
+    let minikube = is_installed("minikube", env);
+    let no_context = |reason| EnvError::NoContext { reason, minikube };
+    let context = match kubectl(&["config", "current-context"]).await? {
+        Ok(context) if context.trim().is_empty() => return Err(no_context("its name is empty".to_owned())),
+        Ok(context) => context.trim().to_owned(),
+        Err(reason) => return Err(no_context(reason)),
+    };
+    match kubectl(&["get", "nodes", &format!("--output={NODES}")]).await? {
+        Ok(nodes) => match nodes.trim().lines().next().and_then(Node::parse) {
+            Some(node) => name_master(env, &context, &node, notes).await,
+            None => return Err(EnvError::NoNodes(context)),
+        },
+        // A user with rights in a single namespace cannot list nodes, but can perhaps read the token.
+        Err(reason) if reason.contains("(Forbidden)") => {
+            let master = env.get("MUSTER_MASTER").map_or("not set", String::as_str);
+            notes.say(&format!("you are not allowed to list the nodes of context {context}: {reason}"));
+            notes.say(&format!("set MUSTER_MASTER (now {master}) by hand, to kube or http://NODE:{NODE_PORT}"));
+        }
+        Err(reason) if reason.contains("(Unauthorized)") => return Err(EnvError::Unauthorized { context, reason }),
+        Err(reason) => return Err(EnvError::Silent { context, reason, minikube }),
+    }
+    read_token(env, notes).await
+}
+
+/// A line of [`NODES`].
+#[derive(Debug, PartialEq, Eq)]
+struct Node<'a> {
+    runtime: &'a str,
+    address: &'a str,
+}
+
+impl<'a> Node<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        Some(Self { runtime: words.next()?, address: words.next()? })
+    }
+}
+
+async fn name_master(env: &mut Environment, context: &str, node: &Node<'_>, notes: &Notes) {
+    let how = choose_images(env, context, node.runtime, notes).await;
+    if pass_proxy(env, node.address) {
+        notes.say("a proxy is set: added the node to no_proxy and NO_PROXY");
+    }
+    let host = if node.address.contains(':') { format!("[{}]", node.address) } else { node.address.to_owned() };
+    let master = format!("http://{host}:{NODE_PORT}");
+    notes.say(&format!("MUSTER_MASTER={master} for context {context}; {how}"));
+    set(env, "MUSTER_MASTER", &master);
+    // The token of another master must not be sent to this master.
+    env.remove("MUSTER_TOKEN");
+}
+
+/// Chooses how images reach the nodes. Returns a phrase about the choice, for the user.
+async fn choose_images(env: &mut Environment, context: &str, runtime: &str, notes: &Notes) -> String {
+    let is_docker = runtime.starts_with("docker://");
+    let loader = [("kind", "kind-"), ("k3d", "k3d-")]
+        .into_iter()
+        .find_map(|(tool, prefix)| context.strip_prefix(prefix).map(|cluster| (tool, cluster)));
+    if let Some((tool, cluster)) = loader {
+        return load_by(env, tool, cluster);
+    }
+    if is_minikube(context).await {
+        if is_docker {
+            match minikube(context, &["docker-env", "--shell=bash"]).await {
+                Some(text) => {
+                    env.extend(exports(&text));
+                    return "images are built by minikube's Docker".to_owned();
+                }
+                None => notes.say("`minikube docker-env` failed, so images are loaded instead"),
+            }
+        }
+        return load_by(env, "minikube", context);
+    }
+    let how = if is_docker {
+        "the nodes are assumed to share this machine's Docker engine"
+    } else {
+        "the nodes do not use Docker, so give a registry with --push"
+    };
+    how.to_owned()
+}
+
+fn load_by(env: &mut Environment, tool: &str, cluster: &str) -> String {
+    set(env, "MUSTER_LOAD", tool);
+    set(env, "MUSTER_LOAD_CLUSTER", cluster);
+    format!("images are loaded into {tool}'s cluster {cluster}")
+}
+
+/// The assignments of `minikube docker-env`: lines such as `export DOCKER_TLS_VERIFY="1"`.
+fn exports(text: &str) -> impl Iterator<Item = (String, String)> {
+    let assignments = text.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
+    assignments.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
+}
+
+/// Makes requests to the node bypass a proxy, because they contain the token. Returns whether a proxy is set.
+fn pass_proxy(env: &mut Environment, address: &str) -> bool {
+    let value = |name: &str| env.get(name).filter(|value| !value.is_empty()).cloned();
+    if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {
+        return false;
+    }
+    // Some programs read no_proxy, others NO_PROXY. If only one of them is set, its value is used for both.
+    let lower = value("no_proxy").or_else(|| value("NO_PROXY"));
+    let upper = value("NO_PROXY").or_else(|| value("no_proxy"));
+    for (name, old) in [("no_proxy", lower), ("NO_PROXY", upper)] {
+        // `*` alone means every address. In a list with other hosts, `*` would lose this meaning.
+        if old.as_deref() != Some("*") {
+            let new = old.map_or_else(|| address.to_owned(), |old| format!("{old},{address}"));
+            set(env, name, &new);
+        }
+    }
+    true
+}
+
+async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), EnvError> {
+    match kubectl(&["get", "secret", "muster", &format!("--output={TOKEN}")]).await? {
+        Ok(token) if token.trim().is_empty() => notes.say("the Secret muster contains no token"),
+        Ok(token) => {
+            set(env, "MUSTER_TOKEN", token.trim());
+            notes.say("MUSTER_TOKEN is set from the Secret muster");
+        }
+        Err(reason) if reason.contains("(NotFound)") => {
+            let install = command("install");
+            notes.say(&format!("there is no Secret muster in this namespace yet: run `{install}`, or `make token`, then repeat this command"));
+        }
+        Err(reason) => notes.say(&format!("set MUSTER_TOKEN by hand: the Secret muster cannot be read: {reason}")),
+    }
+    Ok(())
+}
+
+fn set(env: &mut Environment, name: &str, value: &str) {
+    env.insert(name.to_owned(), value.to_owned());
+}
+
+/// kubectl's output, or the last line of its error text.
+async fn kubectl(args: &[&str]) -> Result<Result<String, String>, EnvError> {
+    let ended = output("kubectl", &[&["--request-timeout=10s"], args].concat()).await;
+    let ended = ended.ok_or(EnvError::NoTool("kubectl"))?;
+    if ended.status.success() {
+        return Ok(Ok(String::from_utf8_lossy(&ended.stdout).into_owned()));
+    }
+    let text = String::from_utf8_lossy(&ended.stderr);
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    Ok(Err(last.map_or_else(|| format!("kubectl ended with {}", ended.status), str::to_owned)))
+}
+
+async fn is_minikube(profile: &str) -> bool {
+    let status = minikube(profile, &["status", "--format={{.Host}}"]).await;
+    status.is_some_and(|status| status.starts_with("Running"))
+}
+
+async fn minikube(profile: &str, args: &[&str]) -> Option<String> {
+    let ended = output("minikube", &[&[&*format!("--profile={profile}")], args].concat()).await?;
+    ended.status.success().then(|| String::from_utf8_lossy(&ended.stdout).into_owned())
+}
+
+/// A program's exit status and output; `None` if the program cannot be started.
+async fn output(program: &str, args: &[&str]) -> Option<Output> {
+    Command::new(program).args(args).stdin(Stdio::null()).kill_on_drop(true).output().await.ok()
+}
+
+fn is_installed(program: &str, env: &Environment) -> bool {
+    let path = env.get("PATH").map_or("", String::as_str);
+    path.split(':').any(|folder| Path::new(folder).join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_is_added_to_both_no_proxy_variables_if_a_proxy_is_set() {
+        for (before, after) in [
+            (&[("NO_PROXY", "corp")][..], [Some("corp,n"), Some("corp,n")]),
+            (&[("no_proxy", "a"), ("NO_PROXY", "b")], [Some("a,n"), Some("b,n")]),
+            (&[("no_proxy", ""), ("NO_PROXY", "")], [Some("n"), Some("n")]),
+            (&[("no_proxy", "*")], [Some("*"), None]),
+        ] {
+            let mut env: Environment = before.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+            let untouched = env.clone();
+            assert!(!pass_proxy(&mut env, "n"));
+            assert_eq!(env, untouched, "the variables changed although no proxy is set");
+            set(&mut env, "all_proxy", "http://proxy:1");
+            assert!(pass_proxy(&mut env, "n"));
+            assert_eq!(["no_proxy", "NO_PROXY"].map(|name| env.get(name).map(String::as_str)), after, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn the_exports_that_minikube_prints_are_read_and_its_comments_are_ignored() {
+        let text =
+            "export DOCKER_TLS_VERIFY=\"1\"\nexport MINIKUBE_ACTIVE_DOCKERD=\"minikube\"\n# To point your shell\n";
+        let read: Vec<_> = exports(text).collect();
+        let text = |text: &str| text.to_owned();
+        let expected = [("DOCKER_TLS_VERIFY", "1"), ("MINIKUBE_ACTIVE_DOCKERD", "minikube")];
+        assert_eq!(read, expected.map(|(name, value)| (text(name), text(value))));
+    }
+}

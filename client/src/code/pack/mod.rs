@@ -1,0 +1,119 @@
+//! Packs the files that a job brings: finds and reads them, and makes their manifest. If a file changes later, the
+//! client still sends the content that was read here.
+
+mod error;
+mod read;
+mod rules;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use protocol::code::{CODE_BYTES_MAX, CODE_FILES_MAX, CodeFile, CodeId, CodePath, Manifest, ScriptPath, Sha256};
+
+pub(crate) use self::error::PackError;
+use self::read::Contents;
+use self::walk::Found;
+pub(crate) use self::walk::{Listing, Scope};
+use crate::request::script::NoScript;
+
+/// Maximum number of files and folders that [`PackError::TooLarge`] names.
+const LARGEST_NAMED: usize = 3;
+
+/// The files of a job.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    manifest: Manifest,
+    contents: Contents,
+}
+
+impl Packed {
+    /// Packs a folder, which must contain the script. Blocks.
+    pub(crate) fn read(folder: &Path, script: &ScriptPath) -> Result<Self, PackError> {
+        Self::of(&Listing::of(folder, Scope::Job)?, script)
+    }
+
+    /// Packs the listed files, which must include the script. Blocks.
+    pub(crate) fn of(Listing { root, files, .. }: &Listing, script: &ScriptPath) -> Result<Self, PackError> {
+        check_limits(root, files)?;
+        let (files, contents) = read::all(files)?;
+        let manifest = Manifest::new(files)?;
+        if !manifest.has(script) {
+            let exists = root.join(script.as_str()).exists();
+            let (script, folder) = (script.clone(), root.clone());
+            return Err(if exists {
+                PackError::LeftOut { script, folder }
+            } else {
+                NoScript { script, folder }.into()
+            });
+        }
+        Ok(Self { manifest, contents })
+    }
+
+    /// Packs files that are in memory.
+    pub(crate) fn in_memory(files: Vec<(CodePath, Vec<u8>)>) -> Result<Self, PackError> {
+        let mut contents = Contents::new();
+        let listed = files.into_iter().map(|(path, content)| {
+            let file = CodeFile { path, sha256: Sha256::of(&content), size: content.len() as u64, executable: false };
+            contents.insert(file.sha256, content);
+            file
+        });
+        let manifest = Manifest::new(listed.collect())?;
+        Ok(Self { manifest, contents })
+    }
+
+    /// The id of the code.
+    pub(crate) fn id(&self) -> CodeId {
+        self.manifest.id()
+    }
+
+    /// The manifest of the files.
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The Python source files, with their contents.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let sources = self.manifest.files().iter().filter(|file| file.path.as_str().ends_with(".py"));
+        sources.map(|file| (file.path.as_str(), self.contents[&file.sha256].as_slice()))
+    }
+
+    /// Makes the stream of these blobs. Leaves out blobs that this code does not have. Also returns the number of blobs
+    /// in the stream.
+    pub(crate) fn stream(&self, blobs: &[Sha256]) -> (usize, Vec<u8>) {
+        let ours: Vec<_> = blobs.iter().filter_map(|blob| self.contents.get_key_value(blob)).collect();
+        let bytes = ours.iter().map(|(_, content)| Sha256::BYTES + content.len()).sum();
+        let mut stream = Vec::with_capacity(bytes);
+        for (blob, content) in &ours {
+            stream.extend_from_slice(blob.as_bytes());
+            stream.extend_from_slice(content);
+        }
+        (ours.len(), stream)
+    }
+}
+
+fn check_limits(folder: &Path, found: &[Found]) -> Result<(), PackError> {
+    let bytes = found.iter().map(|file| file.size).sum();
+    if found.len() <= CODE_FILES_MAX && bytes <= CODE_BYTES_MAX {
+        return Ok(());
+    }
+    let by_size = bytes > CODE_BYTES_MAX;
+    let largest = largest(found, |size| if by_size { size } else { 1 });
+    Err(PackError::TooLarge { folder: folder.to_owned(), files: found.len(), bytes, largest })
+}
+
+/// The heaviest files and folders directly in the packed folder. A folder weighs as much as all its files.
+fn largest(found: &[Found], weight: impl Fn(u64) -> u64) -> Vec<String> {
+    let mut weights: BTreeMap<String, u64> = BTreeMap::new();
+    for Found { path, size, .. } in found {
+        let first = path.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        *weights.entry(first.unwrap_or_default()).or_default() += weight(*size);
+    }
+    let mut names: Vec<_> = weights.into_iter().collect();
+    names.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
+    names.into_iter().take(LARGEST_NAMED).map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+#[path = "pack_tests.rs"]
+mod tests;

@@ -1,0 +1,275 @@
+//! Follows a job to its end. Prints its merged output and the changes of its state. Callers handle interrupts, exit
+//! codes and local masters.
+
+pub(crate) mod log_stream;
+pub(crate) mod resume;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use protocol::code::CodeId;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::view::{JobView, LogLine};
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::ending::error::Error;
+use crate::follow::log_stream::{Lines, Unfinished, Until, Wanted};
+use crate::follow::resume::{Resumable, to_the_end};
+use crate::master::client::{LONG_POLL, MasterClient, MasterError};
+use crate::master::patience::Patience;
+use crate::output::command_line::command;
+use crate::output::hints;
+use crate::output::narrate;
+use crate::output::{Data, Notes};
+
+/// Maximum number of events that wait to be printed. When there are so many, the client stops reading from the master.
+const QUEUE: usize = 256;
+
+/// Maximum wait for each further event after the job's result is decided.
+const LAST_LINES: Duration = Duration::from_secs(15);
+
+/// A job to follow.
+pub(crate) struct Following {
+    /// The job's master.
+    pub(crate) client: MasterClient,
+    /// The newest view of the job.
+    pub(crate) first: JobView,
+    /// What the user already knows about the job.
+    pub(crate) told: Told,
+    /// The output to show.
+    pub(crate) logs: Logs,
+    /// Receives the code that the master has lost and wants again; see [`JobView::wanted_code`].
+    pub(crate) wanted: watch::Sender<Option<CodeId>>,
+}
+
+/// What the user knows about a job when following begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Nothing: the job was just submitted. Every change is printed.
+    Nothing,
+    /// The job's current state. Only later changes are printed.
+    Standing,
+}
+
+/// Which output is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Logs {
+    /// No output.
+    Hidden,
+    /// These lines.
+    Merged(Wanted),
+}
+
+enum Event {
+    View(Box<JobView>),
+    Line(LogLine),
+    LogsEnded,
+    /// The master cannot be reached. Contains the error's text.
+    Away(String),
+    Failed(Error),
+}
+
+/// Prints the job's output and state changes until the job has ended, then its result. Returns the job's last view.
+pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
+    let Following { client, first, told, logs, wanted } = following;
+    let (events, inbox) = channel(QUEUE);
+    let logs_open = logs != Logs::Hidden;
+    let mut feeds = JoinSet::new();
+    feeds.spawn(feed_views(client.clone(), first.clone(), events.clone()));
+    if let Logs::Merged(wanted) = logs {
+        let unfinished = if notes.shows_progress() { Unfinished::Shown } else { Unfinished::Hidden };
+        let offsets = BTreeMap::new();
+        feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, unfinished, offsets, events }));
+    }
+    let last = match told {
+        Told::Nothing => None,
+        Told::Standing => Some(first),
+    };
+    let last = print_events(Watch { inbox, last, logs_open, wanted }, data, notes).await;
+    notes.end_progress();
+    let last = last?;
+    data.flush()?;
+    tell_end(&last, notes);
+    Ok(last)
+}
+
+/// Prints how a job ended, and the cause of a failure.
+pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
+    notes.say(&narrate::closing(view));
+    tell_cause(view, notes);
+}
+
+/// Prints the last output of the replica whose failure ended the job, and a hint.
+pub(crate) fn tell_cause(view: &JobView, notes: &Notes) {
+    if let Some((replica, lines)) = narrate::last_words(view) {
+        let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
+        notes.say(&format!("last output of {replica} on stderr:\n{}", lines.join("\n")));
+    }
+    if let Some(hint) = hints::for_failure(view) {
+        notes.hint(hint);
+    }
+}
+
+struct Watch {
+    inbox: Receiver<Event>,
+    last: Option<JobView>,
+    logs_open: bool,
+    wanted: watch::Sender<Option<CodeId>>,
+}
+
+async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
+    let Watch { mut inbox, mut last, mut logs_open, wanted } = watch;
+    loop {
+        let has_ended = last.as_ref().is_some_and(|view| view.result.is_some());
+        if let Some(view) = last.take_if(|_| has_ended && !logs_open).and_then(JobView::as_ended) {
+            return Ok(view);
+        }
+        let deadline = if has_ended { Some(LAST_LINES) } else { None };
+        match next_event(&mut inbox, deadline, data).await? {
+            // Two tasks ask for views, so an older view may arrive after the view with the result.
+            Some(Event::View(view)) if has_ended && view.result.is_none() => {}
+            Some(Event::View(view)) => {
+                wanted.send_replace(view.wanted_code);
+                tell_changes(last.as_ref(), &view, data, notes)?;
+                last = Some(narrate::known(last, *view));
+            }
+            Some(Event::Line(line)) if line.unfinished => notes.show_unfinished(&line),
+            Some(Event::Line(line)) => {
+                notes.end_unfinished(line.replica);
+                data.log_line(&line)?;
+            }
+            Some(Event::LogsEnded) => logs_open = false,
+            Some(Event::Away(reason)) => notes.say(&format!("{reason}; retrying")),
+            Some(Event::Failed(error)) => return Err(error),
+            None => {
+                let name = last.as_ref().map_or("NAME", |view| view.name.as_str());
+                let logs = command(&format!("logs {name}"));
+                notes.say(&format!("the last log lines did not arrive; to see all stored output: {logs}"));
+                logs_open = false;
+            }
+        }
+    }
+}
+
+/// Returns the next event, or `None` after the deadline. Flushes buffered lines before it waits.
+async fn next_event(
+    inbox: &mut Receiver<Event>,
+    deadline: Option<Duration>,
+    data: &mut Data,
+) -> Result<Option<Event>, Error> {
+    match inbox.try_recv() {
+        Ok(event) => return Ok(Some(event)),
+        Err(TryRecvError::Empty | TryRecvError::Disconnected) => data.flush()?,
+    }
+    Ok(match deadline {
+        Some(deadline) => tokio::time::timeout(deadline, inbox.recv()).await.ok().flatten(),
+        None => inbox.recv().await,
+    })
+}
+
+fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes: &Notes) -> Result<(), Error> {
+    if let Some(before) = before
+        && before.uid != now.uid
+    {
+        return Err(Error::Replaced(now.name.clone()));
+    }
+    let sentences = narrate::changes(before, now);
+    if !sentences.is_empty() {
+        data.flush()?;
+        notes.say(&sentences.join("\n"));
+    }
+    notes.show_progress(now);
+    Ok(())
+}
+
+/// Sends the job's view at once and after each change. Ends when the job has a result, a request fails or the receiver
+/// is dropped.
+async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>) {
+    let mut patience = Patience::of_observer();
+    let mut view = first;
+    loop {
+        let (name, seq, has_ended) = (view.name.clone(), view.seq, view.result.is_some());
+        if events.send(Event::View(Box::new(view))).await.is_err() || has_ended {
+            return;
+        }
+        view = match next_view(&client, &name, seq, &mut patience, &events).await {
+            Ok(view) => view,
+            Err(error) => {
+                let _ = events.send(Event::Failed(error.into())).await;
+                return;
+            }
+        };
+    }
+}
+
+async fn next_view(
+    client: &MasterClient,
+    name: &JobName,
+    seq: u64,
+    patience: &mut Patience,
+    events: &Sender<Event>,
+) -> Result<JobView, MasterError> {
+    loop {
+        match client.view_after(name, seq, LONG_POLL).await {
+            Ok(view) => {
+                patience.restore();
+                if view.seq != seq {
+                    return Ok(view);
+                }
+            }
+            Err(error) => {
+                if error.is_transient() && !patience.has_failed() {
+                    let _ = events.send(Event::Away(error.to_string())).await;
+                }
+                patience.wait_after(error).await?;
+            }
+        }
+    }
+}
+
+/// Sends every line until the job has ended. If the stream breaks, continues after the last complete lines.
+async fn feed_lines(mut reading: LineReading) {
+    let last = match to_the_end(&mut reading).await {
+        Ok(_) => Event::LogsEnded,
+        Err(error) => Event::Failed(error),
+    };
+    let _ = reading.events.send(last).await;
+}
+
+/// The merged lines of a job, and how far they are read.
+struct LineReading {
+    client: MasterClient,
+    name: JobName,
+    wanted: Wanted,
+    unfinished: Unfinished,
+    offsets: BTreeMap<ReplicaId, u64>,
+    events: Sender<Event>,
+}
+
+impl Resumable for LineReading {
+    type Opened = Lines;
+
+    async fn open(&self) -> Result<Lines, MasterError> {
+        let Self { client, name, wanted, unfinished, offsets, events } = self;
+        if !offsets.is_empty() {
+            // A new master may have restarted the job. The view of the restart must come before the new lines.
+            let view = client.view(name).await?;
+            let _ = events.send(Event::View(Box::new(view))).await;
+        }
+        log_stream::merged(client, name, wanted, offsets, Until::Finished(*unfinished)).await
+    }
+
+    async fn read(&mut self, mut lines: Lines) -> Result<JobView, Error> {
+        while let Some(line) = lines.try_next().await? {
+            if !line.unfinished {
+                self.offsets.insert(line.replica, line.offset);
+            }
+            // The error is ignored: if the receiver was dropped, this task is about to be aborted.
+            let _ = self.events.send(Event::Line(line)).await;
+        }
+        Ok(log_stream::ended_with(&self.client, &self.name).await?)
+    }
+}

@@ -1,0 +1,392 @@
+//! One function for each kind of request to the master. Every response has a deadline. In a log stream, the deadline
+//! applies only to the headers. Callers retry with `patience.rs`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use log::debug;
+use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
+use protocol::dry_run::DryRun;
+use protocol::elastic::JobPatch;
+use protocol::error::Problem;
+use protocol::ids::JobName;
+use protocol::job::JobSpec;
+use protocol::origin::Warning;
+use protocol::progress::JobSeries;
+use protocol::routes::{
+    AGENT_PROGRAM, CODE, CODE_BLOBS, JOB_DRY_RUNS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOB_DRY_RUNS, TFJOBS,
+};
+use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
+use protocol::view::{JobList, JobView, MasterView};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::address::config::Token;
+use crate::address::kube_place::KubePlace;
+use crate::address::master_url::MasterUrl;
+use crate::cluster::{ClusterError, Forward};
+use crate::ending::root_cause::root_cause;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a whole response, and for the headers of a stream.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for sending code. At 300 KiB/s, the largest allowed code takes almost this long.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(4 * 60);
+/// Idle time of a connection before TCP keepalive checks whether the peer is alive.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Maximum wait of one long poll.
+pub(crate) const LONG_POLL: Duration =
+    Duration::from_secs(if LONG_POLL_MAX_SECONDS < 30 { LONG_POLL_MAX_SECONDS } else { 30 });
+
+/// Why a request to the master failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MasterError {
+    /// The HTTP client could not be created, for example because the system has no certificates.
+    #[error("set up the HTTP client: {0}")]
+    Setup(String),
+    /// There was no connection, so nothing was sent.
+    #[error("the master at {url} cannot be reached: {reason}")]
+    NotConnected {
+        /// The master's address.
+        url: MasterUrl,
+        /// The system's error text. A `String` would make all results of the client larger.
+        reason: Box<str>,
+    },
+    /// The connection broke.
+    #[error("the master at {url} cannot be reached: {reason}")]
+    Unreachable {
+        /// The master's address.
+        url: MasterUrl,
+        /// The system's error text. A `String` would make all results of the client larger.
+        reason: Box<str>,
+    },
+    /// The connection through the Kubernetes API failed.
+    #[error(transparent)]
+    NoWay(Arc<ClusterError>),
+    /// The master accepted the connection, but did not respond.
+    #[error("the master at {url} did not answer in time")]
+    Silent {
+        /// The master's address.
+        url: MasterUrl,
+    },
+    /// The master refused the request.
+    #[error("{}", .0.detail)]
+    Refused(Problem),
+    /// Another program listens at this address.
+    #[error("{url} answers, but not as a Muster master (HTTP status {status})")]
+    NotAMaster {
+        /// The address.
+        url: MasterUrl,
+        /// The HTTP status of the response.
+        status: u16,
+    },
+}
+
+impl MasterError {
+    /// Whether a retry may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        let gateway_trouble = |status: u16| matches!(status, 502..=504);
+        match self {
+            Self::NotConnected { .. } | Self::Unreachable { .. } | Self::Silent { .. } => true,
+            Self::Refused(problem) => gateway_trouble(problem.status),
+            Self::NotAMaster { status, .. } => gateway_trouble(*status),
+            Self::NoWay(error) => error.is_transient(),
+            Self::Setup(_) => false,
+        }
+    }
+
+    /// Whether the master may have done what the request asked for, although the answer did not arrive.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        self.is_transient() && !matches!(self, Self::NotConnected { .. })
+    }
+
+    /// Whether the master answered that the job or the route does not exist.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused(problem) if problem.status == 404)
+    }
+}
+
+/// A client of one master. Clones share their connections.
+#[derive(Debug, Clone)]
+pub(crate) struct MasterClient {
+    http: Client,
+    url: MasterUrl,
+    /// The socket for all requests, if the client reaches the master through the Kubernetes API.
+    forward: Option<Arc<Forward>>,
+}
+
+impl MasterClient {
+    /// Creates a client. Nothing is sent yet.
+    pub(crate) fn new(url: MasterUrl, token: Option<&Token>) -> Result<Self, MasterError> {
+        Self::with(url, token, None)
+    }
+
+    /// Like [`Self::new`], for the master at the other end of `forward`.
+    pub(crate) fn through(place: KubePlace, token: &Token, forward: Forward) -> Result<Self, MasterError> {
+        Self::with(MasterUrl::through(place), Some(token), Some(Arc::new(forward)))
+    }
+
+    fn with(url: MasterUrl, token: Option<&Token>, forward: Option<Arc<Forward>>) -> Result<Self, MasterError> {
+        // reqwest needs a crypto provider even without TLS. An error means that a provider is already installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let headers: HeaderMap = token.map(|token| (AUTHORIZATION, token.header())).into_iter().collect();
+        let builder = Client::builder()
+            .user_agent(concat!("muster-client/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_keepalive(KEEPALIVE)
+            // A master never redirects, and the token must not be sent to another host.
+            .redirect(reqwest::redirect::Policy::none());
+        let builder = if url.is_loopback() { builder.no_proxy() } else { builder };
+        // Without TLS, no certificates are needed.
+        let builder = if url.is_https() { builder } else { builder.tls_certs_only([]) };
+        let builder = match &forward {
+            Some(forward) => builder.unix_socket(forward.socket()),
+            None => builder,
+        };
+        let http = builder.build().map_err(|error| MasterError::Setup(root_cause(&error)))?;
+        Ok(Self { http, url, forward })
+    }
+
+    /// The master's address.
+    pub(crate) fn url(&self) -> &MasterUrl {
+        &self.url
+    }
+
+    /// The master's version and back end.
+    pub(crate) async fn about(&self) -> Result<MasterView, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(MASTER))).await
+    }
+
+    /// The agent's program, for a client that has no agent file.
+    pub(crate) async fn agent_program(&self) -> Result<Bytes, MasterError> {
+        let answer = self.send(self.request(Method::GET, self.url.join(AGENT_PROGRAM))).await?;
+        answer.bytes().await.map_err(|error| self.transport_error(&error))
+    }
+
+    /// Submits a job. Repeating the request returns the same job.
+    pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<Submitted, MasterError> {
+        let answer = self.send(self.request(Method::POST, self.url.join(JOBS)).json(spec)).await?;
+        let is_new = answer.status() == StatusCode::CREATED;
+        let view = self.parsed(answer).await?;
+        Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
+    }
+
+    /// Asks the master whether it would accept a job.
+    pub(crate) async fn dry_run(&self, spec: &JobSpec, old: OldJob) -> Result<DryRun, MasterError> {
+        let query = [("replace", old == OldJob::IsDeletedFirst)];
+        self.json(self.request(Method::POST, self.url.join(JOB_DRY_RUNS)).query(&query).json(spec)).await
+    }
+
+    /// Asks the master whether it would accept a TFJob.
+    pub(crate) async fn dry_run_of_tfjob(&self, tfjob: &TfJobRequest) -> Result<DryRun, MasterError> {
+        self.json(self.request(Method::POST, self.url.join(TFJOB_DRY_RUNS)).json(tfjob)).await
+    }
+
+    /// Submits a TFJob. Returns the job, and warnings about fields that have another meaning in Muster.
+    pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(Submitted, Vec<Warning>), MasterError> {
+        let answer = self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(tfjob)).await?;
+        let status = answer.status();
+        let TfJobAnswer { job, change, warnings } = self.parsed(answer).await?;
+        let submitted = match status {
+            StatusCode::CREATED => Submitted::New(job),
+            _ if change == JobPatch::default() => Submitted::Before(job),
+            _ => Submitted::Changed { job, change },
+        };
+        Ok((submitted, warnings))
+    }
+
+    /// All TFJobs.
+    pub(crate) async fn tfjobs(&self) -> Result<TfJobList, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(TFJOBS))).await
+    }
+
+    /// One job as a TFJob.
+    pub(crate) async fn tfjob(&self, name: &JobName) -> Result<Value, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/tfjob"))).await
+    }
+
+    /// Sends the manifest of a job's code. Returns the blobs that the master does not have.
+    pub(crate) async fn put_manifest(&self, id: CodeId, manifest: &Manifest) -> Result<Vec<Sha256>, MasterError> {
+        let request = self.request(Method::PUT, self.code(CODE, id)).json(manifest);
+        Ok(self.json::<MissingBlobs>(request.timeout(UPLOAD_TIMEOUT)).await?.missing)
+    }
+
+    /// Sends a stream of blobs of this code. Returns the blobs that the master still does not have.
+    pub(crate) async fn put_blobs(&self, id: CodeId, stream: Vec<u8>) -> Result<Vec<Sha256>, MasterError> {
+        let request = self.request(Method::PUT, self.code(CODE_BLOBS, id)).body(stream);
+        Ok(self.json::<MissingBlobs>(request.timeout(UPLOAD_TIMEOUT)).await?.missing)
+    }
+
+    /// All jobs.
+    pub(crate) async fn list(&self) -> Result<JobList, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(JOBS))).await
+    }
+
+    /// The newest report of each script of a job.
+    pub(crate) async fn newest_progress(&self, name: &JobName) -> Result<JobSeries, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", 1)])).await
+    }
+
+    /// One job now.
+    pub(crate) async fn view(&self, name: &JobName) -> Result<JobView, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, ""))).await
+    }
+
+    /// Returns the job when it has changed since `seq`, or unchanged after `wait`. Waits at most [`LONG_POLL`].
+    pub(crate) async fn view_after(&self, name: &JobName, seq: u64, wait: Duration) -> Result<JobView, MasterError> {
+        let wait = wait.min(LONG_POLL);
+        let query = [("after", seq), ("wait", wait.as_secs())];
+        let request = self.request(Method::GET, self.job(name, "")).query(&query).timeout(ANSWER_TIMEOUT + wait);
+        self.json(request).await
+    }
+
+    /// Changes a job's number of workers or its code, suspends it or resumes it.
+    /// Returns before the change takes effect.
+    pub(crate) async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobView, MasterError> {
+        self.json(self.request(Method::PATCH, self.job(name, "")).json(&patch)).await
+    }
+
+    /// Asks the master to cancel a job, and returns before the job has stopped.
+    pub(crate) async fn cancel(&self, name: &JobName) -> Result<(), MasterError> {
+        self.send(self.request(Method::POST, self.job(name, "/cancel"))).await.map(drop)
+    }
+
+    /// Asks the master to delete the job with this name, and with this uid if it is known. Returns before the job is
+    /// deleted.
+    pub(crate) async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<(), MasterError> {
+        let request = self.request(Method::DELETE, self.job(name, "")).query(&[("uid", uid)]);
+        self.send(request).await.map(drop)
+    }
+
+    /// A stream of a job's output. The headers have a deadline; the body may take as long as the job.
+    pub(crate) async fn logs(
+        &self,
+        name: &JobName,
+        query: &[(&str, String)],
+        media_type: &str,
+    ) -> Result<Response, MasterError> {
+        let request = self.http.get(self.job(name, "/logs")).query(query);
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.send(request)).await;
+        let answer = answer.map_err(|_| MasterError::Silent { url: self.url.clone() })??;
+        let found = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if found.starts_with(media_type) { Ok(answer) } else { Err(self.not_a_master(answer.status())) }
+    }
+
+    /// The error for a failure of the transport.
+    pub(crate) fn transport_error(&self, error: &reqwest::Error) -> MasterError {
+        if let Some(trouble) = self.forward.as_ref().and_then(|forward| forward.trouble()) {
+            return MasterError::NoWay(trouble);
+        }
+        if error.is_timeout() && !error.is_connect() {
+            return MasterError::Silent { url: self.url.clone() };
+        }
+        let reason = if error.is_timeout() { "no connection in time".into() } else { root_cause(error).into() };
+        let url = self.url.clone();
+        if error.is_connect() {
+            MasterError::NotConnected { url, reason }
+        } else {
+            MasterError::Unreachable { url, reason }
+        }
+    }
+
+    /// The error for a log stream that ended before its job. This happens when the master shuts down.
+    pub(crate) fn log_stream_ended_early(&self) -> MasterError {
+        let reason = "the log stream ended before the job".into();
+        MasterError::Unreachable { url: self.url.clone(), reason }
+    }
+
+    /// The error for a response that no master sends.
+    pub(crate) fn not_a_master(&self, status: StatusCode) -> MasterError {
+        MasterError::NotAMaster { url: self.url.clone(), status: status.as_u16() }
+    }
+
+    fn code(&self, route: &str, id: CodeId) -> Url {
+        self.url.join(&route.replace("{id}", &id.to_string()))
+    }
+
+    fn job(&self, name: &JobName, rest: &str) -> Url {
+        self.url.join(&format!("{JOBS}/{name}{rest}"))
+    }
+
+    fn request(&self, method: Method, url: Url) -> RequestBuilder {
+        self.http.request(method, url).timeout(ANSWER_TIMEOUT)
+    }
+
+    async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, MasterError> {
+        let answer = self.send(request).await?;
+        self.parsed(answer).await
+    }
+
+    async fn parsed<T: DeserializeOwned>(&self, answer: Response) -> Result<T, MasterError> {
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|error| self.transport_error(&error))?;
+        serde_json::from_slice(&body).map_err(|_| self.not_a_master(status))
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, MasterError> {
+        let request = request.build().map_err(|error| self.transport_error(&error))?;
+        let (asked, begun) = (format!("{} {}", request.method(), request.url()), Instant::now());
+        let answer = self.http.execute(request).await.map_err(|error| {
+            let error = self.transport_error(&error);
+            debug!("{asked}: {error}");
+            error
+        })?;
+        let status = answer.status();
+        debug!("{asked}: {} after {} ms", status.as_u16(), begun.elapsed().as_millis());
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = answer.bytes().await.map_err(|error| self.transport_error(&error))?;
+        match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) if problem.status == status.as_u16() => Err(MasterError::Refused(problem)),
+            Ok(_) | Err(_) => Err(self.not_a_master(status)),
+        }
+    }
+}
+
+/// What becomes of a job on record that has the name of the new job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OldJob {
+    /// The old job stays, so another job cannot have its name.
+    Stays,
+    /// The client deletes the old job before the submit.
+    IsDeletedFirst,
+}
+
+/// The outcome of a submit.
+#[derive(Debug)]
+pub(crate) enum Submitted {
+    /// This request created the job.
+    New(JobView),
+    /// An earlier request with the same content created the job.
+    Before(JobView),
+    /// An earlier TFJob created the job, and this TFJob changes the job.
+    Changed {
+        /// The job before the change takes effect.
+        job: JobView,
+        change: JobPatch,
+    },
+}
+
+impl Submitted {
+    /// The job.
+    pub(crate) fn view(&self) -> &JobView {
+        match self {
+            Self::New(view) | Self::Before(view) | Self::Changed { job: view, .. } => view,
+        }
+    }
+
+    /// The outcome of a request that was repeated because the answer to an equal request was lost. The master may have
+    /// created the job for the earlier request.
+    pub(crate) fn after_doubt(self) -> Self {
+        match self {
+            Self::Before(view) if view.result.is_none() => Self::New(view),
+            outcome @ (Self::New(_) | Self::Before(_) | Self::Changed { .. }) => outcome,
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Turns the arguments of a submit into a valid job before anything starts.
+
+pub(crate) mod env_file;
+pub(crate) mod script;
+pub(crate) mod spawn;
+pub(crate) mod tfjob;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use protocol::code::ScriptPath;
+use protocol::env::EnvName;
+use protocol::group::{TfConfigOptions, WorkerGroup};
+use protocol::ids::{JobName, SHORT_NAME_MAX};
+use protocol::image::ImageRef;
+use protocol::job::{JobRequest, JobSpec, SpecError};
+use protocol::pod::PodOptions;
+use protocol::run_policy::OnFailure;
+
+use crate::address::config::ConfigError;
+use crate::args::{EnvArg, SubmitArgs};
+use crate::output::command_line::command;
+use crate::request::env_file::EnvFileError;
+use crate::request::script::NoScript;
+
+/// Number of characters of a name's random suffix. The suffix distinguishes jobs of the same folder.
+const TAIL_LENGTH: usize = 5;
+
+/// Why the arguments do not make a valid job.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    /// A value is invalid, or values contradict each other.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The file of variables is invalid.
+    #[error(transparent)]
+    EnvFile(#[from] EnvFileError),
+    /// The value of a variable to pass on is not valid UTF-8.
+    #[error("--env: {0}")]
+    Variable(ConfigError),
+    /// A variable to pass on is not set.
+    #[error("--env {0}: {0} is not set in your environment")]
+    NoVariable(EnvName),
+    /// Two volumes have the same path.
+    #[error("--volume: two volumes have the path {0}")]
+    MountedTwice(String),
+    /// The current folder is unknown.
+    #[error("find the current folder")]
+    NoFolder(#[source] std::io::Error),
+    /// The folder's path is not valid UTF-8, so the request, which is JSON, cannot contain it.
+    #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
+    FolderNotUnicode(PathBuf),
+    /// The folder has no script.
+    #[error(transparent)]
+    NoScript(#[from] NoScript),
+    /// The script is not a file.
+    #[error("{script} in {} is not a file", folder.display())]
+    ScriptNotAFile { script: ScriptPath, folder: PathBuf },
+}
+
+impl RequestError {
+    /// The next step for the user.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Spec(SpecError::WaitWithoutCode) => {
+                let named = command("train.py --image IMAGE");
+                return Some(format!("name the script, as in {named}, or leave out --on-failure"));
+            }
+            Self::Spec(error) => return Some(spec_hint(error).to_owned()),
+            Self::NoVariable(name) => return Some(format!("set {name}, or give --env {name}=VALUE")),
+            Self::MountedTwice(_) => "give the volumes different paths",
+            Self::NoScript(_) => {
+                return Some(format!("name the training script, for example {}", command("train.py")));
+            }
+            Self::EnvFile(_)
+            | Self::Variable(_)
+            | Self::NoFolder(_)
+            | Self::FolderNotUnicode(_)
+            | Self::ScriptNotAFile { .. } => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// The flag to change. The text of a [`SpecError`] does not name flags.
+fn spec_hint(error: &SpecError) -> &'static str {
+    match error {
+        SpecError::Strategy(_) => "give --strategy AllReduce or --strategy ParameterServer",
+        SpecError::LongName { .. } => "give a shorter --task",
+        SpecError::NoWorkers => "give --worker-num 1 or more",
+        SpecError::MinAboveMax { .. } => "give --worker-num MIN:MAX, with the smaller number first",
+        SpecError::NotElastic => "submit the job with --worker-num MIN:MAX",
+        SpecError::TooManyWorkers { .. } => "give a smaller --worker-num",
+        SpecError::TooManyPs { .. } => "give a smaller --ps-num",
+        SpecError::PsWithAllReduce(_) => "leave out --ps-num, or give --strategy ParameterServer",
+        SpecError::NoPs => "give --ps-num 1 or more",
+        SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
+        SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
+        SpecError::GroupsCount { .. } => {
+            "leave out --worker-num, or set it to the sum of the counts of all --worker flags"
+        }
+        SpecError::TooManyGroups(_) => "give --worker fewer times",
+        SpecError::EmptyGroup(_) => "leave out the --worker flag of this group",
+        SpecError::GroupPort { .. } => "give another port",
+        SpecError::ComputedKey(_) => "leave out this key",
+        SpecError::NoTemplate(_) => "give a pod with metadata and spec",
+        SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
+        SpecError::NoTime(_) => "leave out the flag, or give a longer time, such as 10m",
+        SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
+        SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
+        SpecError::ReplaceInFixedJob => "give --worker-num MIN:MAX, or leave out --on-unreachable",
+        SpecError::WaitWithoutCode => "name the script, or leave out --on-failure",
+        SpecError::LongLease(_) => "give a shorter --lease",
+        SpecError::TooManyModules(_) => {
+            "give fewer modules to --preload; modules that these modules import need no entry"
+        }
+        SpecError::ReservedEnv(_) => "leave the variable out of --env and --env-file",
+        SpecError::RefusedEnv(_) => "if the script needs this variable, also give --allow-env NAME",
+        SpecError::Env(_) => "change the variable in --env or --env-file",
+        SpecError::NulInArgument(_) => "change the arguments after --",
+        SpecError::LongArgument { .. } | SpecError::TooMuchInput { .. } => {
+            "put the data into a file that the script reads"
+        }
+        SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
+        SpecError::CodeAndWorkDir => "leave out work_dir",
+    }
+}
+
+/// The inputs of a job besides the arguments of the submit.
+pub(crate) struct Surroundings<'a> {
+    /// The folder that gives the job its default name.
+    pub(crate) folder: &'a Path,
+    /// Random bytes for the job's name.
+    pub(crate) random: [u8; 16],
+    /// The default of `--max-restarts`.
+    pub(crate) restarts_by_default: u32,
+    /// Looks up a variable of the client's environment.
+    pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
+}
+
+/// Makes the job without its folder or image. [`in_folder`] and [`in_image`] add these.
+pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, RequestError> {
+    let SubmitArgs {
+        strategy,
+        worker_num,
+        worker,
+        ps_num,
+        chief_num,
+        evaluator_num,
+        task,
+        env,
+        env_file,
+        allow_env,
+        args,
+        policy,
+        pod,
+        code: _,    // added by `commands::submit`
+        image: _,   // added to the job when the image with the agent exists
+        detach: _,  // for the client only
+        replace: _, // for the client only
+        dry_run: _, // for the client only
+        format: _,  // for the client only
+    } = args;
+    let name = task.unwrap_or_else(|| {
+        let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name_after_folder(last, surroundings.random)
+    });
+    let pod = PodOptions::from(pod);
+    if let Some(path) = pod.path_mounted_twice() {
+        return Err(RequestError::MountedTwice(path.to_owned()));
+    }
+    let request = JobRequest {
+        name,
+        strategy,
+        worker_num: worker_num.map(|workers| workers.max),
+        worker_min: worker_num.and_then(|workers| workers.min),
+        ps_num,
+        chief_num,
+        evaluator_num,
+        image: None,
+        pod,
+        groups: worker.into_iter().map(|WorkerGroup(group)| group).collect(),
+        tf_config: TfConfigOptions::default(),
+        origin: None,
+        run_policy: policy.run_policy(surroundings.restarts_by_default),
+        work_dir: None,
+        code: None,
+        script: None,
+        args,
+        env: variables(env, env_file.as_deref(), surroundings.variable)?,
+        allow_env: allow_env.into_iter().collect(),
+    };
+    Ok(JobSpec::try_from(request)?)
+}
+
+/// Completes a job whose replicas are processes. The replicas run the script in `folder`, which must be absolute.
+pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, RequestError> {
+    if folder.to_str().is_none() {
+        return Err(RequestError::FolderNotUnicode(folder.to_owned()));
+    }
+    let folder = folder.to_owned();
+    match folder.join(spec.script.as_str()).metadata() {
+        Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder), ..spec }),
+        Ok(_) => Err(RequestError::ScriptNotAFile { script: spec.script, folder }),
+        Err(_) => Err(NoScript { script: spec.script, folder }.into()),
+    }
+}
+
+/// Refuses a job whose script is in its image if the job would wait for new code after a failure.
+pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), RequestError> {
+    match spec.run_policy.on_failure {
+        OnFailure::Restart => Ok(()),
+        OnFailure::Wait => Err(SpecError::WaitWithoutCode.into()),
+    }
+}
+
+/// Completes a job whose replicas are pods. The pods run the script that is in this image or in the job's code.
+pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
+    JobSpec { image: Some(image), ..spec }
+}
+
+/// The variables of flags and of a file. `variable` looks up a variable of the client's environment.
+pub(crate) fn variables(
+    flags: Vec<EnvArg>,
+    file: Option<&Path>,
+    variable: &dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
+) -> Result<BTreeMap<EnvName, String>, RequestError> {
+    let from_file = file.map(env_file::read).transpose()?.unwrap_or_default();
+    let pair = |flag| match flag {
+        EnvArg::Set(name, value) => Ok((name, value)),
+        EnvArg::PassOn(name) => {
+            let value = variable(&name).map_err(RequestError::Variable)?;
+            let value = value.ok_or_else(|| RequestError::NoVariable(name.clone()))?;
+            Ok((name, value))
+        }
+    };
+    // The last value of a name wins, so flags win over the file.
+    from_file.into_iter().chain(flags).map(pair).collect()
+}
+
+/// A random suffix for a name.
+pub(crate) fn tail(random: [u8; 16]) -> String {
+    const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    random[..TAIL_LENGTH].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
+}
+
+/// The folder's name as a DNS label, and a random suffix.
+fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
+    let tail = tail(random);
+    let lower = folder.to_lowercase();
+    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut stem = words.collect::<Vec<_>>().join("-");
+    stem.truncate(SHORT_NAME_MAX - TAIL_LENGTH - 1);
+    let stem = match stem.trim_end_matches('-') {
+        "" => "job",
+        stem => stem,
+    };
+    format!("{stem}-{tail}").parse().expect("words of [a-z0-9] joined by '-' make a label")
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::run_policy::RunPolicy;
+    use serde_json::json;
+
+    use super::*;
+
+    const RANDOM: [u8; 16] = [0, 25, 26, 35, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    fn spec(flags: &[&str]) -> Result<JobSpec, String> {
+        let line = ["client"].iter().chain(flags).map(Into::into);
+        let crate::args::Parsed::Command(cli) = crate::args::parse(line).map_err(|error| error.to_string())? else {
+            panic!("{flags:?} contains --help");
+        };
+        let variable = |name: &EnvName| Ok((name.as_str() == "MINE").then(|| "my own".to_owned()));
+        let folder = Path::new("/home/me/digits");
+        let surroundings = Surroundings { folder, random: RANDOM, restarts_by_default: 3, variable: &variable };
+        job_spec(cli.submit, &surroundings).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_job_is_named_after_its_folder_with_a_suffix() {
+        for (folder, name) in [
+            ("digits", "digits-az09a"),
+            ("My Project (2)", "my-project-2-az09a"),
+            ("--x__y--", "x-y-az09a"),
+            ("", "job-az09a"),
+            ("数字", "job-az09a"),
+            ("é-1", "1-az09a"),
+            ("a23456789012345678901234567890123-5678901234", "a23456789012345678901234567890123-az09a"),
+        ] {
+            assert_eq!(name_after_folder(folder, RANDOM).as_str(), name, "{folder}");
+        }
+    }
+
+    #[test]
+    fn omitted_flags_have_their_defaults() {
+        let spec = spec(&[]).unwrap();
+        assert_eq!((spec.worker_num, spec.ps_num, spec.chief_num, spec.evaluator_num), (2, 0, 0, 0));
+        assert_eq!((spec.work_dir, spec.image, spec.pod), (None, None, PodOptions::default()));
+        assert_eq!(spec.name.as_str(), "digits-az09a");
+    }
+
+    #[test]
+    fn flags_for_the_name_and_replicas_and_variables_and_arguments_reach_the_job() {
+        let flags = ["--strategy", "PS", "--worker-num", "3", "--ps-num", "2", "--chief-num", "0"];
+        let more = ["--evaluator-num", "1", "--task", "t-1", "--env", "A=1", "--env", "A=2=3", "--env", "MINE"];
+        let spec = spec(&[&flags[..], &more, &["--", "--epochs", "3"]].concat()).unwrap();
+        assert_eq!(spec.strategy.as_str(), "ParameterServer");
+        assert_eq!((spec.worker_num, spec.ps_num, spec.chief_num, spec.evaluator_num), (3, 2, 0, 1));
+        assert_eq!(spec.name.as_str(), "t-1");
+        let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(env, [("A", "2=3"), ("MINE", "my own")]);
+        assert_eq!(spec.args, ["--epochs", "3"]);
+    }
+
+    #[test]
+    fn flags_for_pods_reach_the_job() {
+        let line = "--cpu 2 --memory 1Gi:2Gi --gpus 1 --shm 2Gi --volume pvc:data:/data:ro --volume empty:/tmp/x --env-secret keys \
+            --node-selector disk=ssd --node-selector disk=nvme --toleration spot=true:NoSchedule --priority-class high \
+            --service-account trainer --image-pull-policy always --termination-grace 1m30s --allow-root";
+        let pod = spec(&line.split_whitespace().collect::<Vec<_>>()).unwrap().pod;
+        let expected = json!({
+            "cpu": "2", "memory": "1Gi:2Gi", "gpus": 1, "shm": "2Gi", "volumes": ["pvc:data:/data:ro", "empty:/tmp/x"],
+            "env_secrets": ["keys"], "node_selector": {"disk": "nvme"}, "tolerations": ["spot=true:NoSchedule"],
+            "priority_class": "high", "service_account": "trainer", "image_pull_policy": "Always",
+            "termination_grace_seconds": 90, "allow_root": true,
+        });
+        assert_eq!(serde_json::to_value(&pod).unwrap(), expected);
+        // --volume and --node-selector are given twice.
+        assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "asked_for does not list each given flag");
+    }
+
+    #[test]
+    fn flags_of_the_run_policy_reach_the_job() {
+        let defaults = spec(&["--chief-num", "1"]).unwrap().run_policy;
+        assert_eq!(defaults, RunPolicy::default());
+        for (flags, change) in [
+            ("--max-restarts 7", json!({"max_restarts": 7})),
+            ("--backoff 1m30s", json!({"backoff_seconds": 90})),
+            ("--no-retry-exit-codes 2,200", json!({"no_retry_exit_codes": [2, 200]})),
+            ("--start-timeout 2h", json!({"start_timeout_seconds": 7200})),
+            ("--on-failure wait", json!({"on_failure": "wait"})),
+            ("--retry-same", json!({"on_same_failure": "restart"})),
+            ("--requeue", json!({"on_start_timeout": "requeue"})),
+            ("--deadline 1d", json!({"deadline_seconds": 86400})),
+            ("--ttl-after-finished 0s", json!({"ttl_after_finished_seconds": 0})),
+            ("--clean-pods none", json!({"clean_pods": "none"})),
+            ("--clean-pods all", json!({"clean_pods": "all"})),
+            ("--success-policy chief", json!({"success_policy": "chief"})),
+            ("--grow-interval 10s", json!({"grow_interval_seconds": 10})),
+            ("--preload", json!({"preload": {"modules": []}})),
+            ("--preload=tensorflow.keras,numpy", json!({"preload": {"modules": ["tensorflow.keras", "numpy"]}})),
+            ("--no-preload", json!({"preload": "never"})),
+            ("--success-policy worker-0", json!({"success_policy": "worker-0"})),
+        ] {
+            let line: Vec<&str> = ["--chief-num", "1"].into_iter().chain(flags.split_whitespace()).collect();
+            let mut expected = serde_json::to_value(&defaults).unwrap();
+            expected.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            assert_eq!(serde_json::to_value(spec(&line).unwrap().run_policy).unwrap(), expected, "{flags}");
+        }
+    }
+
+    #[test]
+    fn the_flags_on_unreachable_and_lease_reach_an_elastic_job_and_wrong_combinations_are_refused() {
+        let flags = ["--worker-num", "1:2", "--on-unreachable", "replace", "--lease", "2s"];
+        let policy = serde_json::to_value(spec(&flags).unwrap().run_policy).unwrap();
+        assert_eq!((&policy["on_unreachable"], &policy["lease_seconds"]), (&json!("replace"), &json!(2)));
+        let fixed = spec(&["--on-unreachable", "replace"]).unwrap_err();
+        assert!(fixed.starts_with("on-unreachable replace needs an elastic job"), "{fixed}");
+        assert!(
+            spec(&flags[4..]).unwrap_err().contains("--on-unreachable"),
+            "the error for --lease alone does not name --on-unreachable"
+        );
+        assert!(spec(&["--on-unreachable", "wait", "--lease", "0s"]).unwrap_err().starts_with("lease is 0"));
+    }
+
+    #[test]
+    fn a_job_whose_script_is_in_its_image_cannot_wait_for_new_code() {
+        let refused = check_without_code(&spec(&["--on-failure", "wait"]).unwrap()).unwrap_err();
+        assert!(refused.to_string().starts_with("on-failure wait needs a job that brings its code"), "{refused}");
+        assert_eq!(
+            check_without_code(&spec(&["--on-failure", "restart"]).unwrap()).map_err(|error| error.to_string()),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn two_volumes_at_one_path_are_refused() {
+        let refused = spec(&["--volume", "empty:/a", "--volume", "pvc:data:/a:ro"]).unwrap_err();
+        assert_eq!(refused, "--volume: two volumes have the path /a");
+    }
+
+    #[test]
+    fn a_job_runs_the_script_of_a_folder_or_of_an_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = in_folder(spec(&[]).unwrap(), folder.path()).unwrap_err();
+        assert!(missing.to_string().starts_with("no exec.py in "));
+        std::fs::write(folder.path().join("exec.py"), "").unwrap();
+        let local = in_folder(spec(&[]).unwrap(), folder.path()).unwrap();
+        assert_eq!((local.work_dir.as_deref(), local.image), (Some(folder.path()), None));
+        let remote = in_image(spec(&[]).unwrap(), "digits_pod:1".parse().unwrap());
+        assert_eq!((remote.work_dir, remote.image.unwrap().to_string()), (None, "digits_pod:1".to_owned()));
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_last_flag_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.env");
+        std::fs::write(&file, "A=file\nB=file\nMINE\n").unwrap();
+        let spec = spec(&["--env", "B=one", "--env", "B=two", "--env-file", file.to_str().unwrap()]).unwrap();
+        let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(env, [("A", "file"), ("B", "two"), ("MINE", "my own")]);
+    }
+
+    #[test]
+    fn a_variable_that_runs_other_code_is_refused_unless_allow_env_names_it() {
+        let refused = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_AUDIT"]).unwrap_err();
+        assert!(refused.starts_with("LD_PRELOAD makes a program load or run code"), "{refused}");
+        let allowed = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_PRELOAD"]).unwrap();
+        assert_eq!((allowed.env.len(), allowed.allow_env.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_variable_to_pass_on_must_be_set_in_the_clients_environment() {
+        assert_eq!(spec(&["--env", "NOBODYS"]).unwrap_err(), "--env NOBODYS: NOBODYS is not set in your environment");
+    }
+}

@@ -1,0 +1,193 @@
+//! `client spawn`: turns a command line of tf-spawner, with its pod file and its environment file, into a job.
+
+mod files;
+
+use std::io;
+use std::path::PathBuf;
+
+use protocol::code::{CodePath, ScriptPath};
+use protocol::env::EnvName;
+use protocol::group::{Group, Template};
+use protocol::ids::{JobName, Role, SHORT_NAME_MAX};
+use protocol::image::ImageRef;
+use protocol::job::{JobRequest, Strategy};
+use protocol::origin::Origin;
+use protocol::pod::LabelValue;
+use protocol::run_policy::RunPolicy;
+
+pub(crate) use self::files::{PodFile, environment, pod_file};
+use crate::args::SpawnArgs;
+use crate::output::command_line::command;
+
+/// The tag if the command line names none.
+const DEFAULT_TAG: &str = "tf-spawner";
+/// The image if neither the command line nor the pod file names one.
+const DEFAULT_IMAGE: &str = "tensorflow/tensorflow";
+/// The script's name in the folder /script.
+pub(crate) const SCRIPT: &str = "training-script.py";
+/// The script's path, as commands and pod files of tf-spawner name it.
+const SCRIPT_IN_POD: &str = "/script/training-script.py";
+/// The name of the file with the commands of -c.
+const COMMANDS: &str = ".tf-spawner/command.sh";
+
+/// Why a command line of tf-spawner cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpawnError {
+    /// A file cannot be read, or is not valid UTF-8.
+    #[error("read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// A line of the environment file is invalid.
+    #[error("{}, line {line}: {why}", path.display())]
+    Line { path: PathBuf, line: usize, why: String },
+    /// The pod file is not valid.
+    #[error("{}: {why}", path.display())]
+    PodFile { path: PathBuf, why: String },
+    /// The tag cannot be a label.
+    #[error(
+        "tag {0:?} cannot be a label: use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+    )]
+    Tag(String),
+    /// The tag is given twice.
+    #[error("-d {positional} and -t {tag} both name a tag: give only one of them")]
+    TwoTags { positional: String, tag: String },
+    /// There is no script.
+    #[error("no script is given")]
+    NoScript,
+    /// The script's name is no valid path of code.
+    #[error("the script's name is not allowed: {0}")]
+    Name(#[from] protocol::code::BadCodePath),
+    /// Both a namespace and another master are given.
+    #[error("-n {0} cannot be used with the address of a master, or with a local master: they run the job elsewhere")]
+    NamespaceElsewhere(String),
+    /// A training with this tag exists.
+    #[error("a training with tag {tag} exists, as job {name}")]
+    Taken { tag: String, name: JobName },
+    /// Another job has the name that belongs to the tag.
+    #[error("tag {tag} makes the job's name {name}, and another job has this name")]
+    NameTaken { tag: String, name: JobName },
+    /// A job has the name that belongs to the tag, but that job is not the training with this tag.
+    #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
+    Another { tag: String, name: JobName },
+    /// `-d` must ask the user, but there is no terminal.
+    #[error("-d must ask before it deletes, but there is no terminal: give -y")]
+    NoConsent,
+}
+
+impl SpawnError {
+    /// The next step for the user.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Taken { tag, .. } => {
+                let delete = command(&format!("spawn -d {tag}"));
+                Some(format!("use another tag: -t TAG or -r; or delete the training: {delete}"))
+            }
+            Self::NameTaken { name, .. } => {
+                let show = command(&format!("status {name}"));
+                Some(format!("use another tag: -t TAG or -r; to see the other job: {show}"))
+            }
+            Self::Another { name, .. } => Some(format!("to delete this job: {}", command(&format!("delete {name}")))),
+            Self::NoScript => {
+                let example = command("spawn -w 3 train.py");
+                Some(format!("put the script last, for example {example}; client spawn --help lists the options"))
+            }
+            Self::NamespaceElsewhere(_) => Some("leave out -n, or give --master kube".to_owned()),
+            Self::Read { .. }
+            | Self::Line { .. }
+            | Self::PodFile { .. }
+            | Self::Tag(_)
+            | Self::TwoTags { .. }
+            | Self::Name(_)
+            | Self::NoConsent => None,
+        }
+    }
+}
+
+/// The tag of a training. It becomes a label of the pods and gives the job its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tag {
+    /// The tag as the user typed it.
+    pub(crate) text: String,
+    /// The tag in lower case and of limited length, with `-` for every character that is not a letter or digit.
+    pub(crate) job: JobName,
+}
+
+impl Tag {
+    /// The tag that a command line names. A random tag is the first eight characters of `random`.
+    pub(crate) fn of(args: &SpawnArgs, random: uuid::Uuid) -> Result<Self, SpawnError> {
+        let positional = args.script.as_ref().filter(|_| args.delete);
+        let text = match (positional, &args.tag) {
+            (Some(positional), Some(tag)) => {
+                return Err(SpawnError::TwoTags { positional: positional.clone(), tag: tag.clone() });
+            }
+            _ if args.randomize_tag => random.to_string()[..8].to_owned(),
+            (Some(tag), None) | (None, Some(tag)) => tag.clone(),
+            (None, None) => DEFAULT_TAG.to_owned(),
+        };
+        let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+        let name: String = text.chars().map(plain).take(SHORT_NAME_MAX).collect();
+        match (text.parse::<LabelValue>(), name.trim_matches('-').parse()) {
+            (Ok(_), Ok(job)) => Ok(Self { text, job }),
+            (_, _) => Err(SpawnError::Tag(text)),
+        }
+    }
+}
+
+/// The contents of the files that a command line names.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Inputs {
+    /// The name of the script.
+    pub(crate) script: String,
+    /// The content of the script.
+    pub(crate) content: Vec<u8>,
+    /// The commands of -c.
+    pub(crate) commands: Option<String>,
+    /// The pod file.
+    pub(crate) pod: Option<PodFile>,
+    /// The variables of the environment file.
+    pub(crate) env: Vec<(EnvName, String)>,
+}
+
+/// A job, and the files that it brings.
+pub(crate) type Spawned = (JobRequest, Vec<(CodePath, Vec<u8>)>);
+
+/// Makes the job of a command line. If `is_local`, the workers are processes on one machine, without images and without
+/// the folder /script.
+pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) -> Result<Spawned, SpawnError> {
+    let Inputs { script, content, commands, pod, env } = inputs;
+    let beside = |text: String| if is_local { text.replace(SCRIPT_IN_POD, SCRIPT) } else { text };
+    let mut files: Vec<(CodePath, Vec<u8>)> = vec![(script.parse()?, content.clone())];
+    if script != SCRIPT {
+        files.push((SCRIPT.parse()?, content));
+    }
+    let PodFile { container, image, command, template } = pod.unwrap_or_else(PodFile::usual);
+    let command = match commands {
+        Some(commands) => {
+            files.push((COMMANDS.parse()?, beside(commands).into_bytes()));
+            ["bash", "-e", COMMANDS].map(str::to_owned).into()
+        }
+        None => command.into_iter().map(beside).collect(),
+    };
+    let image = args.image.clone().or_else(|| image.is_none().then(default_image)).filter(|_| !is_local);
+    let template = Template { container, tf_port: args.port, pod: template };
+    let group = Group { command, template: (!is_local).then_some(template), ..Group::new(Role::Worker, args.workers) };
+    let request = JobRequest {
+        worker_num: Some(args.workers),
+        image,
+        script: Some(SCRIPT.parse::<ScriptPath>()?),
+        allow_env: env.iter().map(|(name, _)| name.clone()).filter(EnvName::runs_other_code).collect(),
+        env: env.into_iter().collect(),
+        groups: vec![group],
+        origin: Some(Origin::Spawner { attempt: tag.text }),
+        run_policy: RunPolicy { max_restarts: args.max_restarts, ..RunPolicy::default() },
+        ..JobRequest::new(tag.job, Strategy::AllReduce)
+    };
+    Ok((request, files))
+}
+
+fn default_image() -> ImageRef {
+    DEFAULT_IMAGE.parse().expect("a valid image name")
+}
+
+#[cfg(test)]
+#[path = "../spawn_tests.rs"]
+mod tests;

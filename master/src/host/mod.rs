@@ -1,0 +1,5 @@
+//! The master's own process and machine: its folder, its signals, and its limit of open files.
+
+pub mod descriptors;
+pub(crate) mod signals;
+pub(crate) mod state_dir;
