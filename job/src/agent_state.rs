@@ -1,6 +1,6 @@
 //! The state of a replica's agent: its newest answer, or the reason why there is no answer.
 
-use protocol::agent::RunStatus;
+use protocol::agent::{MESSAGES, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 use protocol::lease::Standing;
@@ -104,11 +104,19 @@ impl LostRun {
         Self::new(reason, Loss::Hopeless)
     }
 
-    /// The loss of a replica whose agent speaks another version of the messages, see [`protocol::agent::MESSAGES`].
-    pub fn of_other_version() -> Self {
+    /// The loss of a replica whose agent speaks this other version of the messages, see [`MESSAGES`].
+    pub fn of_other_version(messages: u32) -> Self {
+        Self::hopeless(format!(
+            "its agent has version {messages} of the messages, and this master has version {MESSAGES}: use an agent of \
+             the master's version; if the agent is in the image, build the image again"
+        ))
+    }
+
+    /// The loss of a replica whose agent is the first prototype's, in a job for which that agent cannot work.
+    pub fn of_prototype() -> Self {
         Self::hopeless(
-            "its agent is of another version than the master: build the image again, or restart the master with an \
-             agent of its own version (--agent-image, or --agent-binary)",
+            "its agent is the first prototype's, which can neither receive code nor take part in an elastic job: build \
+             the image again",
         )
     }
 

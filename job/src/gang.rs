@@ -279,7 +279,8 @@ impl Gang {
     }
 
     /// The loss of a member that takes no part in this start, in which exec.py of another member was started. The
-    /// member's pod is new: the cluster removed its earlier pod while no master ran.
+    /// member's pod is new, because the cluster removed its earlier pod while no master ran, or its agent knows only an
+    /// earlier start.
     pub fn missing_in(&self, start: Generation) -> Option<Failure> {
         let is_lost = |member: &Member| matches!(member.phase, ReplicaPhase::Lost(_));
         let takes_part = |member: &Member| member.phase.generation() == Some(start) || is_lost(member);

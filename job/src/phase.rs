@@ -17,8 +17,9 @@
 //! `Halted` and from `Starting` while agents are configured. After a time limit without new code, the failure of a halted
 //! job is judged as after `Stopping`.
 //!
-//! All actions can be repeated. After a failure, runs get no time to end; after a success or a cancel they get 2 s, and
-//! scripts that use the helper get the pods' grace period to save before a new start. A pod whose run has not ended 15 s
+//! All actions can be repeated. After most failures, runs get no time to end. After a success or a cancel they get 2 s,
+//! or the grace of a TFJob's template. Before a new start, and after an eviction, scripts that use the helper get the
+//! pods' grace period to save: see `stop.rs`. A pod whose run has not ended 15 s
 //! later is deleted. When all runs of a start are dead, [`Policy::verdict`] judges the failure. The driver records the
 //! failure before it acts on the verdict, so each failure counts once, also after a takeover. Usable pods stay for the
 //! next start.

@@ -43,8 +43,8 @@ pub enum RunState {
     Exited,
 }
 
-/// The version of the messages between master and agent. It changes when a master of another version would misunderstand
-/// an agent, or an agent a master.
+/// The version of the messages between master and agent. Raise it with every change that the other program, in its earlier
+/// version, would misread.
 pub const MESSAGES: u32 = 1;
 
 /// The answer of `GET /status`.
@@ -74,7 +74,7 @@ pub struct RunStatus {
     /// The code that the agent has.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub code: CodeStatus,
-    /// The agent's version of the messages: [`MESSAGES`]. 0 if the agent does not tell it.
+    /// The agent's version of the messages, see [`MESSAGES`]. 0 if absent.
     #[serde(default)]
     pub messages: u32,
     /// The state of the warm interpreter. Absent before the first request to `/warm`.

@@ -228,7 +228,7 @@ impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
     /// Checks a new request. Variables that need `allow_env` are refused only here, and not in a record that is read
-    /// back: an older record may contain a variable that only later versions refuse.
+    /// back: a later version may refuse further variables.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
         let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
         match request.env.keys().find(is_refused) {

@@ -256,7 +256,7 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
         (ErrorCode::Forbidden, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),
         (ErrorCode::JobExists, "add --replace to delete that job first, or choose another --task"),
         (ErrorCode::Unavailable, "try again later"),
-        (ErrorCode::UnknownRoute, "is the master of another version than this client? use the same version of both"),
+        (ErrorCode::UnknownRoute, "the master and this client have different versions: use the same version of both"),
     ];
     hints.into_iter().find(|(hinted, _)| *hinted == code).map(|(_, hint)| hint)
 }

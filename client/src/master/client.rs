@@ -30,6 +30,9 @@ use crate::address::master_url::MasterUrl;
 use crate::cluster::{ClusterError, Forward};
 use crate::ending::root_cause::root_cause;
 
+/// The target of the log messages about requests.
+pub(crate) const LOG_TARGET: &str = module_path!();
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a whole response, and for the headers of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);

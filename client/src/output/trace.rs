@@ -4,7 +4,7 @@
 use log::{LevelFilter, Log, Metadata, Record};
 
 use super::Notes;
-use crate::image::LOG_TARGET;
+use crate::{image, master};
 
 /// Prints requests from now on.
 pub(crate) fn trace_requests(notes: &Notes) {
@@ -35,7 +35,7 @@ impl Log for Trace {
 
 /// The name of the server, from the module that logs the request.
 fn server(target: &str) -> Option<&'static str> {
-    let servers = [("client::master_client", "master"), (LOG_TARGET, "docker")];
+    let servers = [(master::client::LOG_TARGET, "master"), (image::LOG_TARGET, "docker")];
     servers.into_iter().find(|(module, _)| target.starts_with(module)).map(|(_, server)| server)
 }
 
@@ -45,8 +45,8 @@ mod tests {
 
     #[test]
     fn only_the_master_and_docker_are_traced() {
-        assert_eq!(server("client::master_client"), Some("master"));
-        assert_eq!(server(LOG_TARGET), Some("docker"));
+        assert_eq!(server(master::client::LOG_TARGET), Some("master"));
+        assert_eq!(server(image::LOG_TARGET), Some("docker"));
         assert_eq!(server("hyper_util::client"), None);
     }
 }

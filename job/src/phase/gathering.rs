@@ -79,7 +79,7 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     let Some(generation) = seen.gang.newest_launch() else {
         return start(gathering.next, StartStage::Configuring, seen);
     };
-    // A run was started, so every agent had been configured.
+    // A run was started, so every agent of that start had been configured.
     if let Some(lost) = seen.gang.missing_in(generation) {
         let phase = JobPhase::Running { generation, since: seen.now };
         return fail(&phase, lost, seen);

@@ -129,7 +129,7 @@ impl Delivery {
     pub(super) async fn complete(&self, agent: SocketAddr, subject: Subject, first: AgentState) -> Option<AgentState> {
         let status = match &first {
             AgentState::Status(status) => status,
-            AgentState::SeedOnly => return Some(AgentState::Failed(LostRun::of_other_version())),
+            AgentState::SeedOnly => return Some(AgentState::Failed(LostRun::of_prototype())),
             AgentState::Silent
             | AgentState::Configured(_)
             | AgentState::Started(_)

@@ -212,7 +212,8 @@ impl Driver {
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),
             // The runs that this master has stopped are no failures. Only the time that they get has changed.
-            JobPhase::Stopping { .. } if matches!(self.phase, JobPhase::Stopping { .. }) => {}
+            JobPhase::Stopping { generation, .. } if matches!(&self.phase, JobPhase::Stopping { generation: known, .. } if known == generation) =>
+                {}
             // Do not look for a failure: a script that an earlier master has stopped for the push looks like a failure.
             JobPhase::Stopping { ending: Ending::Regroup, .. } if self.is_for_push(gang) => {
                 self.starts.cause.get_or_insert(ChangeCause::Pushed);

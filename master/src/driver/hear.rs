@@ -126,7 +126,7 @@ impl Driver {
         }
         // An agent of the first prototype cannot tell in which start of an elastic job it takes part.
         let is_unfit = self.policy.elastic.is_some() && agent == AgentState::SeedOnly;
-        let agent = if is_unfit { AgentState::Failed(LostRun::of_other_version()) } else { agent };
+        let agent = if is_unfit { AgentState::Failed(LostRun::of_prototype()) } else { agent };
         let launched = self.stored.record.launched;
         let Some(replica) = self.replicas.get_mut(&subject.id) else { return };
         replica.hear(subject, agent, launched);

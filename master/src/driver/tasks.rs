@@ -234,7 +234,7 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, st
 pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
     match answer {
         Ok(AgentAnswer::Status(status)) if status.messages != MESSAGES => {
-            AgentState::Failed(LostRun::of_other_version())
+            AgentState::Failed(LostRun::of_other_version(status.messages))
         }
         Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
         Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {

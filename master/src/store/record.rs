@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Halted, Suspension};
 
-/// The format of records. It changes when a master of another version would misread a record or drop a field. A master
+/// The format of records. Raise it with every change that a master of the earlier version would misread or drop. A master
 /// leaves records of another format alone.
 pub const FORMAT: u32 = 1;
 

@@ -163,7 +163,7 @@ async fn the_place_of_a_machine_whose_stored_message_is_invalid_is_free_only_whe
     join(&first, message("a", 1)).await;
     join(&first, message("b", 2)).await;
     drop(first);
-    // An earlier version of Muster accepted port 0.
+    // Port 0 is invalid.
     let file = folder.path().join("machines/pods.uid/worker-0.json");
     let text = std::fs::read_to_string(&file).expect("no message");
     let earlier = text.replace("\"tensorflow_port\":1", "\"tensorflow_port\":0");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use master::store::wall_clock;
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, MESSAGES, RunState, RunStatus};
 use protocol::code::{CodeId, Manifest, Sha256};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Fence, Renewal};
@@ -29,8 +29,10 @@ pub(super) struct Shared {
     pub(super) output: watch::Sender<Vec<u8>>,
     /// How many of the next connections for output break before the first byte.
     pub(super) logs_to_cut: AtomicU32,
-    /// How long ago the output was printed, if the agent tells it.
-    pub(super) age: Mutex<Option<Duration>>,
+    /// How long ago the output was printed.
+    pub(super) age: Mutex<Duration>,
+    /// How many streams of output end early.
+    pub(super) logs_to_end: AtomicU32,
     /// How many status requests the agent has received.
     pub(super) polls: watch::Sender<u64>,
     /// Each status request holds a clone while it waits for news. [`FakeAgent::is_followed`] counts the clones.
@@ -55,6 +57,8 @@ pub(super) struct Shared {
 pub(super) enum AgentKind {
     /// An agent of this product.
     Ours,
+    /// An agent of this product that speaks another version of the messages.
+    OtherVersion,
     /// The first prototype's agent. It has only `/config` and `/run`. Every `/run` starts a run, and the agent exits
     /// when the run ends.
     Prototype,
@@ -127,7 +131,8 @@ pub enum AgentEvent {
 impl FakeAgent {
     /// An agent without history, for this address.
     pub(super) fn new(address: SocketAddr, kind: AgentKind) -> Self {
-        let idle = RunStatus::idle(address.to_string());
+        let messages = if kind == AgentKind::OtherVersion { MESSAGES + 1 } else { MESSAGES };
+        let idle = RunStatus { messages, ..RunStatus::idle(address.to_string()) };
         Self(Arc::new(Shared {
             address,
             status: watch::Sender::new(idle),
@@ -135,6 +140,7 @@ impl FakeAgent {
             output: watch::Sender::new(vec![]),
             logs_to_cut: AtomicU32::new(0),
             age: Mutex::default(),
+            logs_to_end: AtomicU32::new(0),
             polls: watch::Sender::new(0),
             waiting_poll: Arc::default(),
             waiting_reader: Arc::default(),
@@ -222,9 +228,14 @@ impl FakeAgent {
         self.0.logs_to_cut.store(times, Ordering::Relaxed);
     }
 
+    /// Makes the next `times` streams of the agent's output end early, as for a slow reader.
+    pub fn end_logs_early(&self, times: u32) {
+        self.0.logs_to_end.store(times, Ordering::Relaxed);
+    }
+
     /// Makes the agent tell that all output was printed so long ago.
     pub fn tell_age(&self, age: Duration) {
-        *self.0.age.lock().unwrap_or_else(PoisonError::into_inner) = Some(age);
+        *self.0.age.lock().unwrap_or_else(PoisonError::into_inner) = age;
     }
 
     /// How many status requests the agent has received.

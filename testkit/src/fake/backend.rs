@@ -31,6 +31,8 @@ pub enum Arrival {
     AtOnce,
     /// Pods start at once, with an agent of the first prototype. The agent answers.
     Prototypes,
+    /// Pods start at once, with an agent that speaks another version of the messages.
+    OtherVersion,
     /// Pods never start. They stay pending, for this reason.
     Never(&'static str),
 }
@@ -257,9 +259,12 @@ impl FakeBackend {
             Arrival::Never(reason) => {
                 (PodState::Pending { has_node: false, wait: Some(Wait::Other(reason.to_owned())) }, None)
             }
-            Arrival::AtOnce | Arrival::Prototypes => {
-                let is_ours = self.0.arrival == Arrival::AtOnce;
-                let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
+            Arrival::AtOnce | Arrival::OtherVersion | Arrival::Prototypes => {
+                let kind = match self.0.arrival {
+                    Arrival::Prototypes => AgentKind::Prototype,
+                    Arrival::OtherVersion => AgentKind::OtherVersion,
+                    Arrival::AtOnce | Arrival::Never(_) => AgentKind::Ours,
+                };
                 let agent = routes::serve(SocketAddr::from((ip, 0)), kind).await;
                 let tensorflow = SocketAddr::from((ip, TENSORFLOW_PORT));
                 (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))

@@ -83,7 +83,7 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
     let seed = Router::new().route(routes::AGENT_CONFIG, post(configure)).route(routes::AGENT_RUN, get(run));
     let router = match kind {
         AgentKind::Prototype => seed,
-        AgentKind::Ours => seed
+        AgentKind::Ours | AgentKind::OtherVersion => seed
             .route(routes::AGENT_STATUS, get(status))
             .route(routes::AGENT_LOGS, get(logs))
             .route(routes::AGENT_STOP, post(stop))
@@ -258,6 +258,7 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 3
     if agent.0.logs_to_cut.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok() {
         return (headers, broken());
     }
+    let ends_early = agent.0.logs_to_end.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok();
     let frames = stream::once(async move {
         let _waiting = Arc::clone(&agent.0.waiting_reader);
         let mut status = agent.0.status.subscribe();
@@ -266,11 +267,13 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 3
             Err(_) => None,
         };
         let output = agent.0.output.borrow().clone();
-        let output = AgedPart { age: age.unwrap_or_default(), bytes: &output }.to_bytes();
+        let sent = if ends_early { &output[..output.len() / 2] } else { &output[..] };
+        let output = AgedPart { age, bytes: sent }.to_bytes();
         let generation =
             HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot are a valid header value");
         let trailers = [(HeaderName::from_static(routes::LOG_COMPLETE_TRAILER), generation)];
-        stream::iter([Frame::data(Bytes::from(output)), Frame::trailers(HeaderMap::from_iter(trailers))])
+        let end = (!ends_early).then(|| Frame::trailers(HeaderMap::from_iter(trailers)));
+        stream::iter([Frame::data(Bytes::from(output))].into_iter().chain(end))
     });
     (headers, Body::new(StreamBody::new(frames.flatten().map(Ok::<_, Infallible>).boxed())))
 }

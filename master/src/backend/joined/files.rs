@@ -21,7 +21,7 @@ impl Files {
     }
 
     /// Reads every message, with its job and place. Ignores files and folders with other names. Returns `None` for an
-    /// invalid message, such as a message of an earlier version. The master then does not poll the agent that sent the
+    /// invalid message, such as one that somebody has edited. The master then does not poll the agent that sent the
     /// message. So the agent kills its script and joins again.
     ///
     /// # Errors

@@ -94,9 +94,9 @@ impl Pod {
     /// agent names the run.
     async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
-        let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok((None, None)) };
-        let base = self.kept(log.base_of(&status.boot_id).await)?;
         loop {
+            let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok((None, None)) };
+            let base = self.kept(log.base_of(&status.boot_id).await)?;
             match self.copy_stream(base).await? {
                 StreamEnd::RunEnded(run) => return Ok((run, Some(base))),
                 StreamEnd::Progressed => {}

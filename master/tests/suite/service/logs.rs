@@ -122,6 +122,20 @@ async fn output_is_copied_completely_even_if_the_connection_to_the_agent_breaks_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn output_is_copied_completely_even_if_the_agent_ends_a_stream_early() {
+    let master = Master::serving(None).await;
+    let spec = spec("early", 1);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents[0].end_logs_early(2);
+    agents[0].print("it came\n");
+    agents[0].exit(ExitOutcome::Code(0));
+    reach(&job, JobState::Succeeded).await;
+    let answer = Answer::of(client().get(master.url("/v1/jobs/early/logs?replica=worker-0&follow=true"))).await;
+    assert_eq!(answer.body, "it came\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn opening_a_log_file_is_retried_until_it_succeeds() {
     let master = Master::serving(None).await;
     let folder = master.logs.path().to_owned();
@@ -328,7 +342,7 @@ async fn a_follower_since_a_time_gets_new_lines_only() {
     };
     let (followed, ()) = in_time("the answer ends", async { tokio::join!(followed, run) }).await;
     let lines: Vec<_> = times(&followed, "worker-0").into_iter().map(|(line, time)| (line, time.is_some())).collect();
-    assert_eq!(lines, [("new".to_owned(), true)], "the fake agent tells no ages, so the time is that of the copy");
+    assert_eq!(lines, [("new".to_owned(), true)], "the fake agent has printed the line just now");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,13 +4,14 @@ use std::num::NonZeroU32;
 
 use master::agents::token::AgentKey;
 use master::store::{JobStore, Wish};
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, MESSAGES};
 use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
 use protocol::view::{JobResult, JobState, ReplicaState};
 use testkit::fake::FakeStore;
 use testkit::fake::{Arrival, FakeBackend};
 
+use crate::service::elastic::elastic;
 use crate::service::harness::{Master, in_time, reach, spec};
 
 /// Starts a second master with the pods and records of `master`.
@@ -180,6 +181,25 @@ async fn agents_of_the_prototype_are_started_once_and_their_pods_tell_the_exit_c
     for agent in &agents {
         assert_eq!(agent.history().starts.len(), 1);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_agents_are_of_another_version_fails_at_its_first_start() {
+    let master = Master::over("first", FakeBackend::new(Arrival::OtherVersion), FakeStore::default());
+    let view = reach(&master.submit(spec("other", 2)).await, JobState::Failed).await;
+    let Some(JobResult::Failed { failure }) = view.result else { panic!("{view:?}") };
+    let sentence =
+        format!("its agent has version {} of the messages, and this master has version {MESSAGES}", MESSAGES + 1);
+    assert!(failure.to_string().contains(&sentence), "{failure}");
+    assert_eq!(view.restarts.total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_elastic_job_refuses_agents_of_the_prototype() {
+    let master = Master::over("first", FakeBackend::new(Arrival::Prototypes), FakeStore::default());
+    let view = reach(&master.submit(elastic("grown", 1, 2)).await, JobState::Failed).await;
+    let Some(JobResult::Failed { failure }) = view.result else { panic!("{view:?}") };
+    assert!(failure.to_string().contains("its agent is the first prototype's"), "{failure}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
