@@ -14,7 +14,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::launchers::{Peers, json};
+use super::peers::{Peers, json};
 
 /// The chief's task type in TensorFlow 1.
 const MASTER: &str = "master";

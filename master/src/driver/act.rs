@@ -72,7 +72,7 @@ impl Driver {
         let (spec, uid) = (record.spec.clone(), record.uid.clone());
         // `record.pushes` may include a push that `follow_record` has not applied yet.
         let meeting = Meeting { spec, uid, members, restarts, pushes: self.policy.pushes };
-        self.starts.configured_pushes = meeting.pushes;
+        self.starts.configure(meeting.pushes);
         self.note_fixed_start(generation);
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting)).await;
     }

@@ -23,7 +23,7 @@ impl Driver {
                 self.take_pods();
             }
             let gang = self.gang();
-            self.note_saved(&gang);
+            self.starts.note_saved(&gang);
             let now = self.began.elapsed();
             let ask_at = self.ask_turn(&gang, now);
             let record = &self.stored.record;
@@ -73,7 +73,7 @@ impl Driver {
 
     /// Enters a phase. `gang` was observed in the previous phase.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
-        self.note_starts(&phase, gang);
+        self.starts.note((&self.phase, &phase), gang, &self.policy);
         let launches = Launches {
             are_all_seen: self.stored.record.epoch == 1,
             are_complete: gang.all(ReplicaPhase::was_launched),

@@ -1,0 +1,268 @@
+//! Notes why each start of a job begins, which members it has, and which steps were lost with the start before.
+
+use std::mem;
+
+use job::gang::{Gang, Member};
+use job::phase::{Ending, JobPhase};
+use job::policy::Policy;
+use job::roster::Roster;
+use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
+use protocol::failure::Failure;
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::progress::LostSteps;
+
+use crate::store::JobRecord;
+
+fn is_of_user(cause: &ChangeCause) -> bool {
+    matches!(cause, ChangeCause::Pushed | ChangeCause::Resumed)
+}
+
+/// The starts of a job under this master. In a fixed job, `roster` stays empty, and `changes` contains only starts
+/// that a user has caused. The record contains the causes of all other starts.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// The number of starts before the next start, from the record and this master's own starts.
+    before: u32,
+    /// The members of the newest start.
+    roster: Vec<ReplicaId>,
+    /// Whether no agent reported an earlier start when the newest start began.
+    is_blind: bool,
+    /// How often a user had pushed new code when this master last configured a start.
+    configured_pushes: u32,
+    /// How often a user had pushed new code at the configuration of the newest start that ran.
+    started_pushes: u32,
+    /// The cause of the next start, if it is known already.
+    cause: Option<ChangeCause>,
+    /// The steps that are lost with the previous start.
+    lost_steps: Option<LostSteps>,
+    /// The newest starts with their causes, oldest first.
+    changes: Vec<GangChange>,
+}
+
+impl Starts {
+    pub(super) fn new(record: &JobRecord) -> Self {
+        // After a takeover, an earlier start may have left no trace. So count at least one start.
+        let before = record.starts().max(u32::from(record.epoch > 1));
+        let started_pushes = record.halted.as_ref().map_or(0, |halted| halted.pushes);
+        Self { before, started_pushes, ..Self::default() }
+    }
+
+    /// Whether there may have been an earlier start that no agent reported.
+    pub(super) fn is_blind(&self) -> bool {
+        self.is_blind
+    }
+
+    /// The members of the newest start, by seat.
+    pub(super) fn roster(&self) -> &[ReplicaId] {
+        &self.roster
+    }
+
+    pub(super) fn started_pushes(&self) -> u32 {
+        self.started_pushes
+    }
+
+    /// Stores how often a user had pushed new code when this start was configured. Call this function when all scripts
+    /// of the start run, or when one of them has failed. If an earlier master configured the start, only the agents can
+    /// report the number.
+    pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
+        self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
+    }
+
+    pub(super) fn changes(&self) -> &[GangChange] {
+        &self.changes
+    }
+
+    /// Whether a user has caused this start, with new code or by resuming the job.
+    pub(super) fn is_of_user(&self, generation: Generation) -> bool {
+        self.changes.iter().any(|change| change.generation == generation && is_of_user(&change.cause))
+    }
+
+    /// Notes the failure that ends a start as the cause of the next start. Later failures are not noted.
+    fn note_failure(&mut self, failure: Failure) {
+        self.cause.get_or_insert(ChangeCause::Left { failure });
+    }
+
+    /// Notes the first failure of a member as the cause of the next start. After a takeover, a member may be missing:
+    /// its pod was lost while no master ran. Then the exits of other members are consequences.
+    fn note_first_failure(&mut self, gang: &Gang) {
+        let is_cause = |failure: &Failure| gang.is_whole() || matches!(failure, Failure::ReplicaLost { .. });
+        gang.first_failure().filter(is_cause).into_iter().for_each(|failure| self.note_failure(failure));
+    }
+
+    /// Stores the members of a start that an earlier master began.
+    fn adopt(&mut self, gang: &Gang) {
+        let mut members: Vec<_> = gang.members().map(|member| (gang.seat(member), member.id)).collect();
+        members.sort_unstable();
+        self.roster = members.into_iter().map(|(_, id)| id).collect();
+    }
+
+    /// Notes that this start of an elastic job begins with these members, after `earlier` starts. `is_blind` says that no
+    /// agent has reported an earlier start.
+    pub(super) fn begin(
+        &mut self,
+        earlier: u32,
+        (generation, now): (Generation, UnixMillis),
+        roster: &Roster,
+        is_blind: bool,
+    ) {
+        self.before = earlier + 1;
+        self.is_blind = is_blind;
+        let earlier = mem::replace(&mut self.roster, roster.members().to_vec());
+        let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !earlier.contains(id)).copied().collect();
+        let cause = match self.cause.take() {
+            Some(cause) => cause,
+            None if earlier.is_empty() && generation.epoch == 1 => ChangeCause::First,
+            None if earlier.is_empty() => ChangeCause::TakenOver,
+            None if joined.is_empty() => ChangeCause::Shrunk,
+            None => ChangeCause::Joined { replicas: joined },
+        };
+        self.change(generation, now, roster.workers(), cause);
+    }
+
+    fn change(&mut self, generation: Generation, at: UnixMillis, workers: u32, cause: ChangeCause) {
+        self.changes.push(GangChange { generation, at, workers, cause, lost_steps: self.lost_steps.take() });
+        if self.changes.len() > CHANGES_MAX {
+            self.changes.remove(0);
+        }
+    }
+
+    /// The number of starts so far: the greatest number from the record, the agents and this master.
+    pub(super) fn so_far(&self, gang: &Gang, recorded: u32) -> u32 {
+        let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
+        self.before.max(known.unwrap_or_default()).max(recorded)
+    }
+
+    /// If a user has caused this start of a fixed job, notes the cause.
+    pub(super) fn begin_fixed(&mut self, (generation, now): (Generation, UnixMillis), workers: u32) {
+        if let Some(cause) = self.cause.take().filter(is_of_user) {
+            self.change(generation, now, workers, cause);
+        }
+    }
+
+    /// Notes how often a user had pushed new code when this master configures a start.
+    pub(super) fn configure(&mut self, pushes: u32) {
+        self.configured_pushes = pushes;
+    }
+
+    /// Forgets lost steps that the script has saved meanwhile. A start may end before the script in a leaving pod ends.
+    pub(super) fn note_saved(&mut self, gang: &Gang) {
+        self.lost_steps = self.lost_steps.take().filter(|lost| !gang.has_saved(lost));
+    }
+
+    /// When a phase begins, notes why the previous start has ended. In an elastic job, also notes the members of a
+    /// start that an earlier master began.
+    pub(super) fn note(&mut self, (before, phase): (&JobPhase, &JobPhase), gang: &Gang, policy: &Policy) {
+        if let (JobPhase::Stopping { ending, .. }, false) = (before, matches!(phase, JobPhase::Stopping { .. })) {
+            self.lost_steps = gang.unsaved_steps();
+            if let Ending::Failed(known) = ending {
+                // Every member has ended. The failure that came first may have been reported last.
+                self.note_failure(gang.cause(known.clone()));
+            }
+        }
+        let generations = (before.generation(), phase.generation());
+        let stops_on = matches!((before, phase), (JobPhase::Stopping { .. }, JobPhase::Stopping { .. }))
+            && generations.0 == generations.1;
+        let is_unknown = policy.elastic.is_some() && self.roster.is_empty();
+        match phase {
+            JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.adopt(gang),
+            // The runs that this master has stopped are no failures. Only the time that they get has changed.
+            JobPhase::Stopping { .. } if stops_on => {}
+            // Do not look for a failure: a script that an earlier master has stopped for the push looks like a failure.
+            JobPhase::Stopping { ending: Ending::Regroup, .. } if is_for_push(gang, policy) => {
+                self.cause.get_or_insert(ChangeCause::Pushed);
+            }
+            // If a member has failed by now, the gang regroups because of this failure. Usually, somebody has stopped
+            // the member's run.
+            JobPhase::Stopping { ending: Ending::Regroup, .. } => self.note_first_failure(gang),
+            // A member was lost before any agent was asked to run exec.py.
+            JobPhase::Restarting { .. } if matches!(before, JobPhase::Starting { .. }) => {
+                self.note_first_failure(gang);
+            }
+            JobPhase::Restarting { .. } if matches!(before, JobPhase::Suspended { .. }) => {
+                self.cause = Some(ChangeCause::Resumed);
+            }
+            JobPhase::Restarting { .. } if has_code_for_halted(before, policy) => {
+                self.cause = Some(ChangeCause::Pushed)
+            }
+            JobPhase::Stopping {
+                ending: Ending::Succeeded | Ending::Failed(_) | Ending::Cancelled | Ending::Suspended,
+                ..
+            }
+            | JobPhase::Halted { .. }
+            | JobPhase::Suspended { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Pending { .. }
+            | JobPhase::Queued { .. }
+            | JobPhase::Restarting { .. }
+            | JobPhase::Releasing { .. }
+            | JobPhase::Finished { .. } => {}
+        }
+    }
+}
+
+/// Whether the gang regroups because a user has pushed new code. A fixed job regroups for no other reason.
+fn is_for_push(gang: &Gang, policy: &Policy) -> bool {
+    let pushes = |member: &Member| member.place.enrolled.map(|enrolled| enrolled.membership.pushes);
+    let is_outdated = |member: &Member| pushes(member).is_some_and(|pushes| pushes < policy.pushes);
+    policy.elastic.is_none() || gang.any(is_outdated)
+}
+
+/// Whether the job is halted, and a user has pushed new code since.
+fn has_code_for_halted(phase: &JobPhase, policy: &Policy) -> bool {
+    matches!(phase, JobPhase::Halted(halt) if halt.has_new_code(policy))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use job::gang::Place;
+    use job::observation::{DeletedBy, Enrolled, Presence};
+    use job::replica::ReplicaPhase;
+    use protocol::agent::{ExitOutcome, ExitReport, Membership};
+    use protocol::job::{JobRequest, JobSpec, Strategy};
+
+    use super::*;
+
+    const START: Generation = Generation { epoch: 1, sequence: 1 };
+
+    fn gang(phases: [ReplicaPhase; 2]) -> Gang {
+        let member = |(seat, phase): (u32, ReplicaPhase)| {
+            let membership = Membership { seat, of: 2, start: 0, pushes: 0 };
+            let place = Place { enrolled: Some(Enrolled { generation: START, membership }), ..Place::default() };
+            let id = format!("worker-{seat}").parse().unwrap();
+            Member { id, phase, pod: Presence::Live, waits_for: None, deleted_by: DeletedBy::Others, place }
+        };
+        Gang::elastic((0..).zip(phases).map(member).collect(), None)
+    }
+
+    fn stopping(grace: u64) -> JobPhase {
+        JobPhase::Stopping {
+            generation: Some(START),
+            horizon: Some(START),
+            next: START.next(),
+            ending: Ending::Regroup,
+            since: Duration::ZERO,
+            grace: Duration::from_secs(grace),
+        }
+    }
+
+    #[test]
+    fn a_run_that_the_master_has_stopped_is_no_cause_when_the_others_get_more_time() {
+        let request = JobRequest {
+            worker_num: Some(2),
+            worker_min: Some(1),
+            ..JobRequest::new("shrunk".parse().unwrap(), Strategy::AllReduce)
+        };
+        let policy = Policy::of(&JobSpec::try_from(request).unwrap(), Duration::ZERO, 0);
+        let running = || ReplicaPhase::Running(START);
+        let stopped = ExitReport { stopped: true, ..ExitReport::new(ExitOutcome::Signal(9), UnixMillis(1)) };
+        let mut starts = Starts::default();
+        let before = JobPhase::Running { generation: START, since: Duration::ZERO };
+        starts.note((&before, &stopping(2)), &gang([running(), running()]), &policy);
+        let half = gang([running(), ReplicaPhase::Exited(START, stopped)]);
+        starts.note((&stopping(2), &stopping(30)), &half, &policy);
+        assert_eq!(starts.cause, None);
+    }
+}
