@@ -3,9 +3,9 @@
 #![cfg_attr(fuzzing, no_main)]
 
 use launchers::tfjob::{Place, difference, object, read};
-use protocol::elastic::JobPatch;
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
+use protocol::patch::JobPatch;
 use protocol::tfjob::TfJobRequest;
 use protocol::view::JobView;
 use serde_json::json;

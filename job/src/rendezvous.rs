@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use protocol::agent::Membership;
 use protocol::env;
-use protocol::group::TfConfigOptions;
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
+use protocol::tf_config::TfConfigOptions;
 use protocol::tf_config::{Cluster, Task, TfConfig};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};

@@ -9,8 +9,8 @@ use clap::builder::BoolishValueParser;
 use clap::{Parser, ValueEnum};
 use protocol::env::MUSTER_PREFIX;
 use protocol::image::ImageRef;
+use protocol::master::BackendKind;
 use protocol::routes::MASTER_PORT;
-use protocol::view::BackendKind;
 
 use crate::agents::token::AgentKey;
 use crate::http::Guard;

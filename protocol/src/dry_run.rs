@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::elastic::JobPatch;
 use crate::origin::Warning;
+use crate::patch::JobPatch;
 
 /// What a submit would do. The answer of `POST /v1/dry-runs/jobs` and `POST /v1/dry-runs/tfjobs`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

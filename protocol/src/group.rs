@@ -68,30 +68,6 @@ fn is_tensorflow_port(port: &u16) -> bool {
     *port == TENSORFLOW_PORT
 }
 
-/// How TF_CONFIG differs from the usual form.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default, deny_unknown_fields)]
-pub struct TfConfigOptions {
-    /// Whether a job with one replica has no TF_CONFIG.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub omit_single: bool,
-    /// Whether the chief is called `master`, as in TensorFlow 1.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub chief_is_master: bool,
-    /// Further keys and their values, such as `environment`.
-    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
-    pub extra: serde_json::Map<String, Value>,
-}
-
-impl TfConfigOptions {
-    /// Whether TF_CONFIG has the usual form.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 impl Template {
     /// The variables that the script's container sets to a text, without invalid and reserved names.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
-use crate::group::{Group, TfConfigOptions};
+use crate::group::Group;
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::origin::Origin;
@@ -15,6 +15,7 @@ use crate::pod::PodOptions;
 use crate::run_policy::{OnUnreachable, RunPolicy};
 pub use crate::spec_error::SpecError;
 pub use crate::strategy::Strategy;
+use crate::tf_config::TfConfigOptions;
 
 /// Default number of workers.
 pub const DEFAULT_WORKER_NUM: u32 = 2;

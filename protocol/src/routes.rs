@@ -71,7 +71,7 @@ pub const JOB_DRY_RUNS: &str = "/v1/dry-runs/jobs";
 pub const TFJOB_DRY_RUNS: &str = "/v1/dry-runs/tfjobs";
 /// Master: shows one job as a TFJob with its status.
 pub const JOB_TFJOB: &str = "/v1/jobs/{name}/tfjob";
-/// Master: answers with a [`crate::view::MasterView`].
+/// Master: answers with a [`crate::master::MasterView`].
 pub const MASTER: &str = "/v1/master";
 /// Master: the agent's program, for a client that adds the agent to an image.
 pub const AGENT_PROGRAM: &str = "/agent";

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::agent::PYTHONS;
-use crate::elastic::{JobPatch, Workers};
+use crate::elastic::Workers;
 use crate::group::Group;
 use crate::ids::{ReplicaId, Role};
 use crate::job::{JobSpec, SpecError};
 use crate::origin::{Origin, TFJOB_NAME, TFJOB_REPLICA_INDEX, TFJOB_REPLICA_TYPE, TFJOB_ROLE};
+use crate::patch::JobPatch;
 use crate::pod::PodOptions;
 
 impl JobSpec {

@@ -11,6 +11,30 @@ use serde_json::{Map, Value};
 use crate::env::{ENTRY_LIMIT, TF_CONFIG};
 use crate::ids::{ReplicaId, Role};
 
+/// How TF_CONFIG differs from the usual form.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct TfConfigOptions {
+    /// Whether a job with one replica has no TF_CONFIG.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub omit_single: bool,
+    /// Whether the chief is called `master`, as in TensorFlow 1.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub chief_is_master: bool,
+    /// Further keys and their values, such as `environment`.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub extra: serde_json::Map<String, Value>,
+}
+
+impl TfConfigOptions {
+    /// Whether TF_CONFIG has the usual form.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Maximum members of a TensorFlow cluster. TF_CONFIG then fits into one environment variable, whatever IPv4
 /// addresses and ports the members get.
 pub const MEMBERS_MAX: u32 = {

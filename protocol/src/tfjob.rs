@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::code::{CodeId, ScriptPath};
-use crate::elastic::JobPatch;
 use crate::env::EnvName;
 use crate::image::Entrypoint;
 use crate::origin::Warning;
+use crate::patch::JobPatch;
 use crate::view::JobView;
 
 /// The name of the container that runs the script.

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
 use crate::code::CodeId;
-use crate::elastic::{GangChange, Workers};
+use crate::elastic::Workers;
 use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::job::{JobSpec, Strategy};
 use crate::origin::Warning;
+use crate::starts::GangChange;
 
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -347,54 +348,3 @@ pub struct JobList {
     /// All jobs, ordered by name.
     pub jobs: Vec<JobSummary>,
 }
-
-/// The answer of `GET /v1/master`: what a client needs to know before it submits a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct MasterView {
-    /// The master's version.
-    pub version: String,
-    /// The master's back end.
-    pub backend: BackendKind,
-    /// User id of the master, and therefore of its jobs' scripts. Only with the process back end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-}
-
-/// The kind of back end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum BackendKind {
-    /// Pods are processes on the master's host. The script is in a folder of this host, or the job brings it.
-    Process,
-    /// Pods are Kubernetes pods. The script is in their image, or the job brings it.
-    Kubernetes,
-    /// Pods are machines whose agents join by themselves. Each machine has its own copy of the script.
-    Joined,
-}
-
-/// A line of a job's merged output, written as one line of JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct LogLine {
-    /// The replica that printed the line.
-    pub replica: ReplicaId,
-    /// When the line was complete, by the master's clock. Sent only if requested. Absent if the time is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time: Option<UnixMillis>,
-    /// Byte offset after this line in the replica's output. To resume, request the output from this offset.
-    pub offset: u64,
-    /// The text without its newline, with invalid UTF-8 replaced. A line longer than 16 KiB is sent in pieces.
-    pub line: String,
-    /// Whether the line is still being written, such as a progress bar. `line` is then the line's newest part, and
-    /// `offset` is where the line begins. The stream sends the complete line later. Sent only if requested.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unfinished: bool,
-}
-
-/// Maximum bytes of output in a [`LogLine`].
-pub const LOG_LINE_BYTES: usize = 16 * 1024;
-
-/// Maximum bytes of an unfinished [`LogLine`]. Only the newest bytes are sent, because a terminal shows no more.
-pub const UNFINISHED_BYTES: usize = 4 * 1024;

@@ -7,8 +7,8 @@ use protocol::dry_run::DryRun;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::image::Entrypoint;
+use protocol::master::BackendKind;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
-use protocol::view::BackendKind;
 use tokio::sync::watch;
 
 use super::bring::Order;

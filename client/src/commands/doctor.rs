@@ -2,7 +2,7 @@
 //! and Docker. If the user gives a master's address, checks only this master. If the user chose neither, checks this
 //! machine, where jobs then run. The checks of a cluster are then only warnings.
 
-use protocol::view::{BackendKind, MasterView};
+use protocol::master::{BackendKind, MasterView};
 use serde_json::json;
 
 use super::which_master::{Masters, through_cluster};

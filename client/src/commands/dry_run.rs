@@ -1,7 +1,7 @@
 //! `--dry-run`: checks a submit and prints what it would create, but creates nothing.
 
 use protocol::dry_run::{DryRun, PodsOfKind};
-use protocol::elastic::JobPatch;
+use protocol::patch::JobPatch;
 use serde_json::Value;
 
 use super::bring::Order;

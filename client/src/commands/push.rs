@@ -5,8 +5,8 @@ use std::path::Path;
 use std::slice;
 use std::time::Instant;
 
-use protocol::elastic::JobPatch;
 use protocol::job::JobSpec;
+use protocol::patch::JobPatch;
 use protocol::view::JobView;
 use tokio::task::spawn_blocking;
 

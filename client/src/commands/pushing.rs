@@ -4,9 +4,9 @@ use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
+use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 use tokio::time::sleep;
 

@@ -1,7 +1,8 @@
 //! `scale`, `suspend` and `resume`: change the number of workers of an elastic job; stop a job and start it again.
 
-use protocol::elastic::{JobPatch, WorkerNum};
+use protocol::elastic::WorkerNum;
 use protocol::ids::JobName;
+use protocol::patch::JobPatch;
 
 use super::leaving::to_follow;
 use crate::ending::error::Error;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
+use protocol::master::BackendKind;
 use protocol::origin::Origin;
-use protocol::view::BackendKind;
 use tokio::sync::watch;
 
 use super::ask::ask;

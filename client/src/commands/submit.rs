@@ -8,8 +8,9 @@ use std::time::Duration;
 use protocol::dry_run::DryRun;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::master::BackendKind;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
-use protocol::view::{BackendKind, JobView};
+use protocol::view::JobView;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

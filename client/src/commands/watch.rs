@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use protocol::code::CodeId;
-use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::job::JobSpec;
+use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;

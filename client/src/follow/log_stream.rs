@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::output::{LOG_LINE_BYTES, LogLine};
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
-use protocol::view::{JobView, LOG_LINE_BYTES, LogLine};
+use protocol::view::JobView;
 use reqwest::Response;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;

@@ -8,17 +8,18 @@ use bytes::Bytes;
 use log::debug;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::dry_run::DryRun;
-use protocol::elastic::JobPatch;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::master::MasterView;
 use protocol::origin::Warning;
+use protocol::patch::JobPatch;
 use protocol::progress::JobSeries;
 use protocol::routes::{
     AGENT_PROGRAM, CODE, CODE_BLOBS, JOB_DRY_RUNS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOB_DRY_RUNS, TFJOBS,
 };
 use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
-use protocol::view::{JobList, JobView, MasterView};
+use protocol::view::{JobList, JobView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;

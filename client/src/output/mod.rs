@@ -19,7 +19,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use anstyle::{AnsiColor, Style};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::JobSpec;
-use protocol::view::LogLine;
+use protocol::output::LogLine;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use protocol::agent::ExitReport;
-use protocol::elastic::JobPatch;
 use protocol::failure::{Failure, was_lost};
 use protocol::ids::{Generation, JobName, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
+use protocol::patch::JobPatch;
 use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 

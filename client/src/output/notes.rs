@@ -5,7 +5,8 @@ use std::io::{self, IsTerminal, Write};
 
 use anstyle::AnsiColor;
 use protocol::ids::{JobName, ReplicaId};
-use protocol::view::{JobView, LogLine};
+use protocol::output::LogLine;
+use protocol::view::JobView;
 
 use super::progress::Progress;
 use super::text::{Colours, colours_of, for_terminal};

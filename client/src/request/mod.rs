@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use protocol::code::ScriptPath;
 use protocol::env::EnvName;
-use protocol::group::{TfConfigOptions, WorkerGroup};
+use protocol::group::WorkerGroup;
 use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
 use protocol::run_policy::OnFailure;
+use protocol::tf_config::TfConfigOptions;
 
 use crate::address::config::ConfigError;
 use crate::args::{EnvArg, SubmitArgs};

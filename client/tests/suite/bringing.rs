@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use protocol::error::{ErrorCode, Problem};
-use protocol::view::BackendKind;
+use protocol::master::BackendKind;
 use serde_json::json;
 
 use crate::support::fake_master::{FakeMaster, Script};

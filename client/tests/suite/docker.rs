@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use protocol::view::BackendKind;
+use protocol::master::BackendKind;
 use rustix::process::Signal;
 use serde_json::json;
 

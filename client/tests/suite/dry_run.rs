@@ -2,7 +2,7 @@
 
 use protocol::dry_run::PodsOfKind;
 use protocol::error::{ErrorCode, Problem};
-use protocol::view::BackendKind;
+use protocol::master::BackendKind;
 use serde_json::json;
 
 use crate::support::fake_master::{FakeMaster, Script};

@@ -1,7 +1,7 @@
 //! `client logs`: which output it asks for, and how it prints times.
 
 use protocol::ids::UnixMillis;
-use protocol::view::LogLine;
+use protocol::output::LogLine;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{line, running};

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use protocol::view::BackendKind;
+use protocol::master::BackendKind;
 
 use crate::support::fake_master::{FakeMaster, Script};
 use crate::support::views::succeeded;

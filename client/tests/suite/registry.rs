@@ -4,7 +4,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use protocol::view::BackendKind;
+use protocol::master::BackendKind;
 
 use crate::support::docker::{Image, agent_file, docker};
 use crate::support::fake_master::{FakeMaster, Script};

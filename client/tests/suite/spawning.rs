@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use protocol::master::BackendKind;
 use protocol::origin::Origin;
-use protocol::view::{BackendKind, JobView};
+use protocol::view::JobView;
 use serde_json::json;
 
 use crate::support::fake_master::{FakeMaster, Script, something_else};

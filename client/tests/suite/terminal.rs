@@ -2,7 +2,8 @@
 
 use std::process::Child;
 
-use protocol::view::{JobView, LogLine};
+use protocol::output::LogLine;
+use protocol::view::JobView;
 use rustix::process::Signal;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};

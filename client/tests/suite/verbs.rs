@@ -260,7 +260,7 @@ fn doctor_checks_only_the_master_whose_address_is_given() {
     assert_eq!(master.asked(), ["GET /v1/master"]);
     let refusing = FakeMaster::start(Script { token: Some("s3cret".to_owned()), ..Script::default() });
     assert_eq!(checks(&refusing), (Some(1), vec![r#""master" "fail""#.to_owned()]));
-    let backend = Some(protocol::view::BackendKind::Kubernetes);
+    let backend = Some(protocol::master::BackendKind::Kubernetes);
     let (_, of_pods) = checks(&FakeMaster::start(Script { backend, ..Script::default() }));
     assert!(of_pods.len() == 2 && of_pods[1].starts_with(r#""Docker""#), "{of_pods:?}");
 }

@@ -8,11 +8,12 @@ use job::rendezvous::Rendezvous;
 use job::{plan, warm};
 use proptest::prelude::{Strategy as _, prop_assert, prop_assert_eq, proptest};
 use protocol::env::EnvName;
-use protocol::group::{Group, TfConfigOptions};
+use protocol::group::Group;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::pod::PodOptions;
 use protocol::run_policy::{Preload, RunPolicy};
+use protocol::tf_config::TfConfigOptions;
 use serde_json::{Value, json};
 
 use crate::support::{FIRST, cases, id};

@@ -15,12 +15,12 @@ mod watched;
 use std::collections::BTreeMap;
 
 use protocol::error::ErrorCode;
-use protocol::group::TfConfigOptions;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
 use protocol::origin::{Origin, TfJobOrigin, Warning};
 use protocol::pod::{PodOptions, RunAs};
 use protocol::run_policy::SuccessPolicy;
+use protocol::tf_config::TfConfigOptions;
 use protocol::tfjob::TfJobRequest;
 use serde_json::{Map, Value, json};
 

@@ -1,11 +1,12 @@
 //! Compares a TFJob that is sent again with the job on record. The code, the warnings, and the number of workers of an
 //! elastic job may differ. If another field differs, the two are different jobs.
 
-use protocol::elastic::{JobPatch, Workers};
+use protocol::elastic::Workers;
 use protocol::group::Group;
 use protocol::ids::Role;
 use protocol::job::JobSpec;
 use protocol::origin::{Origin, TfJobOrigin};
+use protocol::patch::JobPatch;
 use serde_json::{Map, Value, json};
 
 use super::object::sent_spec;

@@ -3,9 +3,10 @@
 use std::fs;
 
 use launchers::tfjob::{difference, what_differs};
-use protocol::elastic::{JobPatch, Workers};
+use protocol::elastic::Workers;
 use protocol::job::JobSpec;
 use protocol::origin::Origin;
+use protocol::patch::JobPatch;
 
 use super::{corpus, read_text};
 

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use launchers::template::Note;
 use launchers::tfjob::{Place, Read, difference, object, read};
-use protocol::elastic::JobPatch;
 use protocol::ids::UnixMillis;
+use protocol::patch::JobPatch;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
 use protocol::view::JobView;
 use serde_json::{Value, json};

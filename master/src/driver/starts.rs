@@ -6,10 +6,10 @@ use job::gang::{Gang, Member};
 use job::phase::{Ending, JobPhase};
 use job::policy::Policy;
 use job::roster::Roster;
-use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
 use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::progress::LostSteps;
+use protocol::starts::{CHANGES_MAX, ChangeCause, GangChange};
 
 use crate::store::JobRecord;
 

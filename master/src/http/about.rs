@@ -8,8 +8,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use launchers::tfjob::Place;
 use protocol::error::{ErrorCode, Problem};
+use protocol::master::{BackendKind, MasterView};
 use protocol::routes;
-use protocol::view::{BackendKind, MasterView};
 use tracing::warn;
 
 use super::AppState;

@@ -13,8 +13,8 @@ use futures_util::future::try_join_all;
 use futures_util::{Stream, StreamExt, stream};
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::output::LogLine;
 use protocol::routes::{self, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
-use protocol::view::LogLine;
 use serde::Deserialize;
 use tracing::warn;
 

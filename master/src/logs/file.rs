@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use bounded_log::{BoundedLog, OpenError, Tail};
 use protocol::ids::{ReplicaId, UnixMillis};
-use protocol::view::LOG_LINE_BYTES;
+use protocol::output::LOG_LINE_BYTES;
 use tracing::warn;
 
 use super::times::{Mark, Times};

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
-use protocol::view::LogLine;
+use protocol::output::LogLine;
 use tokio::time::{Instant, sleep_until};
 
 /// Minimum time between two unfinished lines of a replica. People cannot follow more than five changes a second.

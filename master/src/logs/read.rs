@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt, stream};
 use protocol::ids::{ReplicaId, UnixMillis};
-use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
+use protocol::output::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
 use super::{Chunk, JobLogs, Mark, ReplicaLog, Wanted, pace};
 

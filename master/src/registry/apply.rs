@@ -1,10 +1,10 @@
 //! Accepts jobs from files that users may apply again: TFJobs.
 
 use launchers::tfjob::{Read, difference, what_differs};
-use protocol::elastic::JobPatch;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::Origin;
+use protocol::patch::JobPatch;
 use tracing::info;
 
 use super::error::{JobsError, of_store};

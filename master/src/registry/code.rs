@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use protocol::code::CodeId;
-use protocol::elastic::JobPatch;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::patch::JobPatch;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{interval, timeout};

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use job::key::JobKey;
 use protocol::dry_run::PodsOfKind;
-use protocol::elastic::{JobPatch, Workers};
+use protocol::elastic::Workers;
 use protocol::ids::{JobName, UnixMillis};
 use protocol::job::JobSpec;
+use protocol::patch::JobPatch;
 use tokio::time::timeout;
 use tracing::{info, warn};
 

@@ -18,7 +18,8 @@ use master::store::{Ended, FORMAT, JobRecord, JobStore, NotRead, StoreError, Sto
 use protocol::agent::ExitOutcome;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
-use protocol::view::{BackendKind, JobResult, JobState, JobTimes, JobView};
+use protocol::master::BackendKind;
+use protocol::view::{JobResult, JobState, JobTimes, JobView};
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
 use testkit::damage::damaged;

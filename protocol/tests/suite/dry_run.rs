@@ -1,8 +1,8 @@
 //! Golden JSON of the answer to a dry run.
 
 use protocol::dry_run::{DryRun, PodsOfKind};
-use protocol::elastic::JobPatch;
 use protocol::origin::Warning;
+use protocol::patch::JobPatch;
 use serde_json::json;
 
 use crate::common::{assert_golden, assert_tolerates_new_fields};

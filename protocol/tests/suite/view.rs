@@ -6,8 +6,9 @@ use protocol::elastic::Workers;
 use protocol::error::{ErrorCode, Problem};
 use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, Loss, Restarts};
 use protocol::ids::{Generation, Rank, ReplicaId, UnixMillis};
+use protocol::output::LogLine;
 use protocol::progress::LostSteps;
-use protocol::view::{JobList, JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
+use protocol::view::{JobList, JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 use serde_json::{Value, json};
 
 fn replica(text: &str) -> ReplicaId {

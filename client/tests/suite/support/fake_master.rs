@@ -16,8 +16,10 @@ use protocol::code::{BlobPart, BlobReader, Manifest, MissingBlobs, Sha256};
 use protocol::dry_run::{DryRun, PodsOfKind};
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::ids::ReplicaId;
+use protocol::master::{BackendKind, MasterView};
+use protocol::output::LogLine;
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
-use protocol::view::{BackendKind, JobView, LogLine, MasterView};
+use protocol::view::JobView;
 
 /// How often a long poll looks for a new view.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(5);

@@ -4,7 +4,8 @@ use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Restarts};
 use protocol::ids::{ReplicaId, Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec};
-use protocol::view::{JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
+use protocol::output::LogLine;
+use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
 pub(crate) fn spec(name: &str) -> JobSpec {
     let request = JobRequest {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use master::registry::{Jobs, JobsError, Submitted};
 use master::store::{JobStore, Wish};
-use protocol::elastic::JobPatch;
+use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 use testkit::chaos::{Deed, Fault, Point, Strike, Struck};
 use testkit::fake::FakeStore;

@@ -2,7 +2,7 @@
 
 use launchers::tfjob::{self, Place};
 use protocol::code::CodeId;
-use protocol::elastic::JobPatch;
+use protocol::patch::JobPatch;
 use protocol::view::JobState;
 use serde_json::{Value, json};
 use testkit::fake::FakeAgent;

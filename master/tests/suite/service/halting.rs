@@ -3,11 +3,12 @@
 use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
-use protocol::elastic::{ChangeCause, GangChange, JobPatch};
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 use protocol::job::JobSpec;
+use protocol::patch::JobPatch;
 use protocol::run_policy::{OnFailure, RunPolicy};
+use protocol::starts::{ChangeCause, GangChange};
 use protocol::view::{JobState, JobView};
 use serde_json::json;
 use testkit::fake::FakeAgent;

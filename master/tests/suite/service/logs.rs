@@ -12,7 +12,8 @@ use master::store::wall_clock;
 use protocol::agent::ExitOutcome;
 use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
-use protocol::view::{JobResult, JobState, LogLine};
+use protocol::output::LogLine;
+use protocol::view::{JobResult, JobState};
 
 use crate::service::harness::{Answer, Master, client, in_time, reach, spec, worker};
 

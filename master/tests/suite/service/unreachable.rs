@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use master::agents::token::AgentKey;
-use protocol::elastic::ChangeCause;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{OnUnreachable, RunPolicy};
+use protocol::starts::ChangeCause;
 use protocol::view::{JobState, JobView};
 use testkit::fake::{AgentEvent, Arrival, FakeAgent, FakeBackend, FakeStore};
 

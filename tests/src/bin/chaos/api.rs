@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use e2e::Scene;
-use protocol::elastic::JobPatch;
 use protocol::ids::{Generation, JobName};
 use protocol::job::JobRequest;
+use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView, ReplicaView};
 
 /// Maximum time that this program waits for a change of a job. It exceeds the master's time limits for the end of a

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, ensure};
 use protocol::ids::Generation;
-use protocol::view::{JobView, LogLine};
+use protocol::output::LogLine;
+use protocol::view::JobView;
 
 /// Checks that no replica ran twice in a start, and that all members of a start received the same TF_CONFIG cluster. In
 /// the last start, all replicas must have printed `done`.
