@@ -19,8 +19,8 @@ use tokio::time::{Instant, timeout};
 use super::AppState;
 use super::connections::Caller;
 use super::error::ApiError;
-use super::jobs::parsed_body;
 use super::openapi::{BadBody, Down, NotLetIn, Octets};
+use super::request::parsed_body;
 use crate::code::{CodeError, CodeStore, Piece};
 
 /// Maximum uploads of blobs at a time. Further uploads wait.

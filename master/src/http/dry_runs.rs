@@ -12,8 +12,9 @@ use serde::Deserialize;
 
 use super::AppState;
 use super::error::ApiError;
-use super::jobs::{bad_query, job_in};
+use super::jobs::job_in;
 use super::openapi::{BadBody, BadQuery, Down, NotLetIn};
+use super::request::bad_query;
 use super::tfjobs::tfjob_in;
 use crate::registry::OldJob;
 

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{FromRequest, Path, Query, Request, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use launchers::template;
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::origin::Warning;
@@ -16,18 +15,14 @@ use protocol::patch::JobPatch;
 use protocol::routes::{self, LONG_POLL_MAX_SECONDS};
 use protocol::view::{JobList, JobView};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::AppState;
-use super::connections::Caller;
 use super::error::ApiError;
 use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
-use crate::registry::{JobHandle, JobsError, Submitted};
+use super::request::{bad_query, find, parse_name, parsed_body};
+use crate::registry::{JobsError, Submitted};
 use crate::store::Wish;
-
-/// Maximum time for a request's whole body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The condition of a long poll.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -102,24 +97,6 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
     };
     let view = handle.view.borrow().clone();
     Ok((status, Json(view)))
-}
-
-/// Reads the body as JSON. `what` names the expected content in the error.
-pub(super) async fn parsed_body<T: DeserializeOwned>(request: Request, what: &str) -> Result<T, ApiError> {
-    let body = whole_body(request).await?;
-    serde_json::from_slice(&body).map_err(|error| {
-        let detail = format!("the body is not {what}: {error}");
-        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
-    })
-}
-
-async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
-    let too_slow = |_| {
-        let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-        ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
-    };
-    let _awaited = request.extensions().get::<Caller>().map(Caller::awaited);
-    timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await.map_err(too_slow)?.map_err(bad_body)
 }
 
 /// Lists all jobs, in the order of their names. `GET /v1/jobs/{name}` shows all details of a job.
@@ -241,36 +218,4 @@ pub(super) async fn delete(
     let Query(Which { uid }) = which.map_err(bad_query)?;
     state.jobs.delete(&parse_name(name)?, uid.as_deref()).await?;
     Ok(StatusCode::ACCEPTED)
-}
-
-pub(super) fn find(state: &AppState, name: Result<Path<String>, PathRejection>) -> Result<JobHandle, ApiError> {
-    let name = parse_name(name)?;
-    state.jobs.find(&name).ok_or_else(|| JobsError::Unknown(name).into())
-}
-
-/// The error for a query that does not parse.
-#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
-pub(super) fn bad_query(error: QueryRejection) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, error.body_text())
-}
-
-/// The error for a body that is too long or incomplete.
-#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
-fn bad_body(error: BytesRejection) -> ApiError {
-    let code = match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::TooLarge,
-        _ => ErrorCode::BadRequest,
-    };
-    ApiError::new(error.status(), code, format!("the body cannot be read: {}", error.body_text()))
-}
-
-/// Parses a job's name. No job can have an invalid name, so the answer to such a name is 404.
-pub(super) fn parse_name(name: Result<Path<String>, PathRejection>) -> Result<JobName, ApiError> {
-    let unknown = |name: &str| {
-        let shown: String = name.chars().take(80).collect();
-        ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, format!("no job is named \"{shown}\""))
-    };
-    // The path may contain bytes that are not UTF-8.
-    let Path(name) = name.map_err(|_| unknown("\u{fffd}"))?;
-    name.parse().map_err(|_| unknown(&name))
 }

@@ -20,8 +20,8 @@ use tracing::warn;
 
 use super::AppState;
 use super::error::ApiError;
-use super::jobs::{bad_query, find};
 use super::openapi::{BadQuery, Down, NotLetIn, Octets};
+use super::request::{bad_query, find};
 use crate::logs::{Reading, ReplicaLog, Wanted, added_after, growing_lines, lines, reader};
 use crate::registry::JobHandle;
 use crate::store::wall_clock;

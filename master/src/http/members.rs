@@ -10,8 +10,8 @@ use protocol::routes;
 
 use super::AppState;
 use super::error::ApiError;
-use super::jobs::{parse_name, parsed_body};
 use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
+use super::request::{parse_name, parsed_body};
 
 /// Gives the agent of a bare machine a place in a job, or notes that the agent leaves. The first agent that joins
 /// submits the job. Repeating the message is safe. Only with --backend joined.

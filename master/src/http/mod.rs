@@ -14,6 +14,7 @@ mod logs;
 mod members;
 mod metrics;
 mod openapi;
+mod request;
 mod series;
 mod tfjobs;
 

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::AppState;
 use super::error::ApiError;
-use super::jobs::{bad_query, find};
 use super::openapi::{BadQuery, NoSuchJob, NotLetIn};
+use super::request::{bad_query, find};
 
 /// The part of the series to send.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

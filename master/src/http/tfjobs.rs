@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::AppState;
 use super::error::ApiError;
-use super::jobs::{find, parsed_body};
 use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
+use super::request::{find, parsed_body};
 use crate::registry::{Applied, Submitted};
 use crate::store::wall_clock;
 
