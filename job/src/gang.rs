@@ -119,7 +119,7 @@ impl Member {
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
-            Presence::Live => self.deleted_by == DeletedBy::Others && !matches!(self.phase, ReplicaPhase::Lost(_)),
+            Presence::Live => self.deleted_by == DeletedBy::Others && !self.phase.is_lost(),
             Presence::Occupied | Presence::Ended => false,
         }
     }
@@ -269,9 +269,7 @@ impl Gang {
         }
         let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
-        let is_of_this_master = |member: &Member| {
-            member.deleted_by == DeletedBy::ThisMaster && matches!(member.phase, ReplicaPhase::Lost(_))
-        };
+        let is_of_this_master = |member: &Member| member.deleted_by == DeletedBy::ThisMaster && member.phase.is_lost();
         let others = self.members().filter(|member| !is_of_this_master(member));
         let failures = others.filter_map(Member::failure).filter(|failure| !was_stopped(failure));
         let missing = self.newest_launch().filter(|_| has_left(&known)).and_then(|start| self.missing_in(start));
@@ -282,8 +280,7 @@ impl Gang {
     /// member's pod is new, because the cluster removed its earlier pod while no master ran, or its agent knows only an
     /// earlier start.
     pub fn missing_in(&self, start: Generation) -> Option<Failure> {
-        let is_lost = |member: &Member| matches!(member.phase, ReplicaPhase::Lost(_));
-        let takes_part = |member: &Member| member.phase.generation() == Some(start) || is_lost(member);
+        let takes_part = |member: &Member| member.phase.generation() == Some(start) || member.phase.is_lost();
         let missing = self.members().find(|member| !takes_part(member))?;
         let reason = format!("its pod takes no part in start {start}, in which other replicas run");
         Some(Failure::ReplicaLost { replica: missing.id, reason, loss: Loss::Disrupted })

@@ -19,10 +19,9 @@
 //!
 //! All actions can be repeated. After most failures, runs get no time to end. After a success or a cancel they get 2 s,
 //! or the grace of a TFJob's template. Before a new start, and after an eviction, scripts that use the helper get the
-//! pods' grace period to save: see `stop.rs`. A pod whose run has not ended 15 s
-//! later is deleted. When all runs of a start are dead, [`Policy::verdict`] judges the failure. The driver records the
-//! failure before it acts on the verdict, so each failure counts once, also after a takeover. Usable pods stay for the
-//! next start.
+//! pods' grace period to save: see `stop.rs`. A pod whose run has not ended 15 s later is deleted. When all runs of a
+//! start are dead, [`Policy::verdict`] judges the failure. The driver records the failure before it acts on the verdict,
+//! so each failure counts once, also after a takeover. Usable pods stay for the next start.
 
 mod action;
 mod elastic;
@@ -335,6 +334,21 @@ impl JobPhase {
             | Self::Suspended { .. }
             | Self::Releasing { .. }
             | Self::Finished { .. } => None,
+        }
+    }
+
+    /// The result of the job, if it is decided for good.
+    pub fn result(&self) -> Option<&JobResult> {
+        match self {
+            Self::Releasing { result, .. } | Self::Finished { result } => Some(result),
+            Self::Pending { .. }
+            | Self::Queued { .. }
+            | Self::Starting { .. }
+            | Self::Running { .. }
+            | Self::Stopping { .. }
+            | Self::Halted { .. }
+            | Self::Suspended { .. }
+            | Self::Restarting { .. } => None,
         }
     }
 

@@ -147,6 +147,11 @@ impl ReplicaPhase {
         }
     }
 
+    /// Whether the replica was lost.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+
     /// How exec.py ended, if a report exists.
     pub fn exit(&self) -> Option<&ExitReport> {
         match self {

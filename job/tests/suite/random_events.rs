@@ -16,7 +16,6 @@ use protocol::agent::{ExitReport, LastWords, RunState, RunStatus};
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::run_policy::{CleanPods, OnStartTimeout};
-use protocol::view::JobResult;
 
 use crate::support::{FIRST, POLICY, SECOND, cases, exit, id, stopped};
 
@@ -240,20 +239,6 @@ fn any_script() -> impl Strategy<Value = Script> {
     })
 }
 
-fn result_of(phase: &JobPhase) -> Option<&JobResult> {
-    match phase {
-        JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result),
-        JobPhase::Pending { .. }
-        | JobPhase::Queued { .. }
-        | JobPhase::Starting { .. }
-        | JobPhase::Running { .. }
-        | JobPhase::Stopping { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Suspended { .. }
-        | JobPhase::Restarting { .. } => None,
-    }
-}
-
 /// Whether a job may change from the phase `before` to the phase `after`. A phase may also stay the same.
 fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
     use JobPhase::{Finished, Halted, Pending, Queued, Releasing, Restarting, Running, Starting, Stopping, Suspended};
@@ -350,7 +335,7 @@ proptest! {
             Action::Keep(_) | Action::Enrol { .. } | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
             | Action::RecordRestart(_) | Action::RecordHalt | Action::RecordSuspension | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
-        let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
+        let reached: Vec<_> = moves.iter().filter_map(|moved| moved.after.result()).collect();
         prop_assert_eq!(concluded.len(), usize::from(!reached.is_empty()));
         prop_assert!(
             reached.iter().all(|result| **result == concluded[0]),

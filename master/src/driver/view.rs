@@ -9,7 +9,7 @@ use job::replica::ReplicaPhase;
 use protocol::agent::ExitReport;
 use protocol::code::CodeId;
 use protocol::ids::{Generation, PodName, ReplicaId};
-use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
+use protocol::view::{JobState, JobTimes, JobView, ReplicaView};
 use tokio::time::Instant;
 
 use super::Driver;
@@ -128,7 +128,7 @@ impl Driver {
             seq: 0,
             state: phase.state(),
             generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
-            result: result(phase),
+            result: phase.result().cloned(),
             restarts,
             spec: record.spec.clone(),
             workers: record.workers(),
@@ -158,20 +158,6 @@ fn renew(view: &mut JobView, mut shown: JobView) -> bool {
     shown.seq += 1;
     *view = shown;
     true
-}
-
-fn result(phase: &JobPhase) -> Option<JobResult> {
-    match phase {
-        JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result.clone()),
-        JobPhase::Pending { .. }
-        | JobPhase::Queued { .. }
-        | JobPhase::Starting { .. }
-        | JobPhase::Running { .. }
-        | JobPhase::Stopping { .. }
-        | JobPhase::Halted { .. }
-        | JobPhase::Suspended { .. }
-        | JobPhase::Restarting { .. } => None,
-    }
 }
 
 /// The view of one replica. Runs of generations before `horizon` belong to earlier starts.
