@@ -1,10 +1,11 @@
 //! Checks that docs/reference/cli.md contains the programs' help.
 
-use std::fs;
 use std::process::{Command, Stdio};
 
-use e2e::programs::{built, root};
-use e2e::{Finished, config};
+use e2e::Finished;
+use e2e::programs::built;
+
+use crate::docs::is_current;
 
 const PAGE: &str = "docs/reference/cli.md";
 const INTRODUCTION: &str = "# Command line
@@ -44,14 +45,7 @@ fn page() -> String {
 
 #[test]
 fn the_cli_page_contains_the_current_help_of_the_programs() {
-    let path = root().join(PAGE);
-    let page = page();
-    if config::writes_docs() {
-        fs::write(&path, &page).expect("cannot write the page");
-    }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    let differs = page.lines().zip(written.lines()).find(|(printed, written)| printed != written);
-    assert!(page == written, "{PAGE} is stale: run `make docs`. The first difference: {differs:#?}");
+    is_current(PAGE, &page());
 }
 
 #[test]

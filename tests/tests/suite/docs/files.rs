@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 
-use e2e::config;
 use e2e::programs::root;
 
 use crate::architecture::{CRATES, sources};
+use crate::docs::is_current;
 
 const PAGE: &str = "FILES.md";
 const INTRODUCTION: &str = "# Files
@@ -42,13 +42,7 @@ fn page() -> String {
 
 #[test]
 fn files_md_lists_all_source_files_with_their_descriptions() {
-    let (path, page) = (root().join(PAGE), page());
-    if config::writes_docs() {
-        fs::write(&path, &page).expect("cannot write the page");
-    }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    let differs = page.lines().zip(written.lines()).find(|(line, written)| line != written);
-    assert!(page == written, "{PAGE} is stale: run `make docs`. The first difference: {differs:#?}");
+    is_current(PAGE, &page());
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod words;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use e2e::config;
 use e2e::programs::root;
 
 /// Returns the Markdown files of the root, docs/ and examples/, as paths from the root.
@@ -48,4 +49,16 @@ fn text(page: &Path) -> String {
         None => format!("{line}\n"),
     };
     read(&path).lines().map(expand).collect()
+}
+
+/// Checks that a page that `make docs` writes has this text. `make docs` sets a variable, and then this function writes the
+/// page first.
+fn is_current(name: &str, page: &str) {
+    let path = root().join(name);
+    if config::writes_docs() {
+        fs::write(&path, page).expect("cannot write the page");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let differs = page.lines().zip(written.lines()).find(|(expected, written)| expected != written);
+    assert!(page == written, "{name} is stale: run `make docs`. The first difference: {differs:#?}");
 }
