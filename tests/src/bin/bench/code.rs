@@ -108,14 +108,14 @@ fn launches_of(site: &Installed, copying: &Installed, pods: usize) -> anyhow::Re
         bare_is,
     };
     let mut rows = vec![
-        row(format!("launch of a script, {pods} pods"), &direct, &bare, "kubectl apply of pods that run the script"),
-        // Muster needs the addresses of all pods, and the API shows an address when it also shows the pod as ready.
         row(
-            format!("the same, {pods} pods (ratio at most 1.15)"),
+            format!("launch of a script, {pods} pods (ratio at most 1.15)"),
             &direct,
-            &ready,
-            "until the API shows them as ready",
+            &bare,
+            "kubectl apply of pods that run the script",
         ),
+        // Muster needs the addresses of all pods, and the API shows an address when it also shows the pod as ready.
+        row(format!("the same, {pods} pods"), &direct, &ready, "until the API shows them as ready"),
     ];
     if !forwarded.is_empty() {
         let what = "the same, with --master kube (ratio at most 1.5)".to_owned();
