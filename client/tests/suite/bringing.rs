@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::fake_master::{FakeMaster, Script};
 use crate::support::views::{pending, succeeded};
-use crate::support::{Ended, folder_with_script, run};
+use crate::support::{Ended, client, finish, folder_with_script, run, until};
 
 const IMAGE: [&str; 2] = ["--image", "python:3.11-slim"];
 
@@ -74,7 +74,16 @@ fn code_that_the_master_loses_while_the_client_follows_the_job_is_sent_again() {
         ..Script::default()
     });
     let arguments = ["--task", "digits", "--master", &master.url, "src/train.py", "-o", "json"];
-    run(folder.path(), &[&arguments, &IMAGE[..]].concat()).expect_code(0);
+    // Not in the folder of the job, because the client would send the file too.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let told = elsewhere.path().join("stderr");
+    let mut following = client(folder.path());
+    following.args([&arguments, &IMAGE[..]].concat()).stderr(fs::File::create(&told).unwrap());
+    let following = following.spawn().unwrap();
+    let sentence = "the master had lost the job's code; code of 2 files: sent 2 of them";
+    until("the client sends the code again", || fs::read_to_string(&told).unwrap().contains(sentence));
+    master.go_on();
+    finish(following).expect_code(0);
     let sent = asked(&master).into_iter().filter(|request| request.starts_with("PUT")).collect::<Vec<_>>();
     assert_eq!(sent, ["PUT /v1/code/ID", "PUT /v1/code/ID/blobs", "PUT /v1/code/ID", "PUT /v1/code/ID/blobs"]);
     assert_eq!(master.files().len(), 2);

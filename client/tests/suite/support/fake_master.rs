@@ -45,7 +45,7 @@ pub(crate) struct Script {
     pub(crate) code_refusal: Option<Problem>,
     /// Whether the master is of a version without dry runs.
     pub(crate) is_old: bool,
-    /// Whether the master loses the job's code when it accepts the job. Further views come when it has the code again.
+    /// Whether the master loses the job's code when it accepts the job. Further views come after [`FakeMaster::go_on`].
     pub(crate) loses_code: bool,
     /// The pods that a dry run shows.
     pub(crate) pods: Vec<PodsOfKind>,
@@ -138,6 +138,11 @@ impl FakeMaster {
         let files = code.manifest.as_ref().expect("no manifest was sent").files().iter();
         let text = |blob: &Sha256| String::from_utf8(code.blobs[blob].clone()).unwrap();
         files.map(|file| (file.path.to_string(), text(&file.sha256))).collect()
+    }
+
+    /// Sends the views that a master without the job's code has held back.
+    pub(crate) fn go_on(&self) {
+        self.shared.script.lock().unwrap().loses_code = false;
     }
 
     /// The body of the submit.
@@ -366,7 +371,7 @@ impl Shared {
         let mut newest = self.newest.lock().unwrap();
         let index = match after {
             None => *newest,
-            Some(_) if script.loses_code && self.code.lock().unwrap().blobs.is_empty() => return None,
+            Some(_) if script.loses_code => return None,
             Some(seq) => script.views.iter().position(|view| view.seq > seq)?,
         };
         *newest = (*newest).max(index);
@@ -376,8 +381,7 @@ impl Shared {
     fn logs(&self, query: &str) -> Response {
         let mut script = self.script.lock().unwrap();
         let is_last = script.logs.len() <= 1;
-        let waits_for_code = script.loses_code && self.code.lock().unwrap().blobs.is_empty();
-        if is_last && query.contains("follow=true") && !waits_for_code {
+        if is_last && query.contains("follow=true") && !script.loses_code {
             // A real master ends the stream when the job has ended. So the job's last view is the newest now.
             *self.newest.lock().unwrap() = script.views.len() - 1;
         }

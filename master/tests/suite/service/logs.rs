@@ -14,6 +14,7 @@ use protocol::ids::UnixMillis;
 use protocol::job::JobSpec;
 use protocol::output::LogLine;
 use protocol::view::{JobResult, JobState};
+use testkit::fake::FakeAgent;
 
 use crate::service::harness::{Answer, Master, client, in_time, reach, spec, worker};
 
@@ -110,30 +111,25 @@ async fn a_request_with_follow_gets_all_output_and_then_the_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_copied_completely_even_if_the_connection_to_the_agent_breaks_often() {
-    let master = Master::serving(None).await;
-    let spec = spec("cut", 1);
-    let job = master.submit(spec.clone()).await;
-    let agents = master.started(&spec).await;
-    agents[0].cut_logs(8);
-    agents[0].print("it came\n");
-    agents[0].exit(ExitOutcome::Code(0));
-    reach(&job, JobState::Succeeded).await;
-    let answer = Answer::of(client().get(master.url("/v1/jobs/cut/logs?replica=worker-0&follow=true"))).await;
-    assert_eq!(answer.body, "it came\n");
+    is_copied_completely("cut", |agent| agent.cut_logs(8)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_copied_completely_even_if_the_agent_ends_a_stream_early() {
+    is_copied_completely("early", |agent| agent.end_logs_early(2)).await;
+}
+
+async fn is_copied_completely(name: &str, disturb: impl Fn(&FakeAgent)) {
     let master = Master::serving(None).await;
-    let spec = spec("early", 1);
+    let spec = spec(name, 1);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
-    agents[0].end_logs_early(2);
+    disturb(&agents[0]);
     agents[0].print("it came\n");
     agents[0].exit(ExitOutcome::Code(0));
     reach(&job, JobState::Succeeded).await;
-    let answer = Answer::of(client().get(master.url("/v1/jobs/early/logs?replica=worker-0&follow=true"))).await;
-    assert_eq!(answer.body, "it came\n");
+    let path = format!("/v1/jobs/{name}/logs?replica=worker-0&follow=true");
+    assert_eq!(Answer::of(client().get(master.url(&path))).await.body, "it came\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
