@@ -25,7 +25,7 @@ pub struct Member {
     pub waits_for: Option<Wait>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// State that is mainly for elastic jobs.
+    /// What a start needs to know about the place that the pod takes.
     pub place: Place,
 }
 
@@ -36,6 +36,8 @@ pub struct Place {
     pub enrolled: Option<Enrolled>,
     /// Whether exec.py of any start may still run in the replica's pod.
     pub may_run: bool,
+    /// Whether an earlier master may have created the replica's pod.
+    pub is_found: bool,
     /// Whether the replica's pod is being evicted or deleted.
     pub is_leaving: bool,
     /// Whether the replica's run has been told to stop, and has not ended.
@@ -86,6 +88,7 @@ impl Member {
         let place = Place {
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
+            is_found: seen.is_found,
             is_leaving: seen.is_leaving(),
             is_stopping: status.is_some_and(|status| status.state == RunState::Stopping),
             has_node: seen.has_node(),
@@ -169,34 +172,21 @@ impl Member {
     }
 }
 
-/// The replicas of a job, in the plan's order. All replicas of a fixed job are members of its gang. Of an elastic job,
-/// only the replicas with a seat in the current start are members.
+/// The replicas of a job, in the plan's order. The replicas with a seat in the current start are the members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gang {
     places: Vec<Member>,
-    membership: GangMembership,
-}
-
-/// Which replicas are members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GangMembership {
-    All,
-    /// The replicas with a seat in this start. Without a start, no replica is a member.
-    EnrolledIn(Option<Generation>),
+    /// The current start. Without a start, no replica is a member.
+    start: Option<Generation>,
 }
 
 impl Gang {
-    /// The gang of a fixed job.
-    pub fn new(members: Vec<Member>) -> Self {
-        Self { places: members, membership: GangMembership::All }
-    }
-
-    /// The gang of an elastic job. Its members are the replicas that are enrolled in the newest known start. A start
+    /// The gang of these replicas. Its members are the replicas that are enrolled in the newest known start. A start
     /// before `horizon` has ended, and has no members.
-    pub fn elastic(places: Vec<Member>, horizon: Option<Generation>) -> Self {
+    pub fn new(places: Vec<Member>, horizon: Option<Generation>) -> Self {
         let known = places.iter().filter_map(|place| Some(place.place.enrolled?.generation));
         let start = known.max().filter(|start| horizon.is_none_or(|horizon| *start >= horizon));
-        Self { places, membership: GangMembership::EnrolledIn(start) }
+        Self { places, start }
     }
 
     /// Every replica, whether or not it is a member.
@@ -211,31 +201,23 @@ impl Gang {
 
     /// Whether this replica is a member.
     pub fn has(&self, place: &Member) -> bool {
-        match self.membership {
-            GangMembership::All => true,
-            GangMembership::EnrolledIn(start) => {
-                start.is_some() && place.place.enrolled.map(|enrolled| enrolled.generation) == start
-            }
-        }
+        self.start.is_some() && place.place.enrolled.map(|enrolled| enrolled.generation) == self.start
     }
 
     /// Whether every member of the current start is known. After a takeover, some agents have perhaps not answered yet.
     pub fn is_whole(&self) -> bool {
-        let of = || self.members().filter_map(|member| Some(member.place.enrolled?.membership.of)).max();
-        match self.membership {
-            GangMembership::All => true,
-            GangMembership::EnrolledIn(_) => of().is_some_and(|of| self.members().count() >= of as usize),
-        }
+        self.size().is_some_and(|size| self.members().count() >= size)
+    }
+
+    /// The number of members of the current start, as the known members report it.
+    fn size(&self) -> Option<usize> {
+        self.members().filter_map(|member| Some(member.place.enrolled?.membership.of as usize)).max()
     }
 
     /// The role and index of a member in the current start.
     pub fn seat(&self, member: &Member) -> ReplicaId {
-        match (self.membership, member.place.enrolled) {
-            (GangMembership::EnrolledIn(_), Some(Enrolled { membership, .. })) => {
-                ReplicaId { role: member.id.role, index: membership.seat }
-            }
-            (GangMembership::EnrolledIn(_), None) | (GangMembership::All, _) => member.id,
-        }
+        let index = member.place.enrolled.map_or(member.id.index, |enrolled| enrolled.membership.seat);
+        ReplicaId { role: member.id.role, index }
     }
 
     /// Whether `test` holds for every member's phase.
@@ -272,18 +254,21 @@ impl Gang {
         let is_of_this_master = |member: &Member| member.deleted_by == DeletedBy::ThisMaster && member.phase.is_lost();
         let others = self.members().filter(|member| !is_of_this_master(member));
         let failures = others.filter_map(Member::failure).filter(|failure| !was_stopped(failure));
-        let missing = self.newest_launch().filter(|_| has_left(&known)).and_then(|start| self.missing_in(start));
+        let missing = has_left(&known).then(|| self.missing()).flatten();
         failures.chain(missing).fold(known, earlier)
     }
 
-    /// The loss of a member that takes no part in this start, in which exec.py of another member was started. The
-    /// member's pod is new, because the cluster removed its earlier pod while no master ran, or its agent knows only an
-    /// earlier start.
-    pub fn missing_in(&self, start: Generation) -> Option<Failure> {
-        let takes_part = |member: &Member| member.phase.generation() == Some(start) || member.phase.is_lost();
-        let missing = self.members().find(|member| !takes_part(member))?;
-        let reason = format!("its pod takes no part in start {start}, in which other replicas run");
-        Some(Failure::ReplicaLost { replica: missing.id, reason, loss: Loss::Disrupted })
+    /// The loss of a replica that is not a member of the start in which exec.py of another replica was started, although
+    /// every replica must be. Usually the cluster removed the replica's pod while no master ran.
+    pub fn missing(&self) -> Option<Failure> {
+        let start = self.newest_launch().filter(|_| self.size() == Some(self.places.len()))?;
+        let missing = self.places.iter().filter(|place| !self.has(place));
+        let loss = |place: &Member| {
+            let reason = format!("its pod takes no part in start {start}, in which other replicas run");
+            let known = place.failure().filter(|_| place.phase.is_lost());
+            known.unwrap_or(Failure::ReplicaLost { replica: place.id, reason, loss: Loss::Disrupted })
+        };
+        missing.map(loss).min_by_key(time_of)
     }
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
@@ -339,13 +324,6 @@ impl Gang {
     pub fn newest_launch(&self) -> Option<Generation> {
         let launched = self.members().filter(|member| member.phase.was_launched() && !member.phase.was_called_back());
         launched.filter_map(|member| member.phase.generation()).max()
-    }
-
-    /// Whether an earlier master had stopped all runs because of newer code, and had begun to configure the next start.
-    pub fn is_between_starts(&self) -> bool {
-        let (ran, configured) = (self.newest_launch(), self.newest_generation());
-        let pushes = |start: Option<Generation>| self.pushes_in(start?);
-        ran.is_some() && configured > ran && pushes(configured) > pushes(ran)
     }
 
     /// The newest generation for which any member was configured.

@@ -4,7 +4,7 @@ use protocol::ids::Role;
 
 use super::gang::{Gang, Member};
 use super::observation::{Presence, Wait};
-use super::policy::Elastic;
+use super::policy::Policy;
 use super::roster::wanted;
 use super::wait::Resources;
 
@@ -22,14 +22,11 @@ pub struct Need {
 }
 
 impl Need {
-    /// The need of a gang. An elastic gang needs its minimum of workers, a fixed gang all replicas.
-    pub fn of(gang: &Gang, elastic: Option<&Elastic>) -> Self {
-        let wanted: Vec<&Member> = match elastic {
-            Some(elastic) => wanted(gang, elastic.workers),
-            None => gang.members().collect(),
-        };
+    /// The need of a gang: its minimum of workers, and all replicas of other roles.
+    pub fn of(gang: &Gang, policy: &Policy) -> Self {
+        let wanted = wanted(gang, policy.workers);
         let is_worker = |place: &&&Member| place.id.role == Role::Worker;
-        let workers = elastic.map_or(wanted.iter().filter(is_worker).count(), |elastic| elastic.workers.min as usize);
+        let workers = policy.workers.min as usize;
         let has = |test: &dyn Fn(&Member) -> bool| {
             let enough = wanted.iter().filter(is_worker).filter(|place| test(place)).count() >= workers;
             enough && wanted.iter().filter(|place| !is_worker(place)).all(|place| test(place))

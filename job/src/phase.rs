@@ -24,7 +24,6 @@
 //! so each failure counts once, also after a takeover. Usable pods stay for the next start.
 
 mod action;
-mod elastic;
 mod ending;
 mod gathering;
 mod halt;
@@ -105,12 +104,12 @@ pub enum JobPhase {
         /// The longest time between SIGTERM and SIGKILL that a run of this start may have been given.
         grace: Duration,
     },
-    /// The job restarts. The driver deletes pods that cannot serve the next start, and backs off.
+    /// The job restarts. The driver replaces pods that cannot serve the next start, and backs off.
     Restarting {
         /// The number of the next start.
         next: Generation,
-        /// The pods to delete.
-        without: PodSelection,
+        /// Whether the next start begins without the pods of this start.
+        is_empty: bool,
         /// When the pause ends.
         until: Duration,
         /// When the gang began, or will begin, to gather. The start timeout begins at this time.
@@ -144,21 +143,10 @@ pub struct Gathering {
     pub next: Generation,
     /// The oldest generation whose runs count. All older starts have ended.
     pub horizon: Option<Generation>,
-    /// Whether a failed start of an earlier master may have left pods that cannot serve another start.
-    pub leftovers: Leftovers,
-    /// Since when an elastic job has enough workers for a start; `None` if it has too few.
+    /// Since when the gang has enough workers for a start; `None` if it has too few.
     pub ready_since: Option<Duration>,
     /// Whether another program holds one of the pods back. The start timeout does not apply then.
     pub is_gated: bool,
-}
-
-/// Whether a failed start of an earlier master may have left pods that cannot serve another start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leftovers {
-    /// No earlier master has left unusable pods.
-    None,
-    /// An earlier master may have left unusable pods.
-    Possible,
 }
 
 /// The stage of a start. Because of the two stages, no exec.py runs before every agent has its environment.
@@ -179,8 +167,8 @@ pub enum Ending {
     Failed(Failure),
     /// A user cancelled the job.
     Cancelled,
-    /// The gang restarts, and no failure is recorded. The reason is new code, a change of an elastic job's members, or
-    /// a takeover in the middle of a start.
+    /// The gang restarts, and no failure is recorded. The reason is new code, a change of the
+    /// members, or a takeover in the middle of a start.
     Regroup,
     /// Nothing failed. A user has suspended the job.
     Suspended,
@@ -233,8 +221,6 @@ pub struct Known {
     pub first: Generation,
     /// The newest start that has ended, according to the record.
     pub newest_failed: Option<Generation>,
-    /// Whether a failed start of an earlier master may have left pods that cannot serve another start.
-    pub leftovers: Leftovers,
     /// The state of the wait for new code, if an earlier master has halted the job.
     pub halted: Option<Halt>,
     /// The result of the job, if it has ended.
@@ -244,12 +230,12 @@ pub struct Known {
 /// The first phase of a job under its driver, and the first actions. If the job already has a result, the driver only
 /// releases the pods. A halted job continues to wait, even if it has lost its pods.
 pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
-    let Known { first, newest_failed, leftovers, halted, result } = known;
+    let Known { first, newest_failed, halted, result } = known;
     match (result, halted) {
         (None, Some(halt)) => (halt.into(), vec![]),
         (None, None) => {
             let horizon = newest_failed.map(Generation::next);
-            let gathering = Gathering { next: first, horizon, leftovers, ready_since: None, is_gated: false };
+            let gathering = Gathering { next: first, horizon, ready_since: None, is_gated: false };
             (JobPhase::Pending { gathering, since: now }, vec![])
         }
         (Some(result), _) => match policy.clean_pods {
@@ -294,17 +280,14 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
         ) if seen.policy.is_suspended => suspension::suspend(&phase, seen),
         (JobEvent::Observed, JobPhase::Halted(halt)) => halt::halted(halt, seen),
         (JobEvent::Observed, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
-        (JobEvent::Observed, JobPhase::Pending { gathering, since }) => match &seen.policy.elastic {
-            Some(elastic) => elastic::pending(gathering, since, elastic, seen),
-            None => pending(gathering, since, seen),
-        },
+        (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
         (JobEvent::Observed, JobPhase::Queued { gathering, behind }) => queue::queued(gathering, behind, seen),
         (JobEvent::Observed, JobPhase::Starting { generation, stage, since, pushes }) => {
             starting(Attempt { generation, stage, since, pushes }, seen)
         }
         (JobEvent::Observed, JobPhase::Running { generation, since }) => running(generation, since, seen),
-        (JobEvent::Observed, JobPhase::Restarting { next, without, until, since }) => {
-            restarting(Restart { next, without, until, since }, seen)
+        (JobEvent::Observed, JobPhase::Restarting { next, is_empty, until, since }) => {
+            restarting(Restart { next, is_empty, until, since }, seen)
         }
         // The outcome of this start is decided, so a request to cancel comes too late.
         (_, JobPhase::Stopping { generation, horizon, next, ending, since, grace }) => {

@@ -25,9 +25,9 @@ pub const STOP_GRACE: Duration = Duration::from_secs(2);
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum of [`Policy::leaving_grace`].
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
-/// See [`Elastic::gather`].
+/// See [`Policy::gather`].
 const GATHER: Duration = Duration::from_secs(10);
-/// See [`Elastic::settle`].
+/// See [`Policy::settle`].
 const SETTLE: Duration = Duration::from_millis(200);
 /// Maximum pause before a restart that does not count, unless the job's first pause is longer. A job on preemptible
 /// machines has many of these restarts.
@@ -88,14 +88,9 @@ pub struct Policy {
     pub deadline: Option<Deadline>,
     /// Which pods are deleted at the end.
     pub clean_pods: CleanPods,
-    /// The rules of an elastic job; `None` for a fixed job.
-    pub elastic: Option<Elastic>,
-}
-
-/// The rules of an elastic job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Elastic {
-    /// The minimum and the maximum number of workers.
+    /// Whether the number of workers may change.
+    pub kind: GangKind,
+    /// The minimum and the maximum number of workers. They are equal in a fixed gang.
     pub workers: Workers,
     /// Maximum time that a gang with enough workers waits for more workers before the job's first start, and before the
     /// first start after all pods were deleted.
@@ -108,12 +103,17 @@ pub struct Elastic {
     pub lease: Option<Lease>,
 }
 
-impl Elastic {
-    /// The rules for this range of workers.
-    pub fn of(workers: Workers, policy: &RunPolicy) -> Self {
-        let grow_interval = policy.grow_interval_seconds.map(seconds);
-        Self { workers, gather: GATHER, settle: SETTLE, grow_interval, lease: policy.lease() }
-    }
+/// Whether the number of workers of a gang may change.
+///
+/// A fixed gang gathers, runs and restarts as an elastic gang whose minimum and maximum are equal. It differs in what its
+/// users expect of a job whose replicas have numbers: each replica's index is its seat, each start that ended early is on
+/// record, and each restart has a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GangKind {
+    /// The gang always has the same members.
+    Fixed,
+    /// Workers come and go.
+    Elastic,
 }
 
 /// The deadline of a job.
@@ -186,10 +186,10 @@ impl Policy {
             ttl_after_finished_seconds: _, // the driver applies it after the last phase change
             clean_pods,
             success_policy,
-            grow_interval_seconds: _, // see `Elastic::of`
-            on_unreachable: _,        // see `Elastic::of`
-            lease_seconds: _,         // see `Elastic::of`
-            preload: _,               // see `job::warm`
+            grow_interval_seconds,
+            on_unreachable: _, // see `RunPolicy::lease`
+            lease_seconds: _,  // see `RunPolicy::lease`
+            preload: _,        // see `job::warm`
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);
         let grace = seconds(spec.pod.termination_grace_seconds());
@@ -221,8 +221,18 @@ impl Policy {
             pushes: 0,
             deadline: deadline_seconds.map(|given| Deadline::of(seconds(given), age, Duration::ZERO)),
             clean_pods: *clean_pods,
-            elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),
+            kind: if spec.workers().is_some() { GangKind::Elastic } else { GangKind::Fixed },
+            workers: spec.workers().unwrap_or(Workers { min: spec.worker_num, max: spec.worker_num }),
+            gather: GATHER,
+            settle: SETTLE,
+            grow_interval: grow_interval_seconds.map(seconds),
+            lease: spec.run_policy.lease(),
         }
+    }
+
+    /// Whether the gang always has the same members.
+    pub fn is_fixed(&self) -> bool {
+        self.kind == GangKind::Fixed
     }
 
     /// How long the job waits for new code after this failure; `None` if it does not wait. The job waits only after a

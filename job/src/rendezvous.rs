@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use protocol::agent::Membership;
 use protocol::env;
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
@@ -33,7 +32,6 @@ pub struct Rendezvous<'a> {
     no_proxy: Box<RawValue>,
     uid: &'a str,
     restarts: u32,
-    pushes: u32,
 }
 
 impl<'a> Rendezvous<'a> {
@@ -46,19 +44,13 @@ impl<'a> Rendezvous<'a> {
         let peers = Peers::new(members);
         let members: Vec<ReplicaId> = members.keys().copied().collect();
         let ranks = members.iter().filter(|id| id.role.trains()).copied().collect();
-        Self { spec, generation, members, ranks, cluster, peers, no_proxy, uid: "", restarts: 0, pushes: 0 }
+        Self { spec, generation, members, ranks, cluster, peers, no_proxy, uid: "", restarts: 0 }
     }
 
     /// Sets the job's uid, which scripts for torchrun receive.
     #[must_use]
     pub fn of_job(self, uid: &'a str) -> Self {
         Self { uid, ..self }
-    }
-
-    /// Sets how often a user has pushed new code.
-    #[must_use]
-    pub fn after_pushes(self, pushes: u32) -> Self {
-        Self { pushes, ..self }
     }
 
     /// Sets how often the gang has been restarted.
@@ -108,18 +100,6 @@ impl<'a> Rendezvous<'a> {
     /// The rank among all training replicas; `None` for a replica that does not train.
     pub fn rank(&self, replica: ReplicaId) -> Option<Rank> {
         u32::try_from(self.ranks.binary_search(&replica).ok()?).ok().map(Rank)
-    }
-
-    /// The membership of a replica in this start. An evaluator has no membership, because the job trains without it.
-    pub fn membership(&self, replica: ReplicaId) -> Option<Membership> {
-        let of = Role::ALL.into_iter().filter(|role| is_member(*role)).map(|role| self.count(role)).sum::<usize>();
-        let of = u32::try_from(of).ok()?;
-        is_member(replica.role).then_some(Membership {
-            seat: replica.index,
-            of,
-            start: self.restarts,
-            pushes: self.pushes,
-        })
     }
 
     fn count(&self, role: Role) -> usize {
@@ -172,14 +152,6 @@ pub(super) fn constants(spec: &JobSpec, role: Role) -> BTreeMap<&str, &str> {
     let of_job = spec.env.iter().filter(|(name, _)| !name.is_reserved());
     variables.extend(of_job.map(|(name, value)| (name.as_str(), value.as_str())));
     variables
-}
-
-/// Whether replicas of this role have a [`Membership`].
-fn is_member(role: Role) -> bool {
-    match role {
-        Role::Chief | Role::Worker | Role::Ps => true,
-        Role::Evaluator => false,
-    }
 }
 
 /// Whether a replica of this role only runs a `tf.distribute.Server`.

@@ -1,4 +1,4 @@
-//! Chooses the members of the next start of an elastic job, and decides when the gang changes its size.
+//! Chooses the members of a job's next start, and decides when the gang changes its size.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use protocol::run_policy::{GROW_INTERVAL_OF_HELPER_SECONDS, GROW_INTERVAL_SECOND
 
 use super::gang::{Gang, HelperUse, Member};
 use super::observation::Presence;
-use super::policy::Elastic;
+use super::policy::Policy;
 use super::replica::ReplicaPhase;
 
 /// The replicas that take part in a start. Within a role, their order gives their seats.
@@ -63,17 +63,20 @@ pub enum Choice {
 
 /// Chooses the members of the next start. `ready_since` is the value that the previous call for this start returned. A
 /// worker that joins does not extend the time that the gang waits for other workers.
-pub fn choose(gang: &Gang, elastic: &Elastic, ready_since: Option<Duration>, now: Duration) -> Choice {
+pub fn choose(gang: &Gang, policy: &Policy, ready_since: Option<Duration>, now: Duration) -> Choice {
     let (ready, missing): (Vec<&Member>, Vec<&Member>) =
-        wanted(gang, elastic.workers).into_iter().partition(|place| is_ready(place));
-    let roster = Roster(ready.iter().map(|place| place.id).collect());
-    let is_enough =
-        roster.workers() >= elastic.workers.min && missing.iter().all(|place| place.id.role == Role::Worker);
+        wanted(gang, policy.workers).into_iter().partition(|place| is_ready(place));
+    let mut roster = Roster(ready.iter().map(|place| place.id).collect());
+    if policy.is_fixed() {
+        // TF_CONFIG and the success rule name replicas by their index.
+        roster.0.sort_unstable();
+    }
+    let is_enough = roster.workers() >= policy.workers.min && missing.iter().all(|place| place.id.role == Role::Worker);
     if !is_enough {
         return Choice::Wait { ready_since: None };
     }
     let since = ready_since.unwrap_or(now);
-    let is_over = now >= since + window(gang, elastic) || !missing.iter().any(|place| is_coming(place, now));
+    let is_over = now >= since + window(gang, policy) || !missing.iter().any(|place| is_coming(place, now));
     // All runs of the earlier start must be dead, also runs in pods that the cluster is removing.
     if is_over && !gang.any_place(|place| place.place.may_run) {
         return Choice::Start(roster);
@@ -82,8 +85,8 @@ pub fn choose(gang: &Gang, elastic: &Elastic, ready_since: Option<Duration>, now
 }
 
 /// How long a gang that is large enough waits for further workers.
-pub fn window(gang: &Gang, elastic: &Elastic) -> Duration {
-    if last_start(gang).is_none() { elastic.gather } else { elastic.settle }
+pub fn window(gang: &Gang, policy: &Policy) -> Duration {
+    if last_start(gang).is_none() { policy.gather } else { policy.settle }
 }
 
 /// The replicas that should have a pod: the chief, the parameter servers, the evaluator, and the maximum number of
@@ -109,7 +112,7 @@ pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     wanted
 }
 
-/// How a running gang of an elastic job must change its size.
+/// How a running gang must change its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
     /// The gang has more workers than the maximum.
@@ -120,30 +123,30 @@ pub enum Resize {
 
 /// How a gang that has run since `since` must change its size; `None` if its size must stay. After a member has
 /// succeeded, the size must stay.
-pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) -> Option<Resize> {
+pub fn resize(gang: &Gang, policy: &Policy, since: Duration, now: Duration) -> Option<Resize> {
     if gang.any(|member| member.phase.has_succeeded()) {
         return None;
     }
     let members = gang.members().filter(|member| member.id.role == Role::Worker).count();
-    if members > elastic.workers.max as usize {
+    if members > policy.workers.max as usize {
         return Some(Resize::Shrink);
     }
-    let wanted = wanted(gang, elastic.workers);
-    let is_due = now >= since + grow_interval(gang, elastic) || wanted.iter().all(|place| is_ready(place));
+    let wanted = wanted(gang, policy.workers);
+    let is_due = now >= since + grow_interval(gang, policy) || wanted.iter().all(|place| is_ready(place));
     (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
 }
 
 /// Minimum time from a start to a restart that adds workers. If every wanted worker is ready, the gang restarts
 /// earlier. The default is shorter if the scripts of the chief and of all workers have reported a step with the helper:
 /// these scripts lose no step.
-pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
+pub fn grow_interval(gang: &Gang, policy: &Policy) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {
         GROW_INTERVAL_OF_HELPER_SECONDS
     } else {
         GROW_INTERVAL_SECONDS
     };
-    elastic.grow_interval.unwrap_or(Duration::from_secs(by_default.into()))
+    policy.grow_interval.unwrap_or(Duration::from_secs(by_default.into()))
 }
 
 /// The newest start in which any replica's pod is enrolled.

@@ -23,14 +23,7 @@ pub struct Upkeep {
     pub next: Option<Duration>,
 }
 
-/// The missing pods of a fixed job that gathers. A replica whose pod is lost gets no new pod here: the loss leads to a
-/// restart or ends the job.
-pub fn missing(gang: &Gang) -> Upkeep {
-    let is_missing = |member: &&Member| member.pod == Presence::Absent && member.phase == ReplicaPhase::Requested;
-    Upkeep { create: gang.members().filter(is_missing).map(|member| member.id).collect(), ..Upkeep::default() }
-}
-
-/// How many workers of an elastic job may get pods.
+/// How many workers may get pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
     /// As many as the job wants.
@@ -59,7 +52,7 @@ fn limited(wanted: Vec<&Member>, growth: Growth) -> Vec<&Member> {
     }
 }
 
-/// Decides which pods of an elastic job to create and to delete, independent of the starts of its gang. The pods of the
+/// Decides which pods of a job to create and to delete, independent of the starts of its gang. The pods of the
 /// gang's members stay in any state, because they show how the start ended.
 pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, now: Duration) -> Upkeep {
     let wanted = limited(wanted(gang, workers), growth);

@@ -211,7 +211,7 @@ pub struct Consequence {
     pub stopped: bool,
 }
 
-/// How many failed starts are kept, and how many repeated starts. The newest are kept.
+/// How many failed starts are kept. The newest are kept.
 const KEPT: usize = 8;
 
 /// The gang's restarts, and the reasons.
@@ -232,19 +232,6 @@ pub struct Restarts {
     pub last_counted_at: Option<UnixMillis>,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
     pub failed_starts: Vec<FailedStart>,
-    /// The newest starts after a change of masters. No failure caused these starts.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub repeated_starts: Vec<RepeatedStart>,
-}
-
-/// A start that may repeat a start of an earlier master.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct RepeatedStart {
-    /// The start's generation. Its first number counts the masters that have held the job.
-    pub generation: Generation,
-    /// When the start began, by the master's clock.
-    pub at: UnixMillis,
 }
 
 impl Restarts {
@@ -288,14 +275,6 @@ impl Restarts {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
         self.failed_starts.remove(oldest.unwrap_or(0));
-    }
-
-    /// Adds a start that may repeat a start of an earlier master.
-    pub fn note_repeated(&mut self, start: RepeatedStart) {
-        self.repeated_starts.push(start);
-        if self.repeated_starts.len() > KEPT {
-            self.repeated_starts.remove(0);
-        }
     }
 
     /// Adds a restart to `counted` or `uncounted`, depending on the newest failed start. The restart is decided `now`, by

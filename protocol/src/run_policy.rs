@@ -60,7 +60,7 @@ pub struct RunPolicy {
     /// Whether agents keep a warm interpreter, and which modules it imports. Absent: Muster decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
-    /// What an elastic job does about a replica that does not answer, and whose exec.py may still run.
+    /// What a job does about a replica that does not answer, and whose exec.py may still run.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub on_unreachable: OnUnreachable,
     /// With `on_unreachable` `replace`: a replica is lost after this time without an answer of its agent. An agent that
@@ -225,7 +225,7 @@ pub enum CleanPods {
     None,
 }
 
-/// What an elastic job does about a replica that does not answer, and whose exec.py may still run.
+/// What a job does about a replica that does not answer, and whose exec.py may still run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -233,8 +233,8 @@ pub enum OnUnreachable {
     /// The job continues. If it has to start again, it waits until the cluster has removed the replica's pod.
     #[default]
     Wait,
-    /// The job starts again without this replica, and replaces the replica's pod. Before that, it waits until the
-    /// replica's agent must have killed exec.py.
+    /// The job replaces the replica's pod and starts again, an elastic job perhaps without this replica. Before that, it
+    /// waits until the replica's agent must have killed exec.py.
     Replace,
 }
 

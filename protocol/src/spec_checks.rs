@@ -5,7 +5,7 @@ use crate::group::GROUPS_MAX;
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
 use crate::job::{JobSpec, SpecError, Strategy};
 use crate::routes::AGENT_PORT;
-use crate::run_policy::{LEASE_SECONDS_MAX, OnFailure, OnUnreachable, RunPolicy, SuccessPolicy};
+use crate::run_policy::{LEASE_SECONDS_MAX, OnFailure, RunPolicy, SuccessPolicy};
 use crate::text::json_length;
 use crate::tf_config::{self, COMPUTED_KEYS};
 use crate::warm::{MODULES_MAX, Preload};
@@ -112,7 +112,6 @@ impl JobSpec {
             success_policy,
             preload,
             on_failure,
-            on_unreachable,
             lease_seconds,
             ..
         } = &self.run_policy;
@@ -126,9 +125,6 @@ impl JobSpec {
             0 => return Err(SpecError::NoTime("lease")),
             long if long > LEASE_SECONDS_MAX => return Err(SpecError::LongLease(long)),
             _ => {}
-        }
-        if *on_unreachable == OnUnreachable::Replace && self.worker_min.is_none() {
-            return Err(SpecError::ReplaceInFixedJob);
         }
         if *on_failure == OnFailure::Wait && !self.takes_new_code() {
             return Err(SpecError::WaitWithoutCode);

@@ -112,11 +112,6 @@ pub enum SpecError {
         "success-policy {0} does not work in a ParameterServer job with a chief: its workers are servers, which never end"
     )]
     ServersNeverEnd(SuccessPolicy),
-    /// Only elastic jobs can continue without a replica.
-    #[error(
-        "on-unreachable replace needs an elastic job: a job with a fixed number of workers cannot continue with fewer"
-    )]
-    ReplaceInFixedJob,
     /// The job would wait for new code in vain, because its code is in its image.
     #[error(
         "on-failure wait needs a job that brings its code or runs in a folder: the code of this job is in its image, \
@@ -198,7 +193,6 @@ impl SpecError {
             Self::NoTime(_)
             | Self::NoChiefToDecide
             | Self::ServersNeverEnd(_)
-            | Self::ReplaceInFixedJob
             | Self::WaitWithoutCode
             | Self::LongLease(_)
             | Self::TooManyModules(_) => ErrorCode::BadRunPolicy,

@@ -58,8 +58,8 @@ pub(crate) struct PolicyArgs {
     /// is ready, the job restarts at once [default: 30s if exec.py reports its steps with muster.py; else 5m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_hyphen_values = true)]
     pub(crate) grow_interval: Option<u32>,
-    /// Action of an elastic job when the master cannot reach a replica whose exec.py may still run: `wait` for the
-    /// cluster to remove the pod, or `replace` the pod after the lease [default: wait; replace on machines that join]
+    /// Action when the master cannot reach a replica whose exec.py may still run: `wait` for the cluster to remove the
+    /// pod, or `replace` the pod after the lease [default: wait; replace on machines that join]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unreachable: Option<OnUnreachable>,
     /// With --on-unreachable replace: a replica is lost when its agent has not answered for this time. The agent kills

@@ -1,7 +1,8 @@
-//! The text of `why`: the failed starts of a job, and the starts that were lost with their master. The last failed
+//! The text of `why`: the failed starts of a job, and the starts after a takeover. The last failed
 //! start is shown in full.
 
-use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, RepeatedStart};
+use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint};
+use protocol::starts::{ChangeCause, GangChange};
 use protocol::view::{JobResult, JobView};
 
 use crate::output::hints;
@@ -18,17 +19,17 @@ pub(crate) fn why_text(view: &JobView) -> String {
             paragraphs.push(format!("before that:\n{}", lines.join("\n")));
         }
     }
-    let repeated = &view.restarts.repeated_starts;
-    paragraphs.extend((!repeated.is_empty()).then(|| {
-        let lines: Vec<String> = repeated.iter().rev().map(|start| repeated_start(view, start)).collect();
-        lines.join("\n")
-    }));
+    paragraphs.extend(taken_over(view).map(|change| after_takeover(view, change)));
     paragraphs.extend(hints::for_failure(view).map(|hint| format!("hint: {hint}")));
     paragraphs.join("\n\n")
 }
 
-fn repeated_start(view: &JobView, start: &RepeatedStart) -> String {
-    let RepeatedStart { generation, at } = start;
+/// The first start after a takeover, if it did not continue an earlier start.
+fn taken_over(view: &JobView) -> Option<&GangChange> {
+    view.changes.iter().find(|change| change.cause == ChangeCause::TakenOver)
+}
+
+fn after_takeover(view: &JobView, GangChange { generation, at, .. }: &GangChange) -> String {
     let after = between(view.times.accepted, Some(*at)).map(|time| format!(", {} after the submit", spelled(time)));
     format!(
         "start {generation}{}: the previous start was lost with its master (not counted)",
@@ -49,7 +50,9 @@ fn headline(view: &JobView) -> String {
         Some(JobResult::Failed { failure }) => format!("job {name} failed{restarts}: {failure}"),
         Some(JobResult::Succeeded) => format!("job {name} succeeded{restarts}"),
         Some(JobResult::Cancelled) => format!("job {name} was cancelled{restarts}"),
-        None if view.restarts.is_empty() => format!("job {name} is {}: nothing has failed", view.state),
+        None if view.restarts.is_empty() && taken_over(view).is_none() => {
+            format!("job {name} is {}: nothing has failed", view.state)
+        }
         None => format!("job {name} is {}{restarts}", view.state),
     }
 }

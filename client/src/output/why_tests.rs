@@ -4,6 +4,7 @@ use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::UnixMillis;
 use protocol::job::JobRequest;
 use protocol::progress::LostSteps;
+use protocol::starts::{ChangeCause, GangChange};
 use protocol::view::{JobState, JobTimes};
 
 use super::*;
@@ -194,7 +195,9 @@ fn a_common_failure_comes_with_a_hint() {
 #[test]
 fn a_start_that_was_lost_with_its_master_is_explained() {
     let mut view = view(None, vec![]);
-    view.restarts.repeated_starts = vec![RepeatedStart { generation: "2.1".parse().unwrap(), at: UnixMillis(15_000) }];
+    let generation = "2.1".parse().unwrap();
+    let (at, cause) = (UnixMillis(15_000), ChangeCause::TakenOver);
+    view.changes = vec![GangChange { generation, at, workers: 2, cause, lost_steps: None }];
     let text = "\
 job digits is running
 

@@ -109,7 +109,6 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoTime(_) => "leave out the flag, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
-        SpecError::ReplaceInFixedJob => "give --worker-num MIN:MAX, or leave out --on-unreachable",
         SpecError::WaitWithoutCode => "name the script, or leave out --on-failure",
         SpecError::LongLease(_) => "give a shorter --lease",
         SpecError::TooManyModules(_) => {
@@ -363,12 +362,12 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_on_unreachable_and_lease_reach_an_elastic_job_and_wrong_combinations_are_refused() {
+    fn the_flags_on_unreachable_and_lease_reach_every_job_and_wrong_combinations_are_refused() {
         let flags = ["--worker-num", "1:2", "--on-unreachable", "replace", "--lease", "2s"];
-        let policy = serde_json::to_value(spec(&flags).unwrap().run_policy).unwrap();
-        assert_eq!((&policy["on_unreachable"], &policy["lease_seconds"]), (&json!("replace"), &json!(2)));
-        let fixed = spec(&["--on-unreachable", "replace"]).unwrap_err();
-        assert!(fixed.starts_with("on-unreachable replace needs an elastic job"), "{fixed}");
+        for flags in [&flags[..], &flags[2..]] {
+            let policy = serde_json::to_value(spec(flags).unwrap().run_policy).unwrap();
+            assert_eq!((&policy["on_unreachable"], &policy["lease_seconds"]), (&json!("replace"), &json!(2)));
+        }
         assert!(
             spec(&flags[4..]).unwrap_err().contains("--on-unreachable"),
             "the error for --lease alone does not name --on-unreachable"

@@ -16,8 +16,6 @@ use crate::upkeep::Upkeep;
 pub enum PodSelection {
     /// Pods whose containers may still run. Ended pods may stay, because `kubectl logs` still works for them.
     Live,
-    /// Pods that cannot serve another start.
-    Unfit,
     /// Pods that may have a run of the current start or, after a takeover, of any start, whose end their agent has not
     /// reported.
     Unended,
@@ -35,7 +33,6 @@ impl PodSelection {
         let is_leaving = place.place.is_leaving;
         match self {
             Self::Live => place.pod.has_containers(),
-            Self::Unfit => !is_leaving && !place.is_fit(),
             Self::Unended => !is_leaving && place.is_unended() && (gang.has(place) || place.may_have_unknown_run()),
             Self::Idle => place.is_idle(),
             Self::All => place.pod != Presence::Absent,
@@ -48,7 +45,7 @@ impl PodSelection {
 pub enum Action {
     /// Create and delete these pods.
     Keep(Upkeep),
-    /// Give these replicas of an elastic job their seats in this start.
+    /// Give these replicas their seats in this start.
     Enrol {
         /// The start.
         generation: Generation,

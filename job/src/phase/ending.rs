@@ -18,7 +18,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
     // After a takeover, this master may discover a run only now.
     let generation = stop.generation.or(gang.newest_generation());
-    if has_unended_run(generation, seen) || generation != stop.generation {
+    if has_unended_run(seen) || generation != stop.generation {
         let given = grace(&stop.ending, seen);
         // A run that was asked earlier may have been given more.
         let grace = stop.grace.max(given);
@@ -49,14 +49,10 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     }
 }
 
-fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
-    // A silent agent may have a run, and may know the first failure.
-    // If this job may have runs at all, wait for the agent's report.
-    let may_be_told = match seen.policy.elastic {
-        // If this master created the pod of a silent agent, that replica is not a member, so do not wait for it.
-        Some(_) => seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run),
-        None => (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent),
-    };
+fn has_unended_run(seen: Seen<'_>) -> bool {
+    // A silent agent may have a run, and may know the first failure. Wait for the agent's report.
+    // If this master created the agent's pod, the replica is not a member, so do not wait for it.
+    let may_be_told = seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run);
     has_live_run(seen.gang) || may_be_told
 }
 

@@ -5,89 +5,93 @@ use std::time::Duration;
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::running::{running, was_to_start_again};
+use super::running::running;
 use super::stop::{fail, stop};
-use super::verdict::{Restart, regroup};
-use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, queue};
-use crate::gang::{Gang, Member, is_disruption};
-use crate::observation::Presence;
+use super::verdict::{Restart, has_live_run, regroup};
+use super::{Action, Ending, Gathering, JobPhase, PodSelection, Seen, StartStage, queue};
+use crate::gang::{Member, is_disruption};
+use crate::observation::{DeletedBy, Presence};
 use crate::replica::ReplicaPhase;
+use crate::roster::{Choice, choose, last_start, wanted};
 
 pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let Seen { gang, policy, now, .. } = seen;
     let (gathering, since) = queue::at_gate(gathering, since, seen);
     let phase = JobPhase::Pending { gathering, since };
     if let Some(failure) = seen.overdue() {
         return fail(&phase, failure, seen);
     }
-    if gang.is_between_starts() {
+    // In `Pending`, a start in which exec.py ran is always a start of an earlier master.
+    if let Some(generation) = seen.gang.newest_launch() {
+        return resume(generation, phase, seen);
+    }
+    // An earlier master may have asked a configured agent to run exec.py. That request may still take effect. In a fixed
+    // gang, each agent takes part in the next start too, and then refuses this request.
+    if seen.is_taken_over() && !seen.policy.is_fixed() && has_live_run(seen.gang) {
         return stop(&phase, Ending::Regroup, seen);
     }
-    if gang.members().all(Member::has_joined) {
-        return resume_or_start(gathering, seen);
-    }
-    let failure = gang.first_failure().filter(|_| !has_only_called_back(gang));
-    if let Some(failure) = failure.as_ref().filter(|failure| !is_to_be_swept(gathering, gang, failure)) {
-        if was_to_start_again(failure, gang.newest_launch(), seen) {
-            return stop(&phase, Ending::Regroup, seen);
+    match choose(seen.gang, seen.policy, gathering.ready_since, seen.now) {
+        Choice::Start(roster) => {
+            let generation = gathering.next;
+            let (phase, mut actions) = start(generation, StartStage::Configuring, seen);
+            actions.insert(0, Action::Enrol { generation, roster });
+            (phase, actions)
         }
-        return fail(&phase, failure.clone(), seen);
+        Choice::Wait { ready_since } => {
+            if let Some(queued) = queue::enter(gathering, seen) {
+                return queued;
+            }
+            if let Some(failure) = why_it_cannot_start(gathering, since, seen) {
+                return fail(&phase, failure, seen);
+            }
+            (JobPhase::Pending { gathering: Gathering { ready_since, ..gathering }, since }, vec![])
+        }
     }
-    let is_to_be_replaced = failure.is_some() || gang.any(Member::is_spent);
-    // A silent agent may still have a run from an earlier master. Wait for the agent's report.
-    if is_to_be_replaced && !(seen.is_taken_over() && gang.any(Member::is_silent)) {
-        let until = now + policy.backoff;
-        let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
-        return (restart.into(), vec![Action::DeletePods(PodSelection::Unfit)]);
-    }
-    // The gang that an earlier master started may have succeeded, although an agent is unreachable now.
-    if seen.is_taken_over() && gang.newest_launch().is_some() && policy.success.is_met(gang) {
-        return stop(&phase, Ending::Succeeded, seen);
-    }
-    if let Some(queued) = queue::enter(gathering, seen) {
-        return queued;
-    }
-    if now >= since + policy.start_timeout && !gathering.is_gated && !may_run_without_us(gang, seen) {
-        return fail(&phase, gang.start_timeout(policy.start_timeout, Member::has_joined), seen);
-    }
-    (phase, vec![])
 }
 
-/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. Then the
-/// scripts are perhaps running, and only this master cannot reach the agents.
-fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
-    let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
-    seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().all(is_known_or_silent)
-}
-
-/// Whether no exec.py was started, and every dead replica received a stop request before its exec.py could start. After
-/// this stop request, the agent accepts another start.
-fn has_only_called_back(gang: &Gang) -> bool {
-    let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
-    gang.newest_launch().is_none() && gang.all(is_fine)
-}
-
-/// Whether to replace a lost pod without recording a failure: no exec.py was started, and the pod was evicted or may be
-/// left over from a start whose failure is already on record.
-fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
-    let is_leftover = gathering.leftovers == Leftovers::Possible;
-    (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
-}
-
-/// Continues with a complete gang. After a takeover, the gang may be in the middle of a start or a run.
-fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let Some(generation) = seen.gang.newest_launch() else {
-        return start(gathering.next, StartStage::Configuring, seen);
-    };
-    // A run was started, so every agent of that start had been configured.
-    if let Some(lost) = seen.gang.missing_in(generation) {
-        let phase = JobPhase::Running { generation, since: seen.now };
-        return fail(&phase, lost, seen);
+/// Continues the start that an earlier master began, if all its members are known.
+fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let gang = seen.gang;
+    let is_whole = gang.is_whole();
+    // Every agent of that start was configured before the first run began.
+    if is_whole && !gang.all(ReplicaPhase::was_launched) && gang.first_failure().is_none() {
+        return start(generation, StartStage::Launching, seen);
     }
-    if seen.gang.all(ReplicaPhase::was_launched) {
+    if is_whole || seen.policy.success.is_met(gang) {
         return running(generation, seen.now, seen);
     }
-    start(generation, StartStage::Launching, seen)
+    // A replica in which exec.py may still run may be the missing member. Wait for the replica's agent.
+    if gang.any_place(|place| !gang.has(place) && place.place.may_run) {
+        return (phase, vec![]);
+    }
+    let begun = JobPhase::Running { generation, since: seen.now };
+    match gang.missing().filter(|_| seen.policy.is_fixed()) {
+        Some(lost) => fail(&begun, lost, seen),
+        None => stop(&begun, Ending::Regroup, seen),
+    }
+}
+
+/// Why the gang cannot become complete; `None` if it still can.
+fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) -> Option<Failure> {
+    let Seen { gang, policy, now, .. } = seen;
+    // An elastic gang can start without this replica.
+    let is_fatal = policy.is_fixed() || last_start(gang).is_none() && !gang.any_place(Member::has_joined);
+    // A pod that this master deletes is surplus. The loss of a pod of an earlier start may be on record.
+    let is_left = |place: &Member| place.place.is_found && gathering.horizon.is_some();
+    let is_old = |place: &Member| place.place.enrolled.is_some() || is_left(place);
+    let is_own = |place: &&Member| place.deleted_by == DeletedBy::Others && !is_old(place) && place.phase.is_lost();
+    let failures = gang.places().iter().filter(is_own).filter_map(Member::failure);
+    if let Some(broken) = failures.filter(|_| is_fatal).find(|failure| !is_disruption(failure)) {
+        return Some(broken);
+    }
+    // While a run of an earlier start may be alive, the start timeout does not apply to an elastic job: the job waits for
+    // that run's end.
+    let waits_for_run = !policy.is_fixed() && gang.any_place(|place| place.place.may_run);
+    let is_late = now >= since + policy.start_timeout && !gathering.is_gated && !waits_for_run;
+    is_late.then(|| {
+        let wanted = wanted(gang, policy.workers);
+        let is_needed = |place: &Member| wanted.iter().any(|wanted| wanted.id == place.id);
+        gang.start_timeout(policy.start_timeout, |place| place.has_joined() || !is_needed(place))
+    })
 }
 
 pub(super) fn start(generation: Generation, stage: StartStage, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -140,31 +144,25 @@ pub(super) fn starting(attempt: Attempt, seen: Seen<'_>) -> (JobPhase, Vec<Actio
 /// Whether the gang restarts after this failure, and the failure is not recorded. This is the case if the cluster has
 /// removed a pod of an elastic job before any agent was asked to run exec.py.
 fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
-    seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
+    !seen.policy.is_fixed() && stage == StartStage::Configuring && is_disruption(failure)
 }
 
 pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let Restart { next, without, until, since } = restart;
+    let Restart { next, is_empty, until, since } = restart;
     if let Some(failure) = seen.overdue() {
         return fail(&restart.into(), failure, seen);
     }
-    let is_gone = |member: &Member| match without {
-        PodSelection::All => member.pod == Presence::Absent,
-        PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
-    };
-    // An elastic job does not wait until its lost pods are gone.
-    let is_elastic = seen.policy.elastic.is_some() && without == PodSelection::Unfit;
-    let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
-    if is_swept && seen.now >= until {
-        let leftovers = Leftovers::None;
-        let gathering = Gathering { next, horizon: Some(next), leftovers, ready_since: None, is_gated: false };
+    let is_gone = |place: &Member| !is_empty || place.pod == Presence::Absent;
+    let are_gone = seen.gang.places().iter().all(is_gone);
+    if are_gone && seen.now >= until {
+        let gathering = Gathering { next, horizon: Some(next), ready_since: None, is_gated: false };
         return (JobPhase::Pending { gathering, since }, vec![]);
     }
     // A pod on a dead node may stay listed forever.
-    if !is_swept && seen.now >= since + seen.policy.start_timeout {
+    if !are_gone && seen.now >= since + seen.policy.start_timeout {
         return fail(&restart.into(), seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
     }
-    // If a deletion is late, repeat it: a pod may have become unfit since, or the first request may have had no effect.
-    let is_late = !is_swept && seen.now >= until;
-    (restart.into(), if is_late { vec![Action::DeletePods(without)] } else { vec![] })
+    // If a deletion is late, repeat it: the first request may have had no effect.
+    let is_late = !are_gone && seen.now >= until;
+    (restart.into(), if is_late { vec![Action::DeletePods(PodSelection::All)] } else { vec![] })
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use protocol::ids::Role;
 
-use super::{Action, Gathering, Halt, JobPhase, PodSelection, Seen, elastic, stop, suspension};
-use crate::policy::{Elastic, Policy};
+use super::{Action, Gathering, Halt, JobPhase, Seen, stop, suspension};
+use crate::gang::Member;
+use crate::policy::Policy;
+use crate::roster;
 use crate::turns::Turn;
-use crate::upkeep::{Growth, Upkeep, missing, upkeep};
+use crate::upkeep::{Growth, Upkeep, upkeep};
 
 /// When the driver must send [`JobEvent::Observed`](super::JobEvent::Observed) besides [`JobPhase::deadline`], even if
 /// nothing else happens. `phase` and `actions` are what [`step`](super::step) has returned.
@@ -16,47 +18,63 @@ pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option
     // A request may have no effect, so check again later.
     let is_busy = |upkeep: &&Upkeep| !upkeep.create.is_empty() || !upkeep.delete.is_empty();
     let again = upkeep.filter(is_busy).map(|_| seen.now + seen.policy.release_timeout);
-    let own = elastic::next_look(phase, seen);
-    own.into_iter().chain(upkeep.and_then(|upkeep| upkeep.next)).chain(again).filter(|at| *at > seen.now).min()
+    resize_at(phase, seen)
+        .into_iter()
+        .chain(upkeep.and_then(|upkeep| upkeep.next))
+        .chain(again)
+        .filter(|at| *at > seen.now)
+        .min()
 }
 
 /// The pods to create and to delete in this phase, besides those that other actions of the phase create and delete.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
-    match (phase, &seen.policy.elastic) {
-        (JobPhase::Suspended { .. } | JobPhase::Queued { .. }, _) => suspension::upkeep(seen.gang),
-        // Failures and restarts of a fixed job decide which pods to delete.
-        (JobPhase::Pending { .. }, None) => match seen.turn {
-            Turn::Go | Turn::Minimum => missing(seen.gang),
-            Turn::Hold | Turn::Queue(_) => Upkeep::default(),
-        },
-        (
-            JobPhase::Pending { .. }
-            | JobPhase::Starting { .. }
-            | JobPhase::Running { .. }
-            | JobPhase::Halted { .. }
-            | JobPhase::Restarting { without: PodSelection::Unfit, .. },
-            Some(elastic),
-        ) => upkeep(seen.gang, elastic.workers, growth(elastic, seen), seen.now),
-        (
-            JobPhase::Starting { .. }
-            | JobPhase::Running { .. }
-            | JobPhase::Halted { .. }
-            | JobPhase::Restarting { .. }
-            | JobPhase::Stopping { .. }
-            | JobPhase::Releasing { .. }
-            | JobPhase::Finished { .. },
-            _,
-        ) => Upkeep::default(),
+    match phase {
+        JobPhase::Suspended { .. } | JobPhase::Queued { .. } => suspension::upkeep(seen.gang),
+        // An agent that has not answered yet may show that a lost pod was a member of its start. Then this pod shows how
+        // the start ended.
+        JobPhase::Pending { .. } if seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run) => {
+            let upkeep = upkeep(seen.gang, seen.policy.workers, growth(seen), seen.now);
+            Upkeep { delete: vec![], ..upkeep }
+        }
+        JobPhase::Pending { .. }
+        | JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Halted { .. }
+        | JobPhase::Restarting { is_empty: false, .. } => {
+            upkeep(seen.gang, seen.policy.workers, growth(seen), seen.now)
+        }
+        JobPhase::Restarting { is_empty: true, .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => Upkeep::default(),
     }
 }
 
-/// How many workers of an elastic job may get pods now.
-fn growth(elastic: &Elastic, seen: Seen<'_>) -> Growth {
+/// How many workers may get pods now.
+fn growth(seen: Seen<'_>) -> Growth {
     let members = seen.gang.members().filter(|member| member.id.role == Role::Worker).count();
     match seen.turn {
         Turn::Go => Growth::Free,
-        Turn::Minimum => Growth::UpTo(members.max(elastic.workers.min as usize)),
+        Turn::Minimum => Growth::UpTo(members.max(seen.policy.workers.min as usize)),
         Turn::Hold | Turn::Queue(_) => Growth::None,
+    }
+}
+
+/// When the gang may start with the workers that it has, or may grow.
+fn resize_at(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
+    match phase {
+        JobPhase::Pending { gathering, .. } => {
+            gathering.ready_since.map(|since| since + roster::window(seen.gang, seen.policy))
+        }
+        JobPhase::Running { since, .. } => Some(*since + roster::grow_interval(seen.gang, seen.policy)),
+        JobPhase::Queued { .. }
+        | JobPhase::Starting { .. }
+        | JobPhase::Restarting { .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Halted { .. }
+        | JobPhase::Suspended { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => None,
     }
 }
 

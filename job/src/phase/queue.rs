@@ -6,7 +6,7 @@ use protocol::ids::JobName;
 
 use super::stop::fail;
 use super::verdict::has_live_run;
-use super::{Action, Gathering, JobPhase, Leftovers, PodSelection, Seen};
+use super::{Action, Gathering, JobPhase, PodSelection, Seen};
 use crate::gang::Member;
 use crate::observation::{Presence, Wait};
 use crate::turns::Turn;
@@ -29,7 +29,7 @@ pub(super) fn queued(gathering: Gathering, behind: JobName, seen: Seen<'_>) -> (
     let has_pods = seen.gang.any_place(|place| place.pod != Presence::Absent);
     let phase = match seen.turn {
         Turn::Go | Turn::Minimum if !has_pods => {
-            let gathering = Gathering { leftovers: Leftovers::None, ready_since: None, is_gated: false, ..gathering };
+            let gathering = Gathering { ready_since: None, is_gated: false, ..gathering };
             JobPhase::Pending { gathering, since: seen.now }
         }
         Turn::Queue(behind) => JobPhase::Queued { gathering, behind: behind.clone() },

@@ -16,23 +16,19 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
         return stop(&phase, Ending::Succeeded, seen);
     }
     let failure = seen.gang.first_failure().or_else(|| seen.overdue());
-    match (failure, &seen.policy.elastic) {
-        (Some(failure), _) if was_to_start_again(&failure, Some(generation), seen) => {
+    match failure {
+        Some(failure) if was_to_start_again(&failure, generation, seen) => stop(&phase, Ending::Regroup, seen),
+        Some(failure) => fail(&phase, failure, seen),
+        None if is_outdated(generation, seen) || resize(seen.gang, seen.policy, since, seen.now).is_some() => {
             stop(&phase, Ending::Regroup, seen)
         }
-        (Some(failure), _) => fail(&phase, failure, seen),
-        (None, _) if is_outdated(generation, seen) => stop(&phase, Ending::Regroup, seen),
-        (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
-            stop(&phase, Ending::Regroup, seen)
-        }
-        (None, _) => (phase, vec![]),
+        None => (phase, vec![]),
     }
 }
 
 /// Whether an earlier master has stopped this start to begin another start, with other members or with new code.
-pub(super) fn was_to_start_again(failure: &Failure, generation: Option<Generation>, seen: Seen<'_>) -> bool {
-    let has_reason = || seen.policy.elastic.is_some() || generation.is_some_and(|start| is_outdated(start, seen));
-    was_stopped(failure) && has_reason()
+fn was_to_start_again(failure: &Failure, generation: Generation, seen: Seen<'_>) -> bool {
+    was_stopped(failure) && (!seen.policy.is_fixed() || is_outdated(generation, seen))
 }
 
 /// Whether new code must end this start: a user has pushed the code since the start began. After a member has

@@ -60,7 +60,7 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 /// member, the other TensorFlow processes only hang or end slowly.
 pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     let Seen { gang, policy, .. } = seen;
-    let all_save = !gang.any(|member| lacks_helper(member, gang));
+    let all_save = gang.any(|_| true) && !gang.any(|member| lacks_helper(member, gang));
     let saving = if all_save { policy.saving_grace } else { policy.leaving_grace };
     match ending {
         Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::is_leaving) => saving,

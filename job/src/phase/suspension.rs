@@ -4,7 +4,7 @@ use protocol::ids::Generation;
 
 use super::stop::stop;
 use super::verdict::Restart;
-use super::{Action, Ending, JobPhase, PodSelection, Seen};
+use super::{Action, Ending, JobPhase, Seen};
 use crate::gang::{Gang, Member};
 use crate::observation::Presence;
 use crate::upkeep::Upkeep;
@@ -25,7 +25,7 @@ pub(super) fn suspended(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Acti
     if seen.policy.is_suspended {
         return (JobPhase::Suspended { next }, vec![]);
     }
-    let restart = Restart { next, without: PodSelection::All, until: seen.now, since: seen.now };
+    let restart = Restart { next, is_empty: true, until: seen.now, since: seen.now };
     (restart.into(), vec![])
 }
 

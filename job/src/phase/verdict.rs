@@ -21,20 +21,20 @@ pub(super) fn has_live_run(gang: &Gang) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Restart {
     pub(super) next: Generation,
-    pub(super) without: PodSelection,
+    pub(super) is_empty: bool,
     pub(super) until: Duration,
     pub(super) since: Duration,
 }
 
 impl From<Restart> for JobPhase {
-    fn from(Restart { next, without, until, since }: Restart) -> Self {
-        Self::Restarting { next, without, until, since }
+    fn from(Restart { next, is_empty, until, since }: Restart) -> Self {
+        Self::Restarting { next, is_empty, until, since }
     }
 }
 
 /// Gathers the next gang at once. Nothing is recorded: a new master learns of the earlier start from the agents.
 pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let restart = Restart { next, without: PodSelection::Unfit, until: seen.now, since: seen.now };
+    let restart = Restart { next, is_empty: false, until: seen.now, since: seen.now };
     (restart.into(), vec![])
 }
 
@@ -46,22 +46,20 @@ pub(super) fn judge(
     seen: Seen<'_>,
 ) -> (JobPhase, Vec<Action>) {
     let is_same = fingerprint.is_some_and(|one| seen.policy.would_fail_again(one, seen.restarts));
-    let (without, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
+    let (is_empty, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
         Verdict::Restart { budget: Budget::Counted, .. } if is_same => {
             return conclude(JobResult::Failed { failure }, seen);
         }
-        Verdict::Restart { budget: Budget::Free, .. } if seen.policy.elastic.is_some() => return regroup(next, seen),
-        Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),
-        Verdict::Requeue { pause } => (PodSelection::All, pause),
+        Verdict::Restart { budget: Budget::Free, .. } if !seen.policy.is_fixed() => return regroup(next, seen),
+        Verdict::Restart { pause, .. } => (false, pause),
+        Verdict::Requeue { pause } => (true, pause),
         Verdict::GiveUp => return conclude(JobResult::Failed { failure }, seen),
     };
     let until = seen.now + pause;
-    let restart = Restart { next, without, until, since: until };
-    let mut actions = vec![Action::RecordRestart(failure)];
-    // `Action::Keep` replaces the pods of an elastic job.
-    if seen.policy.elastic.is_none() || without == PodSelection::All {
-        actions.push(Action::DeletePods(without));
-    }
+    let restart = Restart { next, is_empty, until, since: until };
+    let record = Action::RecordRestart(failure);
+    // In other restarts, `Action::Keep` replaces the pods that cannot serve the next start.
+    let actions = if is_empty { vec![record, Action::DeletePods(PodSelection::All)] } else { vec![record] };
     (restart.into(), actions)
 }
 

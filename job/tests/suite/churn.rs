@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use job::gang::{Gang, Member};
 use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Presence};
-use job::phase::{Action, Halt, JobEvent, JobPhase, Known, Leftovers, Seen, begin, step};
-use job::policy::{Elastic, Policy};
+use job::phase::{Action, Halt, JobEvent, JobPhase, Known, Seen, begin, step};
+use job::policy::{GangKind, Policy};
 use job::turns::Turn;
 use job::upkeep::Replacements;
 use proptest::collection::vec;
@@ -211,15 +211,14 @@ struct World {
 impl World {
     fn new(lease: Option<Lease>) -> Self {
         let workers = Workers { min: 2, max: PLACES - 4 };
-        let elastic = Elastic {
+        let policy = Policy {
+            kind: GangKind::Elastic,
             workers,
-            gather: Duration::from_secs(10),
-            settle: Duration::from_millis(200),
             grow_interval: Some(Duration::from_secs(60)),
             lease,
+            start_timeout: Duration::from_secs(1_000_000),
+            ..with_restarts(u32::MAX)
         };
-        let start_timeout = Duration::from_secs(1_000_000);
-        let policy = Policy { elastic: Some(elastic), start_timeout, ..with_restarts(u32::MAX) };
         let phase = begun(&policy, Record { epoch: 1, newest_failed: None, halted: None }, Duration::ZERO);
         Self {
             places: (0..PLACES).map(Place::new).collect(),
@@ -237,10 +236,6 @@ impl World {
         }
     }
 
-    fn elastic(&self) -> Elastic {
-        self.policy.elastic.expect("the job is not elastic")
-    }
-
     fn gang(&self) -> Gang {
         let horizon = self.phase.horizon();
         let members = self.places.iter().map(|place| {
@@ -248,15 +243,15 @@ impl World {
             member.place.create_at = place.replacements.next_at();
             member
         });
-        let max = self.elastic().workers.max;
+        let max = self.policy.workers.max;
         let exists = |member: &Member| {
             member.id.index < max || member.pod != Presence::Absent || member.place.enrolled.is_some()
         };
-        Gang::elastic(members.filter(exists).collect(), horizon)
+        Gang::new(members.filter(exists).collect(), horizon)
     }
 
     fn look(&mut self) {
-        if let Some(lease) = self.elastic().lease {
+        if let Some(lease) = self.policy.lease {
             let now = self.now;
             self.places.iter_mut().for_each(|place| place.pass_time(lease, now));
         }
@@ -393,7 +388,7 @@ impl World {
 
     /// Checks the promises that hold at each start, and stores the new start.
     fn check_roster(&mut self, generation: Generation, members: &[ReplicaId]) {
-        let Workers { min, max } = self.elastic().workers;
+        let Workers { min, max } = self.policy.workers;
         assert!(Some(generation) > self.newest, "start {generation} is not newer than start {:?}", self.newest);
         let has_new_code = self.halted.as_ref().is_none_or(|halt| halt.has_new_code(&self.policy));
         assert!(has_new_code, "start {generation} runs the code that failed: {:?}", self.halted);
@@ -466,7 +461,7 @@ impl World {
             Happening::Scaled(min, more) => {
                 let min = 1 + u32::from(min) % 4;
                 let workers = Workers { min, max: (min + u32::from(more) % PLACES).min(PLACES) };
-                self.policy.elastic = Some(Elastic { workers, ..self.elastic() });
+                self.policy.workers = workers;
             }
             Happening::Pushed => self.policy.pushes += 1,
             Happening::Suspended(is_suspended) => self.policy.is_suspended = is_suspended,
@@ -549,7 +544,7 @@ fn begun(policy: &Policy, Record { epoch, newest_failed, halted }: Record, now: 
     let newest_failed = newest_failed.max(halted.as_ref().map(|halt| halt.generation));
     let waits = halted.filter(|halt| !halt.has_new_code(policy));
     let halted = waits.map(|halt| Halt { next: first, ..halt });
-    let known = Known { first, newest_failed, leftovers: Leftovers::None, halted, result: None };
+    let known = Known { first, newest_failed, halted, result: None };
     begin(known, policy, now).0
 }
 
@@ -596,7 +591,7 @@ fn check(lease: Option<Lease>, waits_for_code: bool, happenings: &[Happening]) {
     }
     world.policy.is_suspended = false;
     assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
-    let Workers { min, max } = world.elastic().workers;
+    let Workers { min, max } = world.policy.workers;
     let members = u32::try_from(world.gang().members().count()).expect("too large a number");
     assert_eq!(members, max, "a job of {min} to {max} workers does not reach the maximum: {:?}", world.phase);
 }
@@ -643,7 +638,7 @@ fn workers_that_arrive_at_the_same_time_cause_only_one_start() {
     }
     assert!(matches!(world.phase, JobPhase::Running { .. }), "{:?}", world.phase);
     assert_eq!((world.roster.len(), world.starts), (PLACES as usize - 4, 1));
-    world.policy.elastic = Some(Elastic { workers: Workers { min: 2, max: PLACES }, ..world.elastic() });
+    world.policy.workers = Workers { min: 2, max: PLACES };
     for _ in 0..16 {
         world.look();
         world.places.iter_mut().for_each(arrive);

@@ -13,7 +13,7 @@ use protocol::agent::ExitReport;
 use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, Restarts};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
-use crate::support::{FIRST, exit, exited, id, lost, stopped, was_lost, workers};
+use crate::support::{FIRST, exit, exited, fixed, id, lost, stopped, was_lost, workers};
 
 const NOW: UnixMillis = UnixMillis(1000);
 
@@ -62,7 +62,7 @@ fn the_steps_that_rank_0_has_not_saved_are_lost_unless_it_has_succeeded() {
         let mut members = workers(&[phase, Exited(FIRST, stopped(9))]).places().to_vec();
         members[0].place.unsaved = unsaved;
         members[1].place.unsaved = Some((1, 61));
-        let gang = Gang::new(members);
+        let gang = fixed(members);
         diagnosed(was_lost("worker-1"), &gang).lost_steps.map(|lost| lost.to_string())
     };
     let killed = || Exited(FIRST, stopped(9));

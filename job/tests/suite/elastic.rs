@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use job::gang::{Gang, Member};
 use job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Wait};
-use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
-use job::policy::{Elastic, Policy};
+use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, StartStage};
+use job::policy::{GangKind, Policy};
 use job::roster::Roster;
 use job::turns::Turn;
 use job::upkeep::{Growth, upkeep};
@@ -15,18 +15,18 @@ use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId};
 
-use crate::support::{FIRST, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, id, pending, stopped, stopping};
+use crate::support::{
+    FIRST, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, fixed, id, pending, step, stopped, stopping,
+};
 
 /// The policy of a job of 2 to 4 workers.
 fn policy() -> Policy {
-    let elastic = Elastic {
+    Policy {
+        kind: GangKind::Elastic,
         workers: Workers { min: 2, max: 4 },
-        gather: Duration::from_secs(10),
-        settle: Duration::from_millis(200),
         grow_interval: Some(Duration::from_secs(60)),
-        lease: None,
-    };
-    Policy { elastic: Some(elastic), ..POLICY }
+        ..POLICY
+    }
 }
 
 fn running_pod() -> Option<PodState> {
@@ -62,7 +62,7 @@ fn joined() -> Observation {
 
 fn gang(workers: &[Observation], horizon: Option<Generation>) -> Gang {
     let member = |(index, seen): (usize, &Observation)| Member::of(id(&format!("worker-{index}")), seen, horizon);
-    Gang::elastic(workers.iter().enumerate().map(member).collect(), horizon)
+    Gang::new(workers.iter().enumerate().map(member).collect(), horizon)
 }
 
 /// One step in which a new master observes these workers.
@@ -150,7 +150,7 @@ fn a_fixed_gang_that_an_earlier_master_was_stopping_has_failed_if_no_new_code_wa
         let seen = member(seat, RunState::Exited, Some(stopped(1)));
         Member::of(id(&format!("worker-{seat}")), &seen, None)
     };
-    let gang = Gang::new((0..3).map(halted).collect());
+    let gang = fixed((0..3).map(halted).collect());
     let after = |pushes: u32| {
         let policy = Policy { pushes, ..POLICY };
         let seen = Seen {

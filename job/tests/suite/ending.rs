@@ -5,15 +5,15 @@ use std::time::Duration;
 use job::gang::{Gang, Member, Place};
 use job::observation::DeletedBy::{Others, ThisMaster};
 use job::observation::Presence::{self, Ended, Live, Occupied};
-use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step};
+use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection};
 use job::policy::{Policy, SuccessRule};
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, exit, exited, gang, id, look, look_at, lost, running, seen, stop_with, stopped,
-    stopping, workers,
+    FIRST, POLICY, SINCE, SOON, exit, exited, fixed, gang, id, look, look_at, lost, running, seen, step, stop_with,
+    stopped, stopping, workers,
 };
 
 fn succeeded() -> (JobPhase, Vec<Action>) {
@@ -36,7 +36,7 @@ fn with_pods(pods: &[Presence]) -> Gang {
         deleted_by: Others,
         place: Place::default(),
     };
-    Gang::new(pods.iter().enumerate().map(member).collect())
+    fixed(pods.iter().enumerate().map(member).collect())
 }
 
 #[test]
@@ -172,8 +172,8 @@ fn a_job_is_not_finished_before_the_deletion_of_a_pod_with_other_running_contain
     let going = Member { deleted_by: ThisMaster, ..with_pods(&[Occupied]).places()[0].clone() };
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
     let deleting = vec![Action::DeletePods(PodSelection::Live)];
-    assert_eq!(look(releasing, &Gang::new(vec![going.clone()])), (finished.clone(), vec![]));
-    assert_eq!(look(finished.clone(), &Gang::new(vec![going])), (finished, deleting));
+    assert_eq!(look(releasing, &fixed(vec![going.clone()])), (finished.clone(), vec![]));
+    assert_eq!(look(finished.clone(), &fixed(vec![going])), (finished, deleting));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_finished_job_does_not_change() {
         deleted_by: Others,
         place: Place::default(),
     };
-    for seen in [workers(&[lost()]), Gang::new(vec![failed]), with_pods(&[Ended, Ended])] {
+    for seen in [workers(&[lost()]), fixed(vec![failed]), with_pods(&[Ended, Ended])] {
         assert_eq!(look_at(SINCE * 1000, finished.clone(), &seen), (finished.clone(), vec![]));
     }
 }

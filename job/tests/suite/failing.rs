@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
+use job::gang::Member;
 use job::observation::{DeletedBy, LostRun};
 use job::phase::{Action, Ending, JobPhase, StartStage};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
@@ -10,8 +10,8 @@ use protocol::failure::Failure;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, cancel, exit, exited, gang, look, lost, pending, running, starting, stop_with, stopped,
-    stopping, was_lost, workers,
+    FIRST, POLICY, SINCE, SOON, cancel, exit, exited, fixed, found, gang, look, lost, pending, running, starting,
+    stop_with, stopped, stopping, was_lost, workers,
 };
 
 /// The expected phase and actions after a failure: all runs are stopped without grace.
@@ -144,7 +144,7 @@ fn a_pod_that_the_master_deletes_while_stopping_is_not_the_cause() {
 fn a_pod_that_the_master_deletes_after_a_script_has_left_is_not_the_cause() {
     let left = Exited(FIRST, exit(75, 10));
     let mut members = workers(&[lost(), left]).places().to_vec();
-    let cause = |members: &[Member]| Gang::new(members.to_vec()).cause(exited("worker-1", exit(75, 10)));
+    let cause = |members: &[Member]| fixed(members.to_vec()).cause(exited("worker-1", exit(75, 10)));
     assert_eq!(cause(&members), was_lost("worker-0"));
     members[0].deleted_by = DeletedBy::ThisMaster;
     assert_eq!(cause(&members), exited("worker-1", exit(75, 10)));
@@ -155,7 +155,7 @@ fn a_pod_that_the_master_deletes_after_a_script_has_left_is_not_the_cause() {
 #[test]
 fn a_script_that_left_is_not_the_cause_if_another_member_has_lost_its_pod_before_this_master_began() {
     let left = || exited("worker-1", exit(75, 10));
-    let cause = |other, known| workers(&[other, Exited(FIRST, exit(75, 10))]).cause(known);
+    let cause = |other, known| found(&[other, Exited(FIRST, exit(75, 10))]).cause(known);
     for new in [Requested, Scheduled, Joined] {
         let cause = cause(new, left());
         assert_eq!(

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use job::gang::{Gang, HelperUse, Member};
 use job::observation::{Addresses, AgentState, Observation, PodState};
-use job::phase::{
-    Action, Ending, Gathering, Halt, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step,
-};
+use job::phase::{Action, Ending, Gathering, Halt, JobEvent, JobPhase, Known, PodSelection, Seen, StartStage, begin};
 use job::policy::{Deadline, Policy};
 use job::replica::ReplicaPhase::{Exited, Running, Scheduled};
 use job::turns::Turn;
@@ -16,8 +14,8 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, exited, id, lost, pending, seen, stop_with,
-    stopped, stopping, was_lost, with_restarts, workers,
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, delete, exit, exited, fixed, id, lost, pending, seen,
+    step, stop_with, stopped, stopping, was_lost, with_restarts, workers,
 };
 
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
@@ -56,7 +54,8 @@ fn a_job_whose_script_has_failed_waits_for_new_code_when_all_runs_are_dead() {
     assert_eq!(halted(0).deadline(&halting(0)), Some(SOON + WAIT));
     assert_eq!(look_at(SOON, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
     let gone = workers(&[lost(), lost()]);
-    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), (halted(0), vec![]), "lost pods have ended the wait");
+    let replaced = (halted(0), delete(&["worker-0", "worker-1"]));
+    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), replaced, "lost pods have ended the wait");
 }
 
 #[test]
@@ -87,7 +86,7 @@ fn a_job_waits_for_new_code_only_after_a_failure_of_its_script() {
 #[test]
 fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
     let pushed = Policy { pushes: 1, ..halting(0) };
-    let again = JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until: SOON, since: SOON };
+    let again = JobPhase::Restarting { next: AGAIN, is_empty: false, until: SOON, since: SOON };
     assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
     assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "the failed code ends the wait");
 }
@@ -111,7 +110,7 @@ fn without_new_code_the_failure_is_judged_at_the_end_of_the_wait_or_at_the_deadl
     let three = halting(3);
     let (phase, actions) = look_at(late, halted(0), &dead(), &three);
     assert!(matches!(phase, JobPhase::Restarting { next: AGAIN, .. }), "{phase:?}");
-    assert_eq!(actions, [Action::RecordRestart(failure()), Action::DeletePods(PodSelection::Unfit)]);
+    assert_eq!(actions, [Action::RecordRestart(failure())]);
 }
 
 #[test]
@@ -142,9 +141,8 @@ fn a_new_master_reports_the_recorded_failure_after_the_recorded_wait_although_th
     let policy = halting(0);
     let JobPhase::Halted(halt) = halted(0) else { panic!("the phase is not Halted") };
     let halt = Halt { next: SECOND, ..halt };
-    let (newest_failed, leftovers, halted) = (Some(FIRST), Leftovers::Possible, Some(halt.clone()));
-    let (phase, actions) =
-        begin(Known { first: SECOND, newest_failed, leftovers, halted, result: None }, &policy, SOON);
+    let (newest_failed, halted) = (Some(FIRST), Some(halt.clone()));
+    let (phase, actions) = begin(Known { first: SECOND, newest_failed, halted, result: None }, &policy, SOON);
     assert_eq!((&phase, actions), (&halt.clone().into(), vec![]));
     let gang = workers(&[Exited(FIRST, stopped(10)), lost()]);
     let look = |now| {
@@ -200,7 +198,7 @@ fn ended(index: u32, report: ExitReport) -> Member {
 
 #[test]
 fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_record() {
-    let gang = Gang::new(vec![ended(0, stopped(10)), ended(1, exit(1, 9))]);
+    let gang = fixed(vec![ended(0, stopped(10)), ended(1, exit(1, 9))]);
     for (pushes, starts_again) in [(1, false), (2, true)] {
         let policy = Policy { pushes, ..halting(0) };
         let seen = Seen {
@@ -235,34 +233,26 @@ fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configu
     // `end` is how the old runs ended: stopped, or failed because another script was stopped.
     for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
         let look = |phase, members: Vec<Member>| {
-            let gang = Gang::new(members);
+            let gang = fixed(members);
             let seen =
                 Seen { gang: &gang, policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
             step(phase, JobEvent::Observed, seen)
         };
         let ended = |horizon| found(1, status(FIRST, 0, Some(end.clone())), horizon);
-        let idle = || found(2, AgentState::Status(Box::new(RunStatus::idle("boot"))), Some(AGAIN));
+        let is_next = |phase: &JobPhase| {
+            matches!(phase, JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, .. })
+        };
+        let gathering = || JobPhase::Pending { gathering: Gathering { next: SECOND, ..GATHERING }, since: SINCE };
         // The earlier master died when one of the agents had the environment of the next start.
-        let third = [found(2, AgentState::Silent, None), found(2, status(FIRST, 0, Some(end.clone())), None)];
-        for third in third {
-            let members = vec![found(0, status(AGAIN, 1, None), None), ended(None), third];
-            let gathering = Gathering { next: SECOND, ..GATHERING };
-            let (phase, actions) = look(JobPhase::Pending { gathering, since: SINCE }, members);
-            let (next, since) = (SECOND, SOON);
-            let (generation, horizon, ending) = (Some(AGAIN), Some(AGAIN), Ending::Regroup);
-            assert_eq!(
-                phase,
-                JobPhase::Stopping { generation, horizon, next, ending, since, grace: POLICY.stop_grace }
-            );
-            assert!(matches!(actions[..], [Action::StopRuns { .. }]), "{actions:?}");
-            let horizon = Some(AGAIN);
-            let again = JobPhase::Restarting { next, without: PodSelection::Unfit, until: SOON, since };
-            let members = vec![called_back(0, AGAIN, 1, horizon), ended(horizon), idle()];
-            assert_eq!(look(phase, members), (again, vec![]));
+        let members = |third| vec![found(0, status(AGAIN, 1, None), None), ended(None), found(2, third, None)];
+        assert_eq!(look(gathering(), members(AgentState::Silent)).0, gathering());
+        for third in [AgentState::Status(Box::new(RunStatus::idle("boot"))), status(FIRST, 0, Some(end.clone()))] {
+            let (phase, _) = look(gathering(), members(third));
+            assert!(is_next(&phase), "{phase:?}");
         }
         // Here an earlier master died after it had stopped agent 0, which had not started its run.
         let members = vec![called_back(0, AGAIN, 1, None), ended(None), ended(None)];
-        let (phase, _) = look(pending(), members);
-        assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Regroup, .. }), "{phase:?}");
+        let (phase, _) = look(gathering(), members);
+        assert!(is_next(&phase), "{phase:?}");
     }
 }

@@ -4,19 +4,19 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use job::gang::{Gang, HelperUse, Member, Place};
+use job::gang::{HelperUse, Member, Place};
 use job::observation::Presence::{Absent, Ended, Live};
 use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
-use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, step as step_of};
-use job::policy::{Elastic, Policy};
+use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen};
+use job::policy::{GangKind, Policy};
 use job::replica::ReplicaPhase::{self, Exited, Running};
 use job::roster::grow_interval;
 use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
-use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
 use crate::support::{
-    FIRST, POLICY, SOON, exit, exited, id, look, look_at, lost, running, seen, stop_with, stopped, stopping, workers,
+    FIRST, POLICY, SOON, exit, exited, fixed, id, look, look_at, lost, running, seen, step as step_of, stop_with,
+    stopped, stopping, workers,
 };
 
 const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
@@ -103,7 +103,7 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
     };
     let with_pod = |pod| {
         let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
-        let gang = Gang::new(vec![member("worker-0", drained, pod), member("worker-1", Running(FIRST), Live)]);
+        let gang = fixed(vec![member("worker-0", drained, pod), member("worker-1", Running(FIRST), Live)]);
         look(running(), &gang).1
     };
     assert_eq!(with_pod(Live), stop_with(POLICY.leaving_grace));
@@ -122,7 +122,7 @@ fn the_other_runs_have_time_to_save_during_an_eviction_if_every_script_uses_the_
     let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
     let of = |evicted, helper| {
         let evicted = with_helper("worker-0", drained.clone(), evicted);
-        let gang = Gang::new(vec![evicted, with_helper("worker-1", Running(FIRST), helper)]);
+        let gang = fixed(vec![evicted, with_helper("worker-1", Running(FIRST), helper)]);
         look(running(), &gang).1
     };
     assert_eq!(of(HelperUse::Begun, HelperUse::Begun), stop_with(POLICY.saving_grace));
@@ -135,7 +135,7 @@ fn a_pod_whose_run_does_not_end_is_deleted_after_the_longest_grace_that_a_run_wa
     let evicted = |pod| {
         let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
         let evicted = Member { pod, ..with_helper("worker-0", drained, HelperUse::Begun) };
-        Gang::new(vec![evicted, with_helper("worker-1", Running(FIRST), HelperUse::Begun)])
+        fixed(vec![evicted, with_helper("worker-1", Running(FIRST), HelperUse::Begun)])
     };
     let (saving, _) = look(running(), &evicted(Live));
     let limit = SOON + POLICY.saving_grace + POLICY.release_timeout;
@@ -150,7 +150,7 @@ fn a_pod_whose_run_does_not_end_is_deleted_after_the_longest_grace_that_a_run_wa
     assert_eq!((failed.deadline(&POLICY), actions), (Some(limit), stop_with(Duration::ZERO)));
     assert_eq!(look_at(limit, failed, &failing).1, [Action::DeletePods(PodSelection::Unended)]);
 
-    let leaving = Gang::new(vec![with_helper("worker-0", Running(FIRST), HelperUse::Begun)]);
+    let leaving = fixed(vec![with_helper("worker-0", Running(FIRST), HelperUse::Begun)]);
     let (regrouping, _) = look(stopping(Ending::Regroup), &leaving);
     assert_eq!(regrouping.deadline(&POLICY), Some(SOON + POLICY.saving_grace + POLICY.release_timeout));
 }
@@ -159,7 +159,7 @@ fn a_pod_whose_run_does_not_end_is_deleted_after_the_longest_grace_that_a_run_wa
 fn a_gang_that_regroups_has_time_to_leave_if_every_running_script_uses_the_helper() {
     let used = HelperUse::Begun;
     let of = |helper, other| {
-        let gang = Gang::new(vec![with_helper("worker-0", Running(FIRST), helper), other]);
+        let gang = fixed(vec![with_helper("worker-0", Running(FIRST), helper), other]);
         look(stopping(Ending::Regroup), &gang).1
     };
     let beside = |other| of(used, other);
@@ -183,7 +183,7 @@ fn a_new_master_leaves_runs_that_are_being_stopped_for_an_eviction_their_grace_a
         let mut other = with_helper("worker-1", Running(FIRST), HelperUse::Begun);
         other.place.is_stopping = is_stopping;
         let evicted = Member { pod: Ended, ..with_helper("worker-0", loss, HelperUse::Begun) };
-        let gang = Gang::new(vec![evicted, other]);
+        let gang = fixed(vec![evicted, other]);
         step_of(running(), JobEvent::Observed, Seen { epoch, ..seen(&gang, &POLICY, SOON) }).1
     };
     assert_eq!(grace(drained(), true, 2), stop_with(POLICY.saving_grace));
@@ -204,7 +204,7 @@ fn an_agent_reports_that_its_run_is_being_stopped() {
 
 /// The policy of an elastic job.
 fn elastic() -> Policy {
-    Policy { elastic: Some(Elastic::of(Workers { min: 2, max: 2 }, &RunPolicy::default())), ..POLICY }
+    Policy { kind: GangKind::Elastic, ..POLICY }
 }
 
 /// One step of a gang after worker-1 has left with exit code 75. `helper` is how both scripts use the helper
@@ -218,7 +218,7 @@ fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> 
         member
     });
     let failed = Ending::Failed(exited("worker-1", exit(75, 9)));
-    step_of(stopping(failed), JobEvent::Observed, seen(&Gang::new(members.into()), policy, SOON))
+    step_of(stopping(failed), JobEvent::Observed, seen(&fixed(members.into()), policy, SOON))
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
     let policy = elastic();
     let after = |helper| after_leaving(&policy, helper, Exited(FIRST, exit(75, 10)));
     let next = FIRST.next();
-    let again = JobPhase::Restarting { next, without: PodSelection::Unfit, until: SOON, since: SOON };
+    let again = JobPhase::Restarting { next, is_empty: false, until: SOON, since: SOON };
     let (phase, actions) = after(HelperUse::Stepped);
     assert_eq!(phase, again);
     assert!(!actions.iter().any(|action| matches!(action, Action::RecordRestart(_))), "{actions:?}");
@@ -251,7 +251,7 @@ fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_the_restart_is_recor
     let (phase, actions) = after(HelperUse::Stepped);
     assert!(matches!(phase, JobPhase::Restarting { until, .. } if until == SOON + POLICY.backoff), "{phase:?}");
     let record = Action::RecordRestart(exited("worker-1", exit(75, 9)));
-    assert_eq!(actions, [record, Action::DeletePods(PodSelection::Unfit)]);
+    assert_eq!(actions, [record]);
     assert!(
         matches!(after(HelperUse::Begun).0, JobPhase::Releasing { .. }),
         "the job goes on although its policy allows no restart that counts"
@@ -275,8 +275,8 @@ fn new_workers_join_sooner_if_every_script_reports_its_steps() {
     let of = |helpers: &[HelperUse], policy: &RunPolicy| {
         let workers: Vec<String> = (0..helpers.len()).map(|index| format!("worker-{index}")).collect();
         let members = workers.iter().zip(helpers).map(|(name, helper)| with_helper(name, Running(FIRST), *helper));
-        let elastic = Elastic::of(Workers { min: 1, max: 4 }, policy);
-        grow_interval(&Gang::new(members.collect()), &elastic).as_secs()
+        let chosen = policy.grow_interval_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        grow_interval(&fixed(members.collect()), &Policy { grow_interval: chosen, ..elastic() }).as_secs()
     };
     let default = RunPolicy::default();
     let chosen = RunPolicy { grow_interval_seconds: Some(300), ..RunPolicy::default() };

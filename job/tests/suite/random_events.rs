@@ -6,7 +6,7 @@ use std::time::Duration;
 use job::diagnosis::{Evidence, diagnose};
 use job::gang::{Gang, Member};
 use job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, Others, PodState, Presence};
-use job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step};
+use job::phase::{Action, JobEvent, JobPhase, Known, PodSelection, Seen, StartStage, begin, step};
 use job::policy::{Deadline, Policy, SuccessRule};
 use job::turns::Turn;
 use proptest::collection::vec;
@@ -52,7 +52,7 @@ impl Script {
     /// Passes each moment to `step` as a driver does: repeatedly, until the phase no longer changes.
     fn play(&self) -> Vec<Move> {
         let leftovers = if self.newest_failed.is_some() { Leftovers::Possible } else { Leftovers::None };
-        let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, halted: None, result: None };
+        let known = Known { first: SECOND, newest_failed: self.newest_failed, halted: None, result: None };
         let (mut phase, actions) = begin(known, &self.policy, Duration::ZERO);
         let (mut now, mut restarts) = (Duration::ZERO, Restarts::default());
         let (gang, counted) = (Gang::new(vec![]), 0);

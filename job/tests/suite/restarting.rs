@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
+use job::gang::{Gang, Member, Place};
 use job::observation::Presence::{Absent, Ended, Live};
-use job::observation::{Addresses, AgentState, LostRun, Observation, PodState};
-use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
+use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState};
+use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage};
 use job::policy::{Deadline, Policy};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
-use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::agent::{ExitOutcome, ExitReport, Membership};
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::Generation;
 use protocol::run_policy::{CleanPods, OnStartTimeout};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, create, exit, exited, id, lost, pending, restarting,
-    running, seen, starting, stop_with, stopped, stopping, was_lost, with_pods, with_restarts, workers,
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, begin_start, create, delete, exit, exited, fixed, id,
+    lost, member, pending, restarting, running, seen, starting, step, stop_with, stopped, stopping, was_lost,
+    with_pods, with_restarts, workers,
 };
 
 /// The second start of a job under its first master.
@@ -37,12 +38,12 @@ fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -
 
 /// The phase before the second start. It lasts until `until`, and until all unfit pods are deleted.
 fn waiting(until: Duration) -> JobPhase {
-    JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until, since: until }
+    JobPhase::Restarting { next: AGAIN, is_empty: false, until, since: until }
 }
 
 /// The expected phase and actions when a failure leads to a restart after `pause`.
 fn restarted_after(failure: Failure, pause: Duration) -> (JobPhase, Vec<Action>) {
-    (waiting(SOON + pause), vec![Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)])
+    (waiting(SOON + pause), vec![Action::RecordRestart(failure)])
 }
 
 /// The expected phase and actions when a failure is final.
@@ -91,7 +92,7 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
     assert_eq!(begun, (gathering_again(until), vec![]));
     let (phase, actions) = look_at(until, gathering_again(until), &fit, (&THREE, 1));
     let configuring = JobPhase::Starting { generation: AGAIN, stage: StartStage::Configuring, since: until, pushes: 0 };
-    assert_eq!((phase, actions), (configuring, vec![Action::Configure(AGAIN)]));
+    assert_eq!((phase, actions), (configuring, begin_start(AGAIN, 2)));
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
 #[test]
 fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
     let failing = stopping(Ending::Failed(exited("worker-0", exit(1, 9))));
-    for alive in [Running(FIRST), Configured(FIRST), Scheduled] {
+    for alive in [Running(FIRST), Configured(FIRST)] {
         let seen = workers(&[Exited(FIRST, exit(1, 9)), alive.clone()]);
         let expected = (failing.clone(), stop_with(Duration::ZERO));
         assert_eq!(look(failing.clone(), &seen, &THREE, 0), expected, "{alive:?}");
@@ -167,45 +168,34 @@ fn nothing_is_created_before_the_pause_is_over() {
 }
 
 #[test]
-fn nothing_is_created_before_the_unfit_pods_are_gone() {
-    let until = SINCE + POLICY.backoff;
-    for unfit in [(lost(), Live), (lost(), Ended), (Exited(FIRST, exit(1, 1)), Ended)] {
+fn unfit_pods_are_replaced_during_the_pause() {
+    for unfit in [(lost(), Live), (lost(), Ended), (Joined, Ended)] {
         let seen = with_pods(&[(Joined, Live), unfit.clone()]);
-        let asked = (restarting(), vec![Action::DeletePods(PodSelection::Unfit)]);
-        assert_eq!(look_at(until, restarting(), &seen, (&THREE, 1)), asked, "{unfit:?}");
+        assert_eq!(look(restarting(), &seen, &THREE, 1), (restarting(), delete(&["worker-1"])), "{unfit:?}");
     }
     let swept = with_pods(&[(Joined, Live), (Requested, Absent)]);
-    let begun = look_at(until, restarting(), &swept, (&THREE, 1));
-    assert_eq!(begun, (gathering_again(until), create(&["worker-1"])));
+    assert_eq!(look(restarting(), &swept, &THREE, 1), (restarting(), create(&["worker-1"])));
 }
 
 #[test]
-fn a_lost_pod_that_still_exists_after_the_pause_is_deleted_again_and_the_start_timeout_names_it() {
+fn a_lost_pod_that_still_exists_after_the_pause_is_no_failure_of_the_next_start_and_its_start_timeout_names_it() {
     let until = SINCE + POLICY.backoff;
-    let seen = with_pods(&[(Joined, Live), (lost(), Live)]);
-    let waiting = look_at(until - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
-    assert_eq!(waiting, (restarting(), vec![]));
-    let asked = look_at(until, restarting(), &seen, (&THREE, 1));
-    assert_eq!(asked, (restarting(), vec![Action::DeletePods(PodSelection::Unfit)]));
+    let lost = Member { deleted_by: DeletedBy::ThisMaster, ..member("worker-1", lost(), Live) };
+    let seen = fixed(vec![member("worker-0", Joined, Live), lost]);
+    let (gathering, actions) = look_at(until, restarting(), &seen, (&THREE, 1));
+    assert_eq!((&gathering, actions), (&gathering_again(until), delete(&["worker-1"])));
+    assert_eq!(look_at(until, gathering.clone(), &seen, (&THREE, 1)), (gathering.clone(), delete(&["worker-1"])));
 
-    let (phase, _) = look_at(until + POLICY.start_timeout, restarting(), &seen, (&THREE, 1));
+    let (phase, _) = look_at(until + POLICY.start_timeout, gathering, &seen, (&THREE, 1));
     let JobPhase::Stopping { ending, .. } = phase else { panic!("{phase:?}") };
     assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])));
 }
 
 #[test]
-fn a_pod_that_is_evicted_before_the_start_is_replaced_after_a_pause() {
+fn a_pod_that_is_evicted_before_the_start_is_replaced_and_does_not_extend_the_start_timeout() {
     let seen = with_pods(&[(Joined, Live), (lost_by(Loss::Disrupted), Ended)]);
-    let swept =
-        JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON + POLICY.backoff, since: SINCE };
-    assert_eq!(look(pending(), &seen, &POLICY, 0), (swept, vec![Action::DeletePods(PodSelection::Unfit)]));
-}
-
-#[test]
-fn replacing_a_pod_does_not_extend_the_start_timeout() {
-    let swept = JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON, since: SINCE };
-    let (phase, _) = look(swept, &with_pods(&[(Joined, Live), (Requested, Absent)]), &POLICY, 0);
-    assert_eq!(phase.deadline(&POLICY), Some(SINCE + POLICY.start_timeout));
+    assert_eq!(look(pending(), &seen, &POLICY, 0), (pending(), delete(&["worker-1"])));
+    assert_eq!(pending().deadline(&POLICY), Some(SINCE + POLICY.start_timeout));
 }
 
 #[test]
@@ -246,7 +236,7 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
     let requeue = Policy { on_start_timeout: OnStartTimeout::Requeue, ..POLICY };
     let failure = timed_out(&["worker-1"]);
     let until = SOON + POLICY.requeue_pause;
-    let given_back = JobPhase::Restarting { next: AGAIN, without: PodSelection::All, until, since: until };
+    let given_back = JobPhase::Restarting { next: AGAIN, is_empty: true, until, since: until };
     let actions = vec![Action::RecordRestart(failure.clone()), Action::DeletePods(PodSelection::All)];
     let held = workers(&[Joined, Requested]);
     assert_eq!(look(stopping(Ending::Failed(failure)), &held, &requeue, 0), (given_back.clone(), actions));
@@ -363,6 +353,20 @@ fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
     };
     let (phase, actions) = look(failing, &workers(&[Joined, lost()]), &THREE, 2);
     let until = SOON + POLICY.backoff * 4;
-    assert_eq!(phase, JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until, since: until });
-    assert_eq!(actions, [Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)]);
+    assert_eq!(phase, JobPhase::Restarting { next: FIRST, is_empty: false, until, since: until });
+    assert_eq!(actions, [vec![Action::RecordRestart(failure)], delete(&["worker-1"])].concat());
+}
+
+#[test]
+fn a_pod_of_an_earlier_start_that_ends_between_two_starts_is_replaced_and_is_no_failure() {
+    let ended = || ReplicaPhase::Lost(LostRun::broken("its agent ended with exit code 0"));
+    let gang = |enrolled| {
+        let ended = Member { place: Place { enrolled, ..Place::default() }, ..member("worker-1", ended(), Ended) };
+        Gang::new(vec![member("worker-0", Joined, Live), ended], Some(AGAIN))
+    };
+    let membership = Membership { seat: 1, of: 2, start: 0, pushes: 0 };
+    let old = gang(Some(Enrolled { generation: FIRST, membership }));
+    assert_eq!(look(gathering_again(SINCE), &old, &THREE, 1), (gathering_again(SINCE), delete(&["worker-1"])));
+    let (phase, _) = look(gathering_again(SINCE), &gang(None), &THREE, 1);
+    assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Failed(_), .. }), "{phase:?}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use job::gang::HelperUse;
 use job::policy::Budget::{Counted, Free};
-use job::policy::{Deadline, Elastic, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
+use job::policy::{Deadline, GangKind, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
@@ -72,7 +72,12 @@ fn the_policy_of_a_job_follows_its_spec() {
         pushes: 0,
         deadline: Some(Deadline { at: Duration::from_secs(3600), given: Duration::from_secs(3600) }),
         clean_pods: CleanPods::All,
-        elastic: None,
+        kind: GangKind::Fixed,
+        workers: Workers { min: 2, max: 2 },
+        gather: Duration::from_secs(10),
+        settle: Duration::from_millis(200),
+        grow_interval: Some(Duration::from_secs(60)),
+        lease: None,
     };
     assert_eq!(of(chosen, 0, 128), expected);
 }
@@ -209,9 +214,8 @@ fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
 #[test]
 fn exit_code_75_causes_a_restart_that_is_free_only_after_a_step() {
     let fixed = of(RunPolicy::default(), 0, 0);
-    let elastic = Elastic::of(Workers { min: 1, max: 2 }, &RunPolicy::default());
     let (left, failed) = (ended(ExitOutcome::Code(75)), ended(ExitOutcome::Code(1)));
-    for policy in [Policy { elastic: Some(elastic), ..fixed.clone() }, fixed] {
+    for policy in [Policy { kind: GangKind::Elastic, ..fixed.clone() }, fixed] {
         let forbidden = Policy { no_retry_exit_codes: [75].into(), ..policy.clone() };
         for (policy, failure, helper, budget) in [
             (&policy, &left, HelperUse::Stepped, Some(Free)),

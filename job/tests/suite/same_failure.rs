@@ -2,7 +2,7 @@
 
 use job::diagnosis::fingerprint;
 use job::gang::Gang;
-use job::phase::{Action, Ending, Halt, JobEvent, JobPhase, Seen, step};
+use job::phase::{Action, Ending, Halt, JobEvent, JobPhase, Seen};
 use job::policy::Policy;
 use job::replica::ReplicaPhase::Exited;
 use protocol::agent::{ExitOutcome, ExitReport};
@@ -13,7 +13,7 @@ use protocol::run_policy::{OnSameFailure, RunPolicy};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, NO_RESTARTS, SOON, exit, exited, id, lost, seen, stopped, stopping, with_restarts, workers,
+    FIRST, NO_RESTARTS, SOON, exit, exited, fixed, id, lost, seen, step, stopped, stopping, with_restarts, workers,
 };
 
 /// An exit with code 1 after this exception.
@@ -25,7 +25,7 @@ fn raised(exception: &str) -> ExitReport {
 fn failed_gang(exit: ExitReport, step: Option<u64>) -> (Failure, Gang) {
     let mut members = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit.clone())]).places().to_vec();
     members[1].place.reported = step.map(|step| (step, 0));
-    (exited("worker-1", exit), Gang::new(members))
+    (exited("worker-1", exit), fixed(members))
 }
 
 /// The restarts of a job whose newest failed start had this failure.

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use job::observation::Presence::{Absent, Live};
-use job::phase::{Action, Ending, Halt, JobEvent, JobPhase, PodSelection, StartStage, next_look, step};
+use job::phase::{Action, Ending, Halt, JobEvent, JobPhase, StartStage, next_look};
 use job::policy::Policy;
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, absent, begun, create, exit, exited, id, look, look_at, lost, pending, restarting,
-    running, seen, starting, stop_with, stopping, with_pods, workers,
+    FIRST, POLICY, SINCE, SOON, absent, begin_start, begun, create, exit, exited, id, look, look_at, lost, pending,
+    restarting, running, seen, starting, step, stop_with, stopping, with_pods, workers,
 };
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
@@ -61,7 +61,7 @@ fn new_code_begins_the_next_start_while_the_agents_are_configured_and_not_while_
     let pushed = Policy { pushes: 1, ..POLICY };
     let gang = workers(&[Configured(FIRST), Joined]);
     let at = |stage| step(starting(stage), JobEvent::Observed, seen(&gang, &pushed, SOON));
-    let next = JobPhase::Restarting { next: FIRST.next(), without: PodSelection::Unfit, until: SOON, since: SOON };
+    let next = JobPhase::Restarting { next: FIRST.next(), is_empty: false, until: SOON, since: SOON };
     assert_eq!(at(StartStage::Configuring), (next, vec![]));
     assert_eq!(at(StartStage::Launching), (starting(StartStage::Launching), vec![]));
 }
@@ -69,14 +69,14 @@ fn new_code_begins_the_next_start_while_the_agents_are_configured_and_not_while_
 #[test]
 fn a_complete_gang_is_configured() {
     let moved = look(pending(), &workers(&[Joined, Joined]));
-    assert_eq!(moved, (starting_since(SOON, StartStage::Configuring), vec![Action::Configure(FIRST)]));
+    assert_eq!(moved, (starting_since(SOON, StartStage::Configuring), begin_start(FIRST, 2)));
 }
 
 #[test]
 fn a_gang_that_is_complete_exactly_at_the_start_timeout_is_configured() {
     let last = SINCE + POLICY.start_timeout;
     let moved = look_at(last, pending(), &workers(&[Joined, Joined]));
-    assert_eq!(moved, (starting_since(last, StartStage::Configuring), vec![Action::Configure(FIRST)]));
+    assert_eq!(moved, (starting_since(last, StartStage::Configuring), begin_start(FIRST, 2)));
 }
 
 #[test]

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use job::gang::{Gang, Member, Place};
-use job::observation::{DeletedBy, LostRun, Presence};
-use job::phase::{
-    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step,
-};
-use job::policy::{Policy, SuccessRule};
+use job::observation::{DeletedBy, Enrolled, LostRun, Presence};
+use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, begin};
+use job::policy::{GangKind, Policy, SuccessRule};
 use job::replica::ReplicaPhase;
+use job::roster::{Choice, choose};
 use job::turns::Turn;
 use job::upkeep::Upkeep;
 use proptest::prelude::ProptestConfig;
-use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::agent::{ExitOutcome, ExitReport, Membership};
+use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::run_policy::{CleanPods, OnSameFailure, OnStartTimeout};
 use protocol::view::JobResult;
 
@@ -54,19 +54,18 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         pushes: 0,
         deadline: None,
         clean_pods: CleanPods::Running,
-        elastic: None,
+        kind: GangKind::Fixed,
+        workers: Workers { min: 2, max: 2 },
+        gather: Duration::from_secs(10),
+        settle: Duration::from_millis(200),
+        grow_interval: None,
+        lease: None,
     }
 }
 
 /// The restarts of a job in which no start has failed.
-pub(crate) static NO_RESTARTS: Restarts = Restarts {
-    counted: 0,
-    uncounted: 0,
-    forgiven: 0,
-    last_counted_at: None,
-    failed_starts: vec![],
-    repeated_starts: vec![],
-};
+pub(crate) static NO_RESTARTS: Restarts =
+    Restarts { counted: 0, uncounted: 0, forgiven: 0, last_counted_at: None, failed_starts: vec![] };
 
 pub(crate) fn id(text: &str) -> ReplicaId {
     text.parse().expect("the tests write replicas as role-index")
@@ -81,28 +80,64 @@ pub(crate) fn workers(phases: &[ReplicaPhase]) -> Gang {
 
 /// A gang in which the pods of lost replicas have ended and all other pods are live.
 pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
-    let member = |(name, phase): &(&str, ReplicaPhase)| Member {
-        id: id(name),
-        phase: phase.clone(),
-        pod: if matches!(phase, ReplicaPhase::Lost(_)) { Presence::Ended } else { Presence::Live },
-        waits_for: None,
-        deleted_by: DeletedBy::Others,
-        place: Place::default(),
+    let pod = |phase: &ReplicaPhase| if phase.is_lost() { Presence::Ended } else { Presence::Live };
+    gang_of(members.iter().map(|(name, phase)| (id(name), phase.clone(), pod(phase))).collect())
+}
+
+/// The gang of replicas in these phases and with these pods. All replicas take part in the newest start of a phase.
+fn gang_of(replicas: Vec<(ReplicaId, ReplicaPhase, Presence)>) -> Gang {
+    fixed(replicas.into_iter().map(|(id, phase, pod)| member_of(id, phase, pod)).collect())
+}
+
+/// A replica that no master has deleted, and that takes part in no start.
+pub(crate) fn member(name: &str, phase: ReplicaPhase, pod: Presence) -> Member {
+    member_of(id(name), phase, pod)
+}
+
+fn member_of(id: ReplicaId, phase: ReplicaPhase, pod: Presence) -> Member {
+    Member { id, phase, pod, waits_for: None, deleted_by: DeletedBy::Others, place: Place::default() }
+}
+
+/// The gang of a fixed job. All replicas take part in the newest start of a phase, if the test does not say otherwise.
+pub(crate) fn fixed(mut members: Vec<Member>) -> Gang {
+    let of = u32::try_from(members.len()).expect("a test has few replicas");
+    if let Some(generation) = members.iter().filter_map(|member| member.phase.generation()).max() {
+        for member in &mut members {
+            let membership = Membership { seat: member.id.index, of, start: 0, pushes: 0 };
+            member.place.enrolled.get_or_insert(Enrolled { generation, membership });
+        }
+    }
+    Gang::new(members, None)
+}
+
+/// The gang of workers that a new master finds in these phases, worker-0 first. Only an agent with a run of the newest
+/// start shows that it is a member.
+pub(crate) fn found(phases: &[ReplicaPhase]) -> Gang {
+    let of = u32::try_from(phases.len()).expect("a test has few replicas");
+    let member = |(seat, phase): (u32, &ReplicaPhase)| {
+        let membership = Membership { seat, of, start: 0, pushes: 0 };
+        let enrolled = phase.generation().map(|generation| Enrolled { generation, membership });
+        let may_run = matches!(phase, ReplicaPhase::Scheduled | ReplicaPhase::Running(_));
+        let pod = if phase.is_lost() { Presence::Ended } else { Presence::Live };
+        let place = Place { enrolled, may_run, is_found: true, ..Place::default() };
+        Member { place, ..member(&format!("worker-{seat}"), phase.clone(), pod) }
     };
-    Gang::new(members.iter().map(member).collect())
+    Gang::new((0..).zip(phases).map(member).collect(), None)
+}
+
+/// One step of a job. A fixed job has as many workers as the gang.
+pub(crate) fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let workers = seen.gang.places().iter().filter(|place| place.id.role == Role::Worker).count();
+    let count = u32::try_from(workers).expect("a test has few replicas");
+    let sized = Policy { workers: Workers { min: count, max: count }, ..seen.policy.clone() };
+    let policy = if seen.policy.is_fixed() { &sized } else { seen.policy };
+    job::phase::step(phase, event, Seen { policy, ..seen })
 }
 
 /// A gang of workers in these phases and with these pods, worker-0 first.
 pub(crate) fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
-    let member = |(index, (phase, pod)): (usize, &(ReplicaPhase, Presence))| Member {
-        id: id(&format!("worker-{index}")),
-        phase: phase.clone(),
-        pod: *pod,
-        waits_for: None,
-        deleted_by: DeletedBy::Others,
-        place: Place::default(),
-    };
-    Gang::new(members.iter().enumerate().map(member).collect())
+    let replicas = members.iter().enumerate();
+    gang_of(replicas.map(|(index, (phase, pod))| (id(&format!("worker-{index}")), phase.clone(), *pod)).collect())
 }
 
 /// A gang of this many workers without pods.
@@ -114,6 +149,21 @@ pub(crate) fn absent(workers: usize) -> Gang {
 pub(crate) fn create(replicas: &[&str]) -> Vec<Action> {
     let create = replicas.iter().map(|name| id(name)).collect();
     vec![Action::Keep(Upkeep { create, ..Upkeep::default() })]
+}
+
+/// The actions that begin this start with this many workers.
+pub(crate) fn begin_start(generation: Generation, count: u32) -> Vec<Action> {
+    let names = (0..count).map(|index| format!("worker-{index}"));
+    let gang = fixed(names.map(|name| member(&name, ReplicaPhase::Joined, Presence::Live)).collect());
+    let policy = Policy { workers: Workers { min: count, max: count }, ..POLICY };
+    let Choice::Start(roster) = choose(&gang, &policy, None, SOON) else { panic!("the gang is not complete") };
+    vec![Action::Enrol { generation, roster }, Action::Configure(generation)]
+}
+
+/// The actions that delete the pods of these replicas.
+pub(crate) fn delete(replicas: &[&str]) -> Vec<Action> {
+    let delete = replicas.iter().map(|name| id(name)).collect();
+    vec![Action::Keep(Upkeep { delete, ..Upkeep::default() })]
 }
 
 /// The exit at `ended_at` of a run that was not stopped.
@@ -141,12 +191,11 @@ pub(crate) fn was_lost(replica: &str) -> Failure {
 }
 
 /// The gathering of a gang for its first start.
-pub(crate) const GATHERING: Gathering =
-    Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None, ready_since: None, is_gated: false };
+pub(crate) const GATHERING: Gathering = Gathering { next: FIRST, horizon: None, ready_since: None, is_gated: false };
 
 /// The first phase and actions of a master whose first start is `first`.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
-    begin(Known { first, newest_failed: None, leftovers: Leftovers::None, halted: None, result }, &POLICY, now)
+    begin(Known { first, newest_failed: None, halted: None, result }, &POLICY, now)
 }
 
 pub(crate) fn pending() -> JobPhase {
@@ -164,7 +213,7 @@ pub(crate) fn running() -> JobPhase {
 /// The phase after the first start has failed. The second start follows after [`Policy::backoff`].
 pub(crate) fn restarting() -> JobPhase {
     let until = SINCE + POLICY.backoff;
-    JobPhase::Restarting { next: FIRST.next(), without: PodSelection::Unfit, until, since: until }
+    JobPhase::Restarting { next: FIRST.next(), is_empty: false, until, since: until }
 }
 
 /// The phase after the end was decided at [`SOON`].

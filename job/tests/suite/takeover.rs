@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use job::gang::Gang;
 use job::observation::{AgentState, LostRun, Observation, PodState};
-use job::phase::{
-    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step,
-};
+use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, begin};
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
@@ -15,8 +13,8 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, exit, exited, grace_of, id, lost, seen, stop_with, stopped,
-    was_lost, workers,
+    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, begin_start, delete, exit, exited, found, grace_of, id, lost, seen,
+    step, stop_with, stopped, was_lost, workers,
 };
 
 /// One step in which the second master observes the gang.
@@ -41,7 +39,7 @@ fn stopping(generation: Option<Generation>, ending: Ending) -> JobPhase {
 
 #[test]
 fn nothing_is_decided_before_every_agent_has_answered() {
-    let seen = workers(&[Running(FIRST), Scheduled]);
+    let seen = found(&[Running(FIRST), Scheduled]);
     assert_eq!(look(pending(), &seen), (pending(), vec![]));
 }
 
@@ -50,31 +48,30 @@ fn an_unreachable_agent_does_not_fail_a_running_job_at_the_start_timeout() {
     let late = SINCE + POLICY.start_timeout;
     let look =
         |gang: &Gang| step(pending(), JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, late) }).0;
-    assert_eq!(look(&workers(&[Running(FIRST), Scheduled])), pending());
-    for gang in [workers(&[Joined, Scheduled]), workers(&[Running(FIRST), ReplicaPhase::Requested])] {
-        let JobPhase::Stopping { ending: Ending::Failed(failure), .. } = look(&gang) else { panic!("{gang:?}") };
-        assert!(matches!(failure, Failure::StartTimeout { .. }), "not a start timeout: {failure:?}");
-    }
+    assert_eq!(look(&found(&[Running(FIRST), Scheduled])), pending());
+    let gang = found(&[Joined, Scheduled]);
+    let JobPhase::Stopping { ending: Ending::Failed(failure), .. } = look(&gang) else { panic!("{gang:?}") };
+    assert!(matches!(failure, Failure::StartTimeout { .. }), "not a start timeout: {failure:?}");
 }
 
 #[test]
 fn a_running_gang_continues_in_its_generation() {
-    let moved = look(pending(), &workers(&[Running(FIRST), Running(FIRST)]));
+    let moved = look(pending(), &found(&[Running(FIRST), Running(FIRST)]));
     assert_eq!(moved, (JobPhase::Running { generation: FIRST, since: SOON }, vec![]));
 }
 
 #[test]
 fn a_gang_that_was_being_launched_is_launched_completely() {
-    let moved = look(pending(), &workers(&[Running(FIRST), Configured(FIRST), Exited(FIRST, exit(0, 1))]));
+    let moved = look(pending(), &found(&[Running(FIRST), Configured(FIRST), Exited(FIRST, exit(0, 1))]));
     let launching = JobPhase::Starting { generation: FIRST, stage: StartStage::Launching, since: SOON, pushes: 0 };
     assert_eq!(moved, (launching, vec![Action::Launch(FIRST)]));
 }
 
 #[test]
 fn a_gang_that_was_only_configured_is_configured_again() {
-    let moved = look(pending(), &workers(&[Configured(FIRST), Joined, Configured(FIRST)]));
+    let moved = look(pending(), &found(&[Configured(FIRST), Joined, Configured(FIRST)]));
     let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
-    assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
+    assert_eq!(moved, (configuring, begin_start(SECOND, 3)));
 }
 
 #[test]
@@ -197,38 +194,38 @@ fn a_gang_whose_pods_have_all_ended_gets_the_result_of_its_runs() {
         let pod = PodState::ended(Some(words), "");
         ReplicaPhase::of(&Observation { pod: Some(pod), ..Observation::NEW }, None)
     };
-    let (moved, _) = look(pending(), &workers(&[ended(0), ended(0)]));
+    let (moved, _) = look(pending(), &found(&[ended(0), ended(0)]));
     assert_eq!(moved, stopping(Some(FIRST), Ending::Succeeded));
-    let (moved, _) = look(pending(), &workers(&[ended(0), ended(3)]));
+    let (moved, _) = look(pending(), &found(&[ended(0), ended(3)]));
     assert_eq!(moved, stopping(Some(FIRST), Ending::Failed(exited("worker-1", exit(3, 1)))));
 }
 
 #[test]
 fn a_gang_whose_runs_all_succeeded_while_no_master_ran_has_succeeded() {
     let ended = || Exited(FIRST, exit(0, 1));
-    let moved = look(pending(), &workers(&[ended(), ended()]));
+    let moved = look(pending(), &found(&[ended(), ended()]));
     assert_eq!(moved, (stopping(Some(FIRST), Ending::Succeeded), stop_with(POLICY.stop_grace)));
 }
 
 #[test]
 fn a_gang_that_was_being_stopped_fails_with_the_original_failure() {
     let cause = exit(1, 5);
-    let moved = look(pending(), &workers(&[Exited(FIRST, stopped(6)), Exited(FIRST, cause.clone())]));
+    let moved = look(pending(), &found(&[Exited(FIRST, stopped(6)), Exited(FIRST, cause.clone())]));
     let ending = Ending::Failed(exited("worker-1", cause));
     assert_eq!(moved, (stopping(Some(FIRST), ending), stop_with(Duration::ZERO)));
 }
 
 #[test]
 fn a_gang_with_a_lost_replica_is_stopped_in_its_generation() {
-    let moved = look(pending(), &workers(&[Running(FIRST), lost()]));
+    let moved = look(pending(), &found(&[Running(FIRST), lost()]));
     let ending = Ending::Failed(was_lost("worker-1"));
     assert_eq!(moved, (stopping(Some(FIRST), ending), stop_with(Duration::ZERO)));
 }
 
 #[test]
 fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
-    for forgetful in [Joined, Configured(SECOND)] {
-        let moved = look(pending(), &workers(&[Running(FIRST), forgetful, Exited(FIRST, exit(0, 1))]));
+    for forgetful in [Joined, ReplicaPhase::Requested] {
+        let moved = look(pending(), &found(&[Running(FIRST), forgetful, Exited(FIRST, exit(0, 1))]));
         let (JobPhase::Stopping { generation, ending: Ending::Failed(failure), .. }, actions) = moved else {
             panic!("not stopping, although the agent would refuse a launch: {moved:?}")
         };
@@ -241,7 +238,7 @@ fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
 #[test]
 fn a_gang_fails_if_one_agent_only_knows_an_earlier_start_than_the_gang() {
     for other in [Configured(SECOND), Running(SECOND)] {
-        let moved = look(pending(), &workers(&[other, Exited(FIRST, stopped(1)), Running(SECOND)]));
+        let moved = look(pending(), &found(&[other, Exited(FIRST, stopped(1)), Running(SECOND)]));
         let reason = "its pod takes no part in start 2.1, in which other replicas run".to_owned();
         let lost = Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted };
         let (JobPhase::Stopping { ending, .. }, actions) = moved else { panic!("not stopping: {moved:?}") };
@@ -252,14 +249,14 @@ fn a_gang_fails_if_one_agent_only_knows_an_earlier_start_than_the_gang() {
 #[test]
 fn a_cancel_before_all_agents_have_answered_stops_the_known_start() {
     for known in [Running(FIRST), Configured(FIRST)] {
-        let moved = cancel(pending(), &workers(&[known, Scheduled]));
+        let moved = cancel(pending(), &found(&[known, Scheduled]));
         assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.stop_grace)));
     }
 }
 
 #[test]
 fn a_run_that_is_reported_only_while_stopping_is_stopped() {
-    let moved = look(stopping(None, Ending::Cancelled), &workers(&[Joined, Running(FIRST)]));
+    let moved = look(stopping(None, Ending::Cancelled), &found(&[Joined, Running(FIRST)]));
     assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.stop_grace)));
 }
 
@@ -267,51 +264,47 @@ fn a_run_that_is_reported_only_while_stopping_is_stopped() {
 fn the_end_of_a_start_waits_for_agents_that_have_not_answered_yet() {
     let echo = || Exited(FIRST, exit(134, 9));
     let waiting = stopping(Some(FIRST), Ending::Failed(exited("worker-0", exit(134, 9))));
-    let seen = workers(&[echo(), Scheduled]);
+    let seen = found(&[echo(), Scheduled]);
     assert_eq!(look(waiting.clone(), &seen), (waiting.clone(), stop_with(Duration::ZERO)));
 
-    let (phase, _) = look(waiting, &workers(&[echo(), Exited(FIRST, exit(1, 5))]));
+    let (phase, _) = look(waiting, &found(&[echo(), Exited(FIRST, exit(1, 5))]));
     let JobPhase::Releasing { result: JobResult::Failed { failure }, .. } = phase else { panic!("{phase:?}") };
     assert_eq!(failure, exited("worker-1", exit(1, 5)));
 }
 
 /// The first phase and actions of a master whose record lists the first start as failed.
 fn begun_after_a_failure() -> (JobPhase, Vec<Action>) {
-    let (newest_failed, leftovers) = (Some(FIRST), Leftovers::Possible);
-    begin(Known { first: SECOND, newest_failed, leftovers, halted: None, result: None }, &POLICY, SINCE)
+    begin(Known { first: SECOND, newest_failed: Some(FIRST), halted: None, result: None }, &POLICY, SINCE)
 }
 
 /// The start that the first master made after [`FIRST`] had failed.
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 
-fn gathering_after_a_failure(leftovers: Leftovers) -> JobPhase {
-    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), leftovers, ready_since: None, is_gated: false };
+fn gathering_after_a_failure() -> JobPhase {
+    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), ready_since: None, is_gated: false };
     JobPhase::Pending { gathering, since: SINCE }
 }
 
 #[test]
 fn runs_of_a_failed_start_on_record_are_ignored() {
     let (phase, actions) = begun_after_a_failure();
-    assert_eq!((&phase, actions), (&gathering_after_a_failure(Leftovers::Possible), vec![]));
+    assert_eq!((&phase, actions), (&gathering_after_a_failure(), vec![]));
     assert_eq!(phase.horizon(), Some(AGAIN));
     let exited = |generation| Observation { agent: status(RunState::Exited, generation), ..running_pod() };
     let phase_of = |seen: &Observation| ReplicaPhase::of(seen, phase.horizon());
     assert_eq!(phase_of(&exited(FIRST)), Joined);
     assert_eq!(phase_of(&exited(AGAIN)), Exited(AGAIN, exit(3, 9)));
-    let moved = look(phase, &workers(&[Joined, Joined]));
+    let moved = look(phase, &found(&[Joined, Joined]));
     let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
-    assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
+    assert_eq!(moved, (configuring, begin_start(SECOND, 2)));
 }
 
 #[test]
 fn unfit_pods_of_a_recorded_failed_start_are_deleted_once() {
-    let seen = workers(&[Joined, lost()]);
-    let (swept, actions) = look(gathering_after_a_failure(Leftovers::Possible), &seen);
-    let until = SOON + POLICY.backoff;
-    assert_eq!(swept, JobPhase::Restarting { next: SECOND, without: PodSelection::Unfit, until, since: SINCE });
-    assert_eq!(actions, [Action::DeletePods(PodSelection::Unfit)]);
+    let swept = look(gathering_after_a_failure(), &found(&[Joined, lost()]));
+    assert_eq!(swept, (gathering_after_a_failure(), delete(&["worker-1"])));
 
-    let (again, _) = look(gathering_after_a_failure(Leftovers::None), &seen);
+    let (again, _) = look(gathering_after_a_failure(), &workers(&[Joined, lost()]));
     let JobPhase::Stopping { ending, .. } = again else { panic!("{again:?}") };
     assert_eq!(ending, Ending::Failed(was_lost("worker-1")));
 }
@@ -319,11 +312,11 @@ fn unfit_pods_of_a_recorded_failed_start_are_deleted_once() {
 #[test]
 fn no_pod_is_deleted_before_every_agent_has_answered() {
     let disrupted = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
-    for (phase, gone) in [(gathering_after_a_failure(Leftovers::Possible), lost()), (pending(), disrupted.clone())] {
-        assert_eq!(look(phase.clone(), &workers(&[Scheduled, gone])), (phase, vec![]));
+    for (phase, gone) in [(gathering_after_a_failure(), lost()), (pending(), disrupted.clone())] {
+        assert_eq!(look(phase.clone(), &found(&[Scheduled, gone])), (phase, vec![]));
     }
     // The gang ran, so replacing the pod is not enough: the start has failed.
-    let (phase, _) = look(pending(), &workers(&[Running(FIRST), disrupted]));
+    let (phase, _) = look(pending(), &found(&[Running(FIRST), disrupted]));
     let JobPhase::Stopping { generation: Some(FIRST), ending: Ending::Failed(failure), .. } = phase else {
         panic!("{phase:?}")
     };
@@ -332,7 +325,7 @@ fn no_pod_is_deleted_before_every_agent_has_answered() {
 
 #[test]
 fn a_start_that_is_newer_than_the_failed_start_on_record_continues() {
-    let moved = look(gathering_after_a_failure(Leftovers::Possible), &workers(&[Running(AGAIN), Running(AGAIN)]));
+    let moved = look(gathering_after_a_failure(), &found(&[Running(AGAIN), Running(AGAIN)]));
     assert_eq!(moved, (JobPhase::Running { generation: AGAIN, since: SOON }, vec![]));
 }
 
@@ -342,10 +335,10 @@ fn a_start_that_was_stopped_before_any_run_is_no_failure() {
         let outcome = ExitOutcome::NotStarted("stopped before it started".to_owned());
         Exited(FIRST, ExitReport { outcome, ..stopped(1) })
     };
-    assert_eq!(look(pending(), &workers(&[not_started(), Scheduled])), (pending(), vec![]));
-    let moved = look(pending(), &workers(&[not_started(), Joined]));
+    assert_eq!(look(pending(), &found(&[not_started(), Scheduled])), (pending(), vec![]));
+    let moved = look(pending(), &found(&[not_started(), Joined]));
     let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
-    assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
+    assert_eq!(moved, (configuring, begin_start(SECOND, 2)));
 }
 
 #[test]
@@ -356,7 +349,7 @@ fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
     };
     let old = Generation { epoch: 1, sequence: 7 };
     let own = Generation { epoch: 2, sequence: 4 };
-    assert_eq!(numbered(pending(), &workers(&[Running(old), lost()])), SECOND);
+    assert_eq!(numbered(pending(), &found(&[Running(old), lost()])), SECOND);
     assert_eq!(
         numbered(JobPhase::Running { generation: old, since: Duration::ZERO }, &workers(&[Running(old), lost()])),
         SECOND
@@ -370,15 +363,15 @@ fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
 #[test]
 fn a_stopping_job_takes_the_generation_that_an_agent_reports_late() {
     let ending = || Ending::Failed(was_lost("worker-1"));
-    let moved = look(stopping(None, ending()), &workers(&[Exited(FIRST, exit(0, 1)), lost()]));
+    let moved = look(stopping(None, ending()), &found(&[Exited(FIRST, exit(0, 1)), lost()]));
     assert_eq!(moved, (stopping(Some(FIRST), ending()), stop_with(Duration::ZERO)));
 }
 
 #[test]
 fn a_cancel_waits_for_runs_that_an_earlier_master_may_have_started() {
-    let (waiting, _) = cancel(pending(), &workers(&[Scheduled, Joined]));
-    let (phase, _) = look(waiting.clone(), &workers(&[Scheduled, Joined]));
+    let (waiting, _) = cancel(pending(), &found(&[Scheduled, Joined]));
+    let (phase, _) = look(waiting.clone(), &found(&[Scheduled, Joined]));
     assert_eq!(phase, waiting);
-    let (phase, _) = look(waiting, &workers(&[Joined, Joined]));
+    let (phase, _) = look(waiting, &found(&[Joined, Joined]));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
 }

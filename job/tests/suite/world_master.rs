@@ -6,7 +6,7 @@ use std::mem;
 use job::diagnosis::{Evidence, diagnose};
 use job::gang::{Gang, Member};
 use job::observation::{AgentState, DeletedBy, Presence};
-use job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step};
+use job::phase::{Action, JobEvent, JobPhase, Known, PodSelection, Seen, begin, step};
 use job::policy::{SuccessRule, Verdict};
 use job::replica::ReplicaPhase;
 use job::turns::Turn;

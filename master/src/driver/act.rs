@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
-use job::observation::{AgentState, DeletedBy, Presence};
+use job::observation::{AgentState, DeletedBy, Enrolled, Presence};
 use job::phase::{Action, Ending, JobPhase, PodSelection};
 use job::replica::ReplicaPhase;
 use protocol::ids::{Generation, ReplicaId, Role};
@@ -56,32 +56,26 @@ impl Driver {
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
             let Some(addresses) = replica.seen.addresses() else { continue };
-            // In a fixed job, `enrolled` is the membership of an earlier start, so ignore it.
-            let enrolled = replica.seen.enrolled.filter(|_| self.policy.elastic.is_some());
+            let Some(Enrolled { membership, .. }) = replica.seen.enrolled else { continue };
             let seat = gang.seat(member);
-            restarts = enrolled.map_or(restarts, |enrolled| enrolled.membership.start);
+            restarts = membership.start;
             members.insert(seat, addresses.tensorflow);
             seats.push(Seat {
                 subject: replica.subject(member.id),
                 agent: addresses.agent,
                 seat,
-                membership: enrolled.map(|enrolled| enrolled.membership),
+                membership,
                 renewal: replica.follower.as_ref().and_then(Follower::renewal),
             });
         }
         let (spec, uid) = (record.spec.clone(), record.uid.clone());
+        let meeting = Meeting { spec, uid, members, restarts };
         // `record.pushes` may include a push that `follow_record` has not applied yet.
-        let meeting = Meeting { spec, uid, members, restarts, pushes: self.policy.pushes };
-        self.starts.configure(meeting.pushes);
-        self.note_fixed_start(generation);
+        self.starts.configure(self.policy.pushes);
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting)).await;
     }
 
     async fn launch(&mut self, generation: Generation) -> Next {
-        let next = self.note_repeated(generation).await;
-        if next != Next::GoOn {
-            return next;
-        }
         if self.replicas.values().any(|replica| replica.is_seed_only) {
             let next = self.remember(generation).await;
             if next != Next::GoOn {
@@ -95,8 +89,7 @@ impl Driver {
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
         // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
-        let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
-        let pauses = if has_lease { patience().without_max_times() } else { patience() };
+        let pauses = if self.policy.lease.is_some() { patience().without_max_times() } else { patience() };
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
         let delivery = self.code.delivery().borrow().clone();
         tasks::Fanout { agents, generation, reporter, pauses, delivery }
@@ -220,7 +213,7 @@ impl Driver {
         match which {
             PodSelection::All if chosen.is_empty() => {}
             PodSelection::All => self.delete_all_pods().await,
-            PodSelection::Live | PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle => {
+            PodSelection::Live | PodSelection::Unended | PodSelection::Idle => {
                 let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
                 let delete = |(id, standing): (ReplicaId, Standing)| tasks::replace(backend, job, id, standing);
                 stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
@@ -260,7 +253,7 @@ impl Driver {
         let Some(start) = self.phase.generation() else { return vec![] };
         let horizon = self.phase.horizon();
         let passes = |replica: &Replica| test(replica, &ReplicaPhase::of(&replica.seen, horizon));
-        let chosen = |(_, replica): &(&ReplicaId, &Replica)| self.is_member(replica, start) && passes(replica);
+        let chosen = |(_, replica): &(&ReplicaId, &Replica)| replica.is_member(start) && passes(replica);
         let agent =
             |(id, replica): (&ReplicaId, &Replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent));
         self.replicas.iter().filter(chosen).filter_map(agent).collect()

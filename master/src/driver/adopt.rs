@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use job::observation::Pod;
-use job::phase::{Halt, Known, Leftovers};
+use job::phase::{Halt, Known};
 use job::policy::Policy;
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::{JobResult, JobTimes, JobView};
@@ -193,7 +193,6 @@ pub(super) fn known(record: &JobRecord, policy: &Policy, now: UnixMillis) -> Kno
     Known {
         first,
         newest_failed: record.newest_ended(),
-        leftovers: if record.starts() == 0 { Leftovers::None } else { Leftovers::Possible },
         halted,
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     }
@@ -222,17 +221,17 @@ mod tests {
         let wait = Duration::from_secs(HALT_SECONDS.into());
         let waits = |record: &JobRecord, after: Duration| {
             let now = UnixMillis(5000 + u64::try_from(after.as_millis()).unwrap());
-            let Known { newest_failed, leftovers, halted, .. } = known(record, &policy, now);
-            (newest_failed, leftovers, halted.map(|halt| (halt.generation, halt.pushes, halt.until)))
+            let Known { newest_failed, halted, .. } = known(record, &policy, now);
+            (newest_failed, halted.map(|halt| (halt.generation, halt.pushes, halt.until)))
         };
-        assert_eq!(waits(&record, wait), (None, Leftovers::None, None));
+        assert_eq!(waits(&record, wait), (None, None));
         (record.pushes, record.halted) = (2, Some(Halted { since: UnixMillis(5000), pushes: 2, failed }));
         for (after, left) in [(Duration::ZERO, wait), (wait / 4, wait * 3 / 4), (wait * 2, Duration::ZERO)] {
             let halted = generation.map(|generation| (generation, 2, left));
-            assert_eq!(waits(&record, after), (generation, Leftovers::Possible, halted));
+            assert_eq!(waits(&record, after), (generation, halted));
         }
         let pushed = JobRecord { pushes: 3, ..record.clone() };
-        assert_eq!(waits(&pushed, wait), (generation, Leftovers::Possible, None), "newer code did not end the halt");
+        assert_eq!(waits(&pushed, wait), (generation, None), "newer code did not end the halt");
         let (result, times) = (JobResult::Cancelled, JobTimes::default());
         let ended = Ended { result, times, generation, roster: vec![], replicas: vec![].into() };
         let ended = JobRecord { ended: Some(ended), ..record }.bounded();

@@ -98,8 +98,7 @@ impl Driver {
                 self.replicas.values().for_each(|replica| replica.watch_run(Some(*generation)));
             }
             JobPhase::Restarting { .. } => {
-                let is_elastic = self.policy.elastic.is_some();
-                self.replicas.values_mut().for_each(|replica| replica.begin_again(is_elastic));
+                self.replicas.values_mut().for_each(Replica::begin_again);
                 self.follow_pods();
             }
             JobPhase::Finished { .. } => {
@@ -121,7 +120,7 @@ impl Driver {
 
     /// When the last exec.py of this start was started, if the agent of every member has reported the time.
     fn last_launch(&self, start: Generation) -> Option<UnixMillis> {
-        let members = self.replicas.values().filter(|replica| self.is_member(replica, start));
+        let members = self.replicas.values().filter(|replica| replica.is_member(start));
         let starts = members.map(|replica| replica.seen.agent.status()?.started_at);
         starts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }

@@ -43,7 +43,7 @@ impl Driver {
             let is_asked = awaited != Awaited::End || replica.is_stopped;
             // If the pod is in any other state, the member is lost or has no run.
             let is_alive = matches!(replica.seen.pod, Some(PodState::Running(_)));
-            is_asked && is_alive && is_before(&replica.seen.agent, start, awaited) && self.is_member(replica, start)
+            is_asked && is_alive && is_before(&replica.seen.agent, start, awaited) && replica.is_member(start)
         };
         // Agents are called in the order of the map, so the last agents usually answer last. Search from the end.
         self.replicas.values().rev().any(is_due)

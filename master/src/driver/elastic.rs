@@ -1,4 +1,4 @@
-//! Applies the changes that users ask for. For elastic jobs, also gives replicas their seats, and creates and deletes pods.
+//! Applies the changes that users ask for. Also gives replicas their seats, and creates and deletes pods.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use job::gang::Gang;
 use job::observation::{DeletedBy, Enrolled, Presence};
-use job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
-use job::roster::{Roster, last_start, wanted};
+use job::policy::{Deadline, FORGIVE_AFTER, Policy};
+use job::roster::{Roster, wanted};
 use job::upkeep::{Replacements, Upkeep};
 use protocol::agent::Membership;
 use protocol::failure::Restarts;
@@ -28,7 +28,7 @@ const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 /// Applies to the policy what users have changed since the job was accepted. `active_time` is the job's age without
 /// suspensions. `elapsed` is the time since the driver began.
 pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
-    policy.elastic = record.workers().map(|workers| Elastic::of(workers, &record.spec.run_policy));
+    policy.workers = record.workers().unwrap_or(policy.workers);
     policy.pushes = record.pushes;
     let is_suspended = record.suspension.since.is_some();
     if is_suspended == policy.is_suspended {
@@ -44,7 +44,7 @@ impl Driver {
     pub(super) fn restarts(&self) -> Cow<'_, Restarts> {
         let restarts = &self.stored.record.restarts;
         let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;
-        if self.policy.elastic.is_some() && restarts.last_counted_at.is_some_and(is_forgiven) {
+        if !self.policy.is_fixed() && restarts.last_counted_at.is_some_and(is_forgiven) {
             // `step` reads only the numbers.
             let Restarts { counted, uncounted, .. } = *restarts;
             return Cow::Owned(Restarts { counted, uncounted, forgiven: counted, ..Restarts::default() });
@@ -67,15 +67,7 @@ impl Driver {
                 replica.seen.enrolled = Some(Enrolled { generation, membership });
             });
         }
-        self.starts.begin(start, (generation, self.context.store.now()), roster, last_start(&gang).is_none());
-    }
-
-    /// If a user has caused this start of a fixed job, notes the cause.
-    pub(super) fn note_fixed_start(&mut self, generation: Generation) {
-        if self.policy.elastic.is_none() {
-            let workers = self.stored.record.spec.worker_num;
-            self.starts.begin_fixed((generation, self.context.store.now()), workers);
-        }
+        self.starts.begin(start, (generation, self.context.store.now()), roster, self.policy.kind);
     }
 
     /// Creates and deletes these pods. Skips a pod whose earlier request may still take effect.
@@ -94,10 +86,10 @@ impl Driver {
         };
         replica.deletion_asked_at = Some(Instant::now());
         let mut patience = tasks::COPY_TIMEOUT;
-        match replica.seen.presence() {
-            Presence::Live => replica.seen.deleted_by = DeletedBy::ThisMaster,
+        replica.seen.deleted_by = DeletedBy::ThisMaster;
+        if replica.seen.presence() != Presence::Live {
             // The agent is dead. Only bytes that are in transit can still arrive.
-            Presence::Occupied | Presence::Ended | Presence::Absent => patience = LAST_BYTES_TIMEOUT,
+            patience = LAST_BYTES_TIMEOUT;
         }
         // An agent that does not answer has no further output.
         let follower = replica.follower.as_ref().filter(|_| !replica.seen.agent.is_lost());
@@ -126,11 +118,10 @@ impl Driver {
 
     /// The replicas that have no pod and need none, because enough other replicas have pods.
     pub(super) fn unwanted(&self) -> BTreeSet<ReplicaId> {
-        let Some(elastic) = self.policy.elastic else { return BTreeSet::new() };
         let gang = self.gang();
         let absent = gang.places().iter().filter(|place| place.pod == Presence::Absent && !gang.has(place));
         let mut unwanted: BTreeSet<ReplicaId> = absent.map(|place| place.id).collect();
-        for place in wanted(&gang, elastic.workers) {
+        for place in wanted(&gang, self.policy.workers) {
             unwanted.remove(&place.id);
         }
         unwanted
@@ -139,13 +130,13 @@ impl Driver {
     /// Applies the record's number of workers, suspension and code.
     pub(super) fn follow_record(&mut self) {
         let active_time = self.stored.record.active_time(self.context.store.now());
-        let before = self.policy.elastic;
+        let before = self.policy.workers;
         follow(&mut self.policy, &self.stored.record, (active_time, self.began.elapsed()));
         self.code.follow(self.stored.record.code());
-        if self.policy.elastic.is_none() || self.stored.record.ended.is_some() {
+        if self.stored.record.ended.is_some() {
             return;
         }
-        if self.policy.elastic != before {
+        if self.policy.workers != before {
             // Pods that a user asks for do not count as replacements of lost pods.
             self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
         }

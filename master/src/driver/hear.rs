@@ -9,6 +9,7 @@ use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
 use super::follower::{Followed, Follower};
+use super::prototype::Launched;
 use super::subject::Subject;
 use super::tracked::PodNews;
 use super::{Driver, Next, Report};
@@ -41,34 +42,25 @@ impl Driver {
     pub(super) fn take_pods(&mut self) {
         let table = self.pods.borrow_and_update().clone();
         let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
-        let is_swept =
-            matches!(self.phase, JobPhase::Restarting { .. } | JobPhase::Suspended { .. } | JobPhase::Queued { .. });
-        let launched = self.stored.record.launched;
+        let launched = Launched::of(&self.stored.record);
         let has_run = self.stored.record.newest_ended().is_some() || !self.starts.roster().is_empty();
         let horizon = self.phase.horizon();
-        let is_elastic = self.policy.elastic.is_some();
-        if is_elastic || self.stored.record.ended.is_some() {
-            self.add_listed(&table);
-        }
+        self.add_listed(&table);
         for (id, replica) in &mut self.replicas {
             let pod = table.get(id).cloned().map(|Pod { incarnation, state }| {
                 let state = if has_run { state.after_a_start() } else { state };
                 Pod { incarnation, state }
             });
             let news = replica.see(pod);
-            let is_forgotten = if is_elastic {
-                // No start depends on the pod of a replica that is not a member.
-                news != PodNews::Same && !replica.may_be_member(horizon)
-            } else {
-                is_swept && (news != PodNews::Same || replica.seen.pod.is_none())
-            };
             match news {
-                _ if is_forgotten => replica.lose_pod(),
+                PodNews::Same => {}
+                // No start depends on the pod of a replica that is not a member.
+                _ if !replica.may_be_member(horizon) => replica.lose_pod(),
                 PodNews::Replaced => replica.lose_run(horizon),
                 PodNews::Deleted if is_coming_up => replica.lose_run(horizon),
-                PodNews::Deleted | PodNews::Same => {}
+                PodNews::Deleted => {}
             }
-            replica.count_as_launched(launched);
+            replica.count_as_launched(launched, *id);
             if replica.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
                 self.code.note_held(*id, None);
@@ -87,7 +79,7 @@ impl Driver {
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
                 let (delivery, series) = (self.code.delivery(), Arc::clone(&self.channels.series));
-                let lease = self.policy.elastic.and_then(|elastic| elastic.lease);
+                let lease = self.policy.lease;
                 let is_found = replica.seen.is_found;
                 let followed =
                     Followed { agents, subject, address, log, series, reporter, warm, delivery, lease, is_found };
@@ -125,9 +117,10 @@ impl Driver {
             return;
         }
         // An agent of the first prototype cannot tell in which start of an elastic job it takes part.
-        let is_unfit = self.policy.elastic.is_some() && agent == AgentState::SeedOnly;
+        let needs_seat = !self.policy.is_fixed() || self.policy.lease.is_some();
+        let is_unfit = needs_seat && agent == AgentState::SeedOnly;
         let agent = if is_unfit { AgentState::Failed(LostRun::of_prototype()) } else { agent };
-        let launched = self.stored.record.launched;
+        let launched = Launched::of(&self.stored.record);
         let Some(replica) = self.replicas.get_mut(&subject.id) else { return };
         replica.hear(subject, agent, launched);
         if let Some(held) = replica.held_code() {

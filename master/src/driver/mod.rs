@@ -13,6 +13,7 @@ mod follower;
 mod hear;
 mod holders;
 mod job_code;
+mod prototype;
 mod record;
 mod retry;
 mod starts;
@@ -140,8 +141,6 @@ struct Driver {
     published_at: Instant,
     /// When to publish the next view, if something has changed since.
     publish_at: Option<Instant>,
-    /// How often the job had restarted before this driver began.
-    restarts_before: u32,
     /// When the finished job is deleted, if it has a time to live or there are too many finished jobs.
     forget_at: Option<Instant>,
 }
@@ -206,7 +205,6 @@ impl Driver {
             prepare_at: Instant::now() + wake::PREPARE_INTERVAL,
             published_at: Instant::now(),
             publish_at: None,
-            restarts_before: record.restarts.total(),
             forget_at: None,
             context,
             channels,
@@ -278,11 +276,6 @@ impl Driver {
         Box::pin(self.advance()).await
     }
 
-    /// Whether a replica is a member of this start.
-    fn is_member(&self, replica: &Replica, start: Generation) -> bool {
-        self.policy.elastic.is_none() || replica.seen.enrolment().is_some_and(|enrolled| enrolled.generation == start)
-    }
-
     fn gang(&self) -> Gang {
         let horizon = self.phase.horizon();
         let member = |(id, replica): (&ReplicaId, &Replica)| {
@@ -290,8 +283,7 @@ impl Driver {
             member.place.create_at = replica.replacements.next_at();
             member
         };
-        let members = self.replicas.iter().map(member).collect();
-        if self.policy.elastic.is_some() { Gang::elastic(members, horizon) } else { Gang::new(members) }
+        Gang::new(self.replicas.iter().map(member).collect(), horizon)
     }
 }
 

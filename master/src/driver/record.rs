@@ -10,7 +10,7 @@ use job::diagnosis::{Evidence, diagnose, longest_silent};
 use job::gang::Gang;
 use job::phase::{Halt, JobPhase, PodSelection};
 use job::replica::ReplicaPhase;
-use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX, RepeatedStart};
+use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 use tokio::time::timeout;
@@ -33,25 +33,6 @@ impl Driver {
                 return Change::Nothing;
             }
             record.launched = Some(generation);
-            Change::Write
-        })
-        .await
-    }
-
-    /// Records a start that may repeat a start of an earlier master. Does nothing for other starts.
-    pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
-        let restarts = &self.stored.record.restarts;
-        // The agents of an elastic job report the number of starts. A start can be lost only if no agent reported one.
-        let may_be_lost = self.policy.elastic.is_none() || self.starts.is_blind();
-        let is_first =
-            may_be_lost && generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
-        let may_repeat = is_first && !self.starts.is_of_user(generation);
-        if !may_repeat || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
-            return Next::GoOn;
-        }
-        let start = RepeatedStart { generation, at: self.context.store.now() };
-        self.write(|record| {
-            record.restarts.note_repeated(start);
             Change::Write
         })
         .await
@@ -144,7 +125,7 @@ impl Driver {
         let failed = self.failed.take();
         let replicas = self.replica_views();
         info!(job = %self.stored.name(), result = %result.state(), "job ended");
-        let roster = self.starts.roster().to_vec();
+        let roster = self.shown_roster();
         let ended = Ended { result, times: self.times.clone(), generation, roster, replicas }.bounded();
         self.write(|record| {
             if record.ended.is_some() {

@@ -4,7 +4,7 @@ use std::mem;
 
 use job::gang::{Gang, Member};
 use job::phase::{Ending, JobPhase};
-use job::policy::Policy;
+use job::policy::{GangKind, Policy};
 use job::roster::Roster;
 use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
@@ -13,20 +13,21 @@ use protocol::starts::{CHANGES_MAX, ChangeCause, GangChange};
 
 use crate::store::JobRecord;
 
-fn is_of_user(cause: &ChangeCause) -> bool {
-    matches!(cause, ChangeCause::Pushed | ChangeCause::Resumed)
+/// Whether the record of a fixed job contains this cause.
+fn is_on_record(cause: &ChangeCause) -> bool {
+    match cause {
+        ChangeCause::First | ChangeCause::Left { .. } | ChangeCause::Joined { .. } | ChangeCause::Shrunk => true,
+        ChangeCause::Pushed | ChangeCause::Resumed | ChangeCause::TakenOver => false,
+    }
 }
 
-/// The starts of a job under this master. In a fixed job, `roster` stays empty, and `changes` contains only starts
-/// that a user has caused. The record contains the causes of all other starts.
+/// The starts of a job under this master.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     /// The number of starts before the next start, from the record and this master's own starts.
     before: u32,
     /// The members of the newest start.
     roster: Vec<ReplicaId>,
-    /// Whether no agent reported an earlier start when the newest start began.
-    is_blind: bool,
     /// How often a user had pushed new code when this master last configured a start.
     configured_pushes: u32,
     /// How often a user had pushed new code at the configuration of the newest start that ran.
@@ -35,7 +36,8 @@ pub(super) struct Starts {
     cause: Option<ChangeCause>,
     /// The steps that are lost with the previous start.
     lost_steps: Option<LostSteps>,
-    /// The newest starts with their causes, oldest first.
+    /// The newest starts with their causes, oldest first. In a fixed job, only the starts whose causes the record does
+    /// not contain: starts that a user has caused, and the first start after a takeover.
     changes: Vec<GangChange>,
 }
 
@@ -45,11 +47,6 @@ impl Starts {
         let before = record.starts().max(u32::from(record.epoch > 1));
         let started_pushes = record.halted.as_ref().map_or(0, |halted| halted.pushes);
         Self { before, started_pushes, ..Self::default() }
-    }
-
-    /// Whether there may have been an earlier start that no agent reported.
-    pub(super) fn is_blind(&self) -> bool {
-        self.is_blind
     }
 
     /// The members of the newest start, by seat.
@@ -72,11 +69,6 @@ impl Starts {
         &self.changes
     }
 
-    /// Whether a user has caused this start, with new code or by resuming the job.
-    pub(super) fn is_of_user(&self, generation: Generation) -> bool {
-        self.changes.iter().any(|change| change.generation == generation && is_of_user(&change.cause))
-    }
-
     /// Notes the failure that ends a start as the cause of the next start. Later failures are not noted.
     fn note_failure(&mut self, failure: Failure) {
         self.cause.get_or_insert(ChangeCause::Left { failure });
@@ -96,17 +88,15 @@ impl Starts {
         self.roster = members.into_iter().map(|(_, id)| id).collect();
     }
 
-    /// Notes that this start of an elastic job begins with these members, after `earlier` starts. `is_blind` says that no
-    /// agent has reported an earlier start.
+    /// Notes that this start begins with these members, after `earlier` starts.
     pub(super) fn begin(
         &mut self,
         earlier: u32,
         (generation, now): (Generation, UnixMillis),
         roster: &Roster,
-        is_blind: bool,
+        kind: GangKind,
     ) {
         self.before = earlier + 1;
-        self.is_blind = is_blind;
         let earlier = mem::replace(&mut self.roster, roster.members().to_vec());
         let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !earlier.contains(id)).copied().collect();
         let cause = match self.cause.take() {
@@ -116,11 +106,11 @@ impl Starts {
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
         };
-        self.change(generation, now, roster.workers(), cause);
-    }
-
-    fn change(&mut self, generation: Generation, at: UnixMillis, workers: u32, cause: ChangeCause) {
-        self.changes.push(GangChange { generation, at, workers, cause, lost_steps: self.lost_steps.take() });
+        let lost_steps = self.lost_steps.take();
+        if kind == GangKind::Fixed && is_on_record(&cause) {
+            return;
+        }
+        self.changes.push(GangChange { generation, at: now, workers: roster.workers(), cause, lost_steps });
         if self.changes.len() > CHANGES_MAX {
             self.changes.remove(0);
         }
@@ -130,13 +120,6 @@ impl Starts {
     pub(super) fn so_far(&self, gang: &Gang, recorded: u32) -> u32 {
         let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
         self.before.max(known.unwrap_or_default()).max(recorded)
-    }
-
-    /// If a user has caused this start of a fixed job, notes the cause.
-    pub(super) fn begin_fixed(&mut self, (generation, now): (Generation, UnixMillis), workers: u32) {
-        if let Some(cause) = self.cause.take().filter(is_of_user) {
-            self.change(generation, now, workers, cause);
-        }
     }
 
     /// Notes how often a user had pushed new code when this master configures a start.
@@ -149,8 +132,8 @@ impl Starts {
         self.lost_steps = self.lost_steps.take().filter(|lost| !gang.has_saved(lost));
     }
 
-    /// When a phase begins, notes why the previous start has ended. In an elastic job, also notes the members of a
-    /// start that an earlier master began.
+    /// When a phase begins, notes why the previous start has ended. Also notes the members of a start that an earlier
+    /// master began.
     pub(super) fn note(&mut self, (before, phase): (&JobPhase, &JobPhase), gang: &Gang, policy: &Policy) {
         if let (JobPhase::Stopping { ending, .. }, false) = (before, matches!(phase, JobPhase::Stopping { .. })) {
             self.lost_steps = gang.unsaved_steps();
@@ -162,7 +145,7 @@ impl Starts {
         let generations = (before.generation(), phase.generation());
         let stops_on = matches!((before, phase), (JobPhase::Stopping { .. }, JobPhase::Stopping { .. }))
             && generations.0 == generations.1;
-        let is_unknown = policy.elastic.is_some() && self.roster.is_empty();
+        let is_unknown = self.roster.is_empty();
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.adopt(gang),
             // The runs that this master has stopped are no failures. Only the time that they get has changed.
@@ -201,11 +184,11 @@ impl Starts {
     }
 }
 
-/// Whether the gang regroups because a user has pushed new code. A fixed job regroups for no other reason.
+/// Whether the gang regroups because a user has pushed new code.
 fn is_for_push(gang: &Gang, policy: &Policy) -> bool {
     let pushes = |member: &Member| member.place.enrolled.map(|enrolled| enrolled.membership.pushes);
     let is_outdated = |member: &Member| pushes(member).is_some_and(|pushes| pushes < policy.pushes);
-    policy.elastic.is_none() || gang.any(is_outdated)
+    gang.any(is_outdated)
 }
 
 /// Whether the job is halted, and a user has pushed new code since.
@@ -234,7 +217,7 @@ mod tests {
             let id = format!("worker-{seat}").parse().unwrap();
             Member { id, phase, pod: Presence::Live, waits_for: None, deleted_by: DeletedBy::Others, place }
         };
-        Gang::elastic((0..).zip(phases).map(member).collect(), None)
+        Gang::new((0..).zip(phases).map(member).collect(), None)
     }
 
     fn stopping(grace: u64) -> JobPhase {

@@ -46,8 +46,6 @@ pub(super) struct Meeting {
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
     pub(super) restarts: u32,
-    /// How many times a user has pushed new code.
-    pub(super) pushes: u32,
 }
 
 /// A member of a start, and the address of its agent.
@@ -57,8 +55,7 @@ pub(super) struct Seat {
     pub(super) agent: SocketAddr,
     /// The member's role and index in this start.
     pub(super) seat: ReplicaId,
-    /// The member's membership in an elastic job. `None` in a fixed job, where the rendezvous computes the membership.
-    pub(super) membership: Option<Membership>,
+    pub(super) membership: Membership,
     /// The renewal of the agent's lease, if the job has leases.
     pub(super) renewal: Option<Renewal>,
 }
@@ -111,13 +108,11 @@ pub(super) fn spawn(
 
 /// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
-    let Meeting { spec, uid, members, restarts, pushes } = meeting;
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid);
-    let rendezvous = rendezvous.after_restarts(restarts).after_pushes(pushes);
+    let Meeting { spec, uid, members, restarts } = meeting;
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid).after_restarts(restarts);
     let configure = async |Seat { subject, agent, seat, membership, renewal }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
-        let membership = membership.or_else(|| rendezvous.membership(seat));
         let code = call.delivery.as_ref().map(|code| code.id());
         let part = PartOfStart { generation: call.generation, membership, code, renewal };
         let answer = configure_one(&call, (subject, agent), part, &body).await;

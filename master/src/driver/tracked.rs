@@ -4,7 +4,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use job::observation::{AgentState, Incarnation, Observation, Pod, PodState, Wait};
+use job::observation::{AgentState, Incarnation, Observation, Pod, Wait};
 use job::upkeep::Replacements;
 use protocol::agent::{CodeStatus, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::follower::Follower;
+use super::prototype::Launched;
 use super::subject::Subject;
 
 /// How a replica's pod has changed.
@@ -37,7 +38,7 @@ pub(super) struct Replica {
     requested_at: Option<Instant>,
     /// Whether the driver gave up the last request for a pod before the pod was listed.
     is_given_up: bool,
-    /// When the replica's pod may be replaced; for elastic jobs only.
+    /// When the replica's pod may be replaced.
     pub(super) replacements: Replacements,
     /// Whether the pod of the newest run was deleted. A later pod cannot report about that run.
     has_lost_run: bool,
@@ -61,15 +62,6 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// If the pod has ended and its agent never answered, assumes that exec.py ran in the start `launched`. The pod's
-    /// exit status then counts for that start.
-    pub(super) fn count_as_launched(&mut self, launched: Option<Generation>) {
-        let has_ended = matches!(self.seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
-        if let (AgentState::Silent, true, Some(generation)) = (&self.seen.agent, has_ended, launched) {
-            self.seen.agent = AgentState::Started(generation);
-        }
-    }
-
     /// The address of the replica's agent, if the agent's newest answer is a status or an acknowledgement.
     pub(super) fn agent(&self) -> Option<SocketAddr> {
         let addresses = self.seen.addresses().filter(|_| self.seen.agent.has_answered())?;
@@ -96,7 +88,7 @@ impl Replica {
     }
 
     /// Applies a report about the replica's agent. Ignores a report about an earlier pod.
-    pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, launched: Option<Generation>) {
+    pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, launched: Option<Launched>) {
         if subject.pod != self.pods_before {
             return;
         }
@@ -109,9 +101,8 @@ impl Replica {
             // Now the pod can be deleted without a confirmation by its node, so allow a new deletion.
             self.deletion_asked_at = None;
         }
-        // According to the record, this agent was already asked to run exec.py. Do not ask again.
-        let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
-        self.seen.hear(before.unwrap_or(agent));
+        let agent = self.state_of(agent, launched, subject.id);
+        self.seen.hear(agent);
     }
 
     /// Stores why the replica's pod does not exist yet, or why the agent is not ready yet.
@@ -168,6 +159,11 @@ impl Replica {
         *self = Self { pods_before, replacements, is_given_up, incarnation, seen, ..Self::new() };
     }
 
+    /// Whether the replica's pod is a member of this start.
+    pub(super) fn is_member(&self, start: Generation) -> bool {
+        self.seen.enrolment().is_some_and(|enrolled| enrolled.generation == start)
+    }
+
     /// Whether the replica's pod may be a member of a start of generation `horizon` or later.
     pub(super) fn may_be_member(&self, horizon: Option<Generation>) -> bool {
         self.seen.enrolment().is_some_and(|enrolled| horizon.is_none_or(|horizon| enrolled.generation >= horizon))
@@ -199,13 +195,12 @@ impl Replica {
         self.deletion_asked_at.is_some_and(|at| at.elapsed() < period)
     }
 
-    /// Prepares for the next start. A pod that still exists may serve the next start. If somebody else has replaced a
-    /// lost pod, an elastic job uses the new pod, and a fixed job deletes the new pod.
-    pub(super) fn begin_again(&mut self, is_elastic: bool) {
-        if self.seen.pod.is_none() || is_elastic && self.has_lost_run {
+    /// Prepares for the next start. A pod that still exists may serve the next start, also if somebody else has created
+    /// it in the place of a lost pod.
+    pub(super) fn begin_again(&mut self) {
+        if self.seen.pod.is_none() || self.has_lost_run {
             return self.lose_pod();
         }
-        self.has_lost_run = false;
         self.is_stopped = false;
         if self.deletion.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
             self.deletion_asked_at = None;
@@ -269,7 +264,7 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use job::observation::Addresses;
+    use job::observation::{Addresses, PodState};
 
     #[test]
     fn late_reports_about_an_earlier_pod_are_ignored() {

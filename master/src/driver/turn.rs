@@ -29,7 +29,7 @@ impl Driver {
         let is_requested = |replica: &Replica| replica.requested_at().is_some() && replica.seen.wait.is_none();
         let holds = gang.any_place(|place| place.pod != Presence::Absent && place.pod.has_containers())
             || self.replicas.values().any(is_requested);
-        let need = self.gathers(now).then(|| Need::of(gang, self.policy.elastic.as_ref()));
+        let need = self.gathers(now).then(|| Need::of(gang, &self.policy));
         let name = record.spec.name.clone();
         let (turn, again) = self.channels.seat.post(Post { name, rank, asks, holds, need });
         self.turn = turn;

@@ -67,7 +67,7 @@ impl Driver {
                     let is_queued = matches!(self.phase, JobPhase::Queued { .. });
                     let seen = if is_queued { &Observation::NEW } else { &replica.seen };
                     let mut view = of_replica(&self.stored.record, *id, seen, horizon);
-                    if self.policy.elastic.is_some() && matches!(self.phase, JobPhase::Pending { .. }) {
+                    if matches!(self.phase, JobPhase::Pending { .. }) {
                         view.reason = self.why_others_wait(&view, &replica.seen).or(view.reason);
                     }
                     view
@@ -87,6 +87,11 @@ impl Driver {
         let advice =
             advice.map_or(String::new(), |_| format!("; if the node is dead: kubectl delete pod {} --force", view.pod));
         seen.may_run().then(|| format!("{known}the next start waits, because exec.py may still run here{advice}"))
+    }
+
+    /// The members of the newest start of an elastic job. A fixed job always has the same members.
+    pub(super) fn shown_roster(&self) -> Vec<ReplicaId> {
+        if self.policy.is_fixed() { vec![] } else { self.starts.roster().to_vec() }
     }
 
     /// The code that an agent of the job waits for and that nobody has.
@@ -136,7 +141,7 @@ impl Driver {
             wanted_code: self.wanted_code().filter(|_| record.ended.is_none()),
             pushes: record.pushes,
             started_pushes: self.starts.started_pushes(),
-            roster: record.ended.as_ref().map_or_else(|| self.starts.roster().to_vec(), |ended| ended.roster.clone()),
+            roster: record.ended.as_ref().map_or_else(|| self.shown_roster(), |ended| ended.roster.clone()),
             changes: self.starts.changes().to_vec(),
             replicas: self.replica_views(),
             warnings: vec![],

@@ -40,7 +40,7 @@ fn after_kill_9_of_the_master_no_agent_runs_and_the_next_master_restarts_the_job
     within("only the follower runs", is_still, || stage.scene().processes());
     stage.next_master(&["--state-dir", "state"]);
     follower.until_printed(4, "ready");
-    follower.until_said("--- start 2.1, after the previous start was lost with its master ---");
+    follower.until_said("--- another master took over: going on with 2 workers (start 2.1) ---");
     assert_eq!((stage.status("lost").state, stage.runs().len()), (JobState::Running, 2));
     let why = stage.verb(&["why", "lost"]).code(0).stdout;
     let repeated = "after the submit: the previous start was lost with its master (not counted)";

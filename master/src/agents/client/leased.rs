@@ -30,8 +30,8 @@ pub struct LeasePoll {
 pub struct PartOfStart {
     /// The number of the start.
     pub generation: Generation,
-    /// The replica's membership. An evaluator has none.
-    pub membership: Option<Membership>,
+    /// The replica's membership.
+    pub membership: Membership,
     /// The code that the run uses, if the job brings its code.
     pub code: Option<CodeId>,
     /// The renewal of the agent's lease, if the job has leases.
@@ -45,13 +45,12 @@ impl AgentClient {
     /// [`AgentError`].
     pub async fn configure(&self, agent: SocketAddr, part: PartOfStart, body: Bytes) -> Result<(), AgentError> {
         let PartOfStart { generation, membership, code, renewal: of_lease } = part;
-        let membership = membership.map(|Membership { seat, of, start, pushes }| {
-            let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
-            format!("&seat={seat}&of={of}&start={start}{pushes}")
-        });
-        let code = code.map(|id| format!("&code={id}"));
-        let further = [membership, code].into_iter().flatten().collect::<String>() + &renewal(of_lease);
-        let path = format!("{}?generation={generation}{further}", routes::AGENT_CONFIG);
+        let Membership { seat, of, start, pushes } = membership;
+        let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
+        let code = code.map(|id| format!("&code={id}")).unwrap_or_default();
+        let further = pushes + &code + &renewal(of_lease);
+        let path =
+            format!("{}?generation={generation}&seat={seat}&of={of}&start={start}{further}", routes::AGENT_CONFIG);
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 

@@ -189,7 +189,7 @@ async fn the_replacement_of_a_pod_waits_while_the_quota_is_full() {
         .expect("the view does not show the reason in time")
         .expect("the driver has ended")
         .clone();
-    assert_eq!((waiting.state, waiting.result), (JobState::Pending, None));
+    assert_eq!((waiting.state, waiting.result), (JobState::Restarting, None));
     let is_there_again = |asked: &[Asked]| {
         asked.iter().filter(|asked| asked.kind == Kind::Create && asked.path == "pods").count()
             == 2 + 1 + WORKERS as usize

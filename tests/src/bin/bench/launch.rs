@@ -19,7 +19,7 @@ use master::agents::token::AgentKey;
 use master::backend::{PodBackend, PodSpec};
 use master::driver::Context;
 use master::registry::{Jobs, Submitted};
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, Membership};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::view::{JobState, JobTimes};
@@ -125,7 +125,12 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     }
     let begin = Instant::now();
     let rendezvous = Rendezvous::new(&spec, FIRST, &members);
-    let part = PartOfStart { generation: FIRST, membership: None, code: None, renewal: None };
+    let part = PartOfStart {
+        generation: FIRST,
+        membership: Membership { seat: 0, of: 1, start: 0, pushes: 0 },
+        code: None,
+        renewal: None,
+    };
     for (replica, agent) in &members {
         let body = serde_json::to_vec(&rendezvous.environment(*replica))?;
         client.configure(*agent, part, Bytes::from(body)).await?;

@@ -15,6 +15,7 @@ use master::backend::PodBackend as _;
 use master::host::descriptors::Descriptors;
 use master::registry::{JobHandle, Submitted};
 use protocol::agent::ExitOutcome;
+use protocol::agent::Membership;
 use protocol::ids::{Generation, ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::RunPolicy;
@@ -104,7 +105,12 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
         };
         let bodies = members.iter().map(body).collect::<anyhow::Result<Vec<_>>>()?;
         let agents: Vec<SocketAddr> = members.values().copied().collect();
-        let part = PartOfStart { generation, membership: None, code: None, renewal: None };
+        let part = PartOfStart {
+            generation,
+            membership: Membership { seat: 0, of: 1, start: 0, pushes: 0 },
+            code: None,
+            renewal: None,
+        };
         let has_runs = sequence > 1;
         let awaits = ends == Ends::Awaited && has_runs;
         let reports = if awaits { reports(&client, &backend, &spec).await? } else { JoinSet::new() };

@@ -1,0 +1,58 @@
+//! Stands in for agents of the first prototype, which report neither a status nor their membership: what the record and
+//! this master know about their start takes the place of the missing report.
+
+use job::observation::{AgentState, Enrolled, PodState};
+use protocol::agent::Membership;
+use protocol::ids::{Generation, ReplicaId};
+
+use super::tracked::Replica;
+use crate::store::JobRecord;
+
+/// The start for which an earlier master has asked agents of the first prototype to run exec.py, according to the
+/// record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Launched {
+    generation: Generation,
+    /// The number of replicas. A job with these agents is fixed, so all are members.
+    of: u32,
+    /// The number of starts before this start.
+    start: u32,
+}
+
+impl Launched {
+    pub(super) fn of(record: &JobRecord) -> Option<Self> {
+        let (of, start) = (record.spec.replica_num(), record.starts());
+        record.launched.map(|generation| Self { generation, of, start })
+    }
+
+    /// The part of this replica in the start. In a fixed job, the index is the seat.
+    fn enrolled(self, ReplicaId { index: seat, .. }: ReplicaId) -> Enrolled {
+        let Self { generation, of, start } = self;
+        Enrolled { generation, membership: Membership { seat, of, start, pushes: 0 } }
+    }
+}
+
+impl Replica {
+    /// The state of this replica's agent if it reports `agent`. The record may show that the agent was already asked to
+    /// run exec.py. Then it must not be asked again.
+    pub(super) fn state_of(&mut self, agent: AgentState, launched: Option<Launched>, id: ReplicaId) -> AgentState {
+        match launched.filter(|_| agent == AgentState::SeedOnly) {
+            Some(launched) => self.started_in(launched, id),
+            None => agent,
+        }
+    }
+
+    /// If the pod has ended and its agent never answered, assumes that exec.py ran in the start `launched`. The pod's
+    /// exit status then counts for that start.
+    pub(super) fn count_as_launched(&mut self, launched: Option<Launched>, id: ReplicaId) {
+        let has_ended = matches!(self.seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
+        if let (AgentState::Silent, true, Some(launched)) = (&self.seen.agent, has_ended, launched) {
+            self.seen.agent = self.started_in(launched, id);
+        }
+    }
+
+    fn started_in(&mut self, launched: Launched, id: ReplicaId) -> AgentState {
+        self.seen.enrolled.get_or_insert(launched.enrolled(id));
+        AgentState::Started(launched.generation)
+    }
+}
