@@ -9,7 +9,7 @@ mod mistakes;
 mod policy;
 mod spawn;
 mod tfjob;
-pub(crate) mod usage;
+mod usage;
 mod values;
 mod verbs;
 
@@ -36,7 +36,7 @@ use self::values::{count, workers};
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
 };
-use crate::args::usage::UsageError;
+use crate::ending::error::Error;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -273,7 +273,7 @@ pub(crate) enum Parsed {
 }
 
 /// Parses a command line that begins with the program's name.
-pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, Error> {
     let arguments = spawn::as_verb(arguments.into_iter().collect());
     let cannot = |report, verb: Option<&str>| usage::from_clap(&report, verb, typed_with_one_dash(&arguments, verb));
     let matches = match Cli::command().try_get_matches_from(&arguments) {

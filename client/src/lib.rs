@@ -18,20 +18,18 @@ mod request;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::ending::error::Error;
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::output::{Data, Notes};
 
 /// Prints the error that ended a command, and its hint.
 fn report(error: &Error, notes: &Notes) {
     notes.end_progress();
-    if error.is_quiet() {
+    if matches!(error.cause, Cause::ClosedStdout) {
         return;
     }
     notes.error(error);
-    if let Some(hint) = error.hint() {
-        notes.hint(&hint);
-    }
+    error.hint.iter().for_each(|hint| notes.hint(hint));
 }
 
 /// Runs a command line and returns the exit code. The first of the `arguments` is the program's name. After an
@@ -42,7 +40,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Ok(exit) => exit,
         Err(error) => {
             report(&error, &notes);
-            Exit::from(&error)
+            error.exit
         }
     };
     interrupt::end_if_interrupted();
@@ -62,8 +60,8 @@ fn obey(arguments: Vec<OsString>, notes: &Notes) -> Result<Exit, Error> {
     if cli.verbose {
         output::trace_requests(notes);
     }
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(Error::no_runtime)?;
     let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, cli.connection, data, notes));
     // A task may wait for a reader of stdout that no longer reads. So no task is awaited: all end with the process.
     runtime.shutdown_background();

@@ -11,8 +11,9 @@ use protocol::env::{EnvName, MUSTER_PREFIX};
 use reqwest::header::HeaderValue;
 
 use crate::address::kube_place::KubePlace;
-use crate::address::master_url::{BadMasterUrl, MasterUrl};
+use crate::address::master_url::MasterUrl;
 use crate::args::ConnectionArgs;
+use crate::ending::error::Error;
 
 /// The master's address, unless a flag gives it.
 const MASTER_VARIABLE: &str = "MUSTER_MASTER";
@@ -146,38 +147,6 @@ pub(crate) struct DockerVariables {
     pub(crate) tls: bool,
 }
 
-/// Why the configuration is unusable.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConfigError {
-    /// The master's address is invalid.
-    #[error("{origin}: {error}")]
-    Url {
-        /// The flag or variable.
-        origin: &'static str,
-        /// What is wrong.
-        error: BadMasterUrl,
-    },
-    /// The token's file is missing or unreadable.
-    #[error("read the token file {}", path.display())]
-    TokenFile { path: PathBuf, source: std::io::Error },
-    /// The token cannot be sent in a header.
-    #[error("the token in {0} is invalid: use visible ASCII characters without spaces")]
-    Token(String),
-    /// A variable is not valid UTF-8.
-    #[error("the variable {0} is not valid UTF-8")]
-    NotUnicode(String),
-}
-
-impl ConfigError {
-    /// The next step for the user.
-    pub(crate) fn hint(&self) -> Option<String> {
-        match self {
-            Self::Url { error, .. } => Some(error.hint()),
-            Self::TokenFile { .. } | Self::Token(_) | Self::NotUnicode(_) => None,
-        }
-    }
-}
-
 impl Config {
     /// The cluster and namespace for commands that need a cluster: those of the chosen master, or, if the master is not
     /// in Kubernetes, the kubeconfig's defaults.
@@ -189,14 +158,14 @@ impl Config {
     }
 
     /// Reads the flags. Reads the environment for omitted flags, and for settings that have no flag.
-    pub(crate) fn read(args: ConnectionArgs) -> Result<Self, ConfigError> {
+    pub(crate) fn read(args: ConnectionArgs) -> Result<Self, Error> {
         Self::from_parts(args, own_variable)
     }
 
     fn from_parts(
         args: ConnectionArgs,
-        variable: impl Fn(&str) -> Result<Option<String>, ConfigError>,
-    ) -> Result<Self, ConfigError> {
+        variable: impl Fn(&str) -> Result<Option<String>, Error>,
+    ) -> Result<Self, Error> {
         let ConnectionArgs { master, token_file } = args;
         // In shells and manifests, an empty variable often means "unset".
         let set = |name| variable(name).map(|value| value.filter(|text| !text.is_empty()));
@@ -209,7 +178,7 @@ impl Config {
         };
         let token = match token_file {
             Some(path) => Some(read_token(&path)?),
-            None => set(TOKEN_VARIABLE)?.map(|text| token(TOKEN_VARIABLE.to_owned(), &text)).transpose()?,
+            None => set(TOKEN_VARIABLE)?.map(|text| token(TOKEN_VARIABLE, &text)).transpose()?,
         };
         Ok(Self { master, token, run_folders: run_folders(set), image: image_config(set)? })
     }
@@ -217,7 +186,7 @@ impl Config {
 
 /// The folders for [`Config::run_folders`]. Ignores relative paths, and variables that are not UTF-8: a job runs
 /// without these folders too.
-fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
+fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Vec<PathBuf> {
     let folder = |name| set(name).ok().flatten().map(PathBuf::from);
     let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
     let runtime = folder(RUNTIME_VARIABLE).map(|folder| folder.join("muster"));
@@ -225,7 +194,7 @@ fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>
     runtime.into_iter().chain(state).filter(|folder| folder.is_absolute()).collect()
 }
 
-fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Result<ImageConfig, ConfigError> {
+fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Result<ImageConfig, Error> {
     let folder = set(DOCKER_CONFIG_VARIABLE)?.map(PathBuf::from).or_else(docker_folder);
     let docker = DockerVariables {
         host: set(DOCKER_HOST_VARIABLE)?,
@@ -248,31 +217,35 @@ fn docker_folder() -> Option<PathBuf> {
     std::env::home_dir().map(|home| home.join(".docker"))
 }
 
-fn choice(origin: &'static str, text: &str) -> Result<MasterChoice, ConfigError> {
+fn choice(origin: &'static str, text: &str) -> Result<MasterChoice, Error> {
     if text == "local" {
         return Ok(MasterChoice::Local(LocalBecause::Asked));
     }
+    let wrong = |wrong| {
+        let shown: String = text.chars().take(120).collect();
+        Error::input(format!("\"{shown}\" is not the place of a master: {wrong}"))
+            .hint("write kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE")
+    };
     let choice = match KubePlace::of_master(text) {
-        Some(place) => {
-            place.map(MasterChoice::Kube).map_err(|error| BadMasterUrl::Place(text.chars().take(120).collect(), error))
-        }
+        Some(place) => place.map(MasterChoice::Kube).map_err(wrong),
         None => text.parse().map(MasterChoice::At),
     };
-    choice.map_err(|error| ConfigError::Url { origin, error })
+    choice.map_err(|error: Error| error.at(origin))
 }
 
-fn read_token(path: &Path) -> Result<Token, ConfigError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| ConfigError::TokenFile { path: path.to_owned(), source })?;
-    token(path.display().to_string(), &text)
+fn read_token(path: &Path) -> Result<Token, Error> {
+    let shown = path.display().to_string();
+    let unreadable = |error| Error::input(format!("read the token file {shown}")).because(error);
+    token(&shown, &std::fs::read_to_string(path).map_err(unreadable)?)
 }
 
-fn token(origin: String, text: &str) -> Result<Token, ConfigError> {
-    text.parse().map_err(|BadToken| ConfigError::Token(origin))
+fn token(origin: &str, text: &str) -> Result<Token, Error> {
+    let sentence = || format!("the token in {origin} is invalid: use visible ASCII characters without spaces");
+    text.parse().map_err(|BadToken| Error::input(sentence()))
 }
 
 /// A variable of the client's own environment, for `--env NAME`.
-pub(crate) fn variable_to_pass_on(name: &EnvName) -> Result<Option<String>, ConfigError> {
+pub(crate) fn variable_to_pass_on(name: &EnvName) -> Result<Option<String>, Error> {
     own_variable(name.as_str())
 }
 
@@ -292,10 +265,12 @@ pub(crate) fn environment() -> BTreeMap<String, String> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
-fn own_variable(name: &str) -> Result<Option<String>, ConfigError> {
+fn own_variable(name: &str) -> Result<Option<String>, Error> {
     match std::env::var_os(name) {
         None => Ok(None),
-        Some(value) => value.into_string().map(Some).map_err(|_| ConfigError::NotUnicode(name.to_owned())),
+        Some(value) => {
+            value.into_string().map(Some).map_err(|_| Error::input(format!("the variable {name} is not valid UTF-8")))
+        }
     }
 }
 
@@ -380,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_token_is_trimmed_and_hidden_in_debug_output() {
-        let token = token("f".to_owned(), "  s3cret\n").unwrap();
+        let token = token("f", "  s3cret\n").unwrap();
         assert_eq!(token, Token("s3cret".to_owned()));
         assert!(!format!("{token:?} {:?}", token.header()).contains("s3cret"));
     }
@@ -389,14 +364,15 @@ mod tests {
     fn any_visible_ascii_is_a_token() {
         let all: String = ('!'..='~').collect();
         for text in ["x", "YWJj/+==", &all] {
-            assert_eq!(token("f".to_owned(), text).unwrap().text(), text);
+            assert_eq!(token("f", text).unwrap().text(), text);
         }
     }
 
     #[test]
     fn a_token_that_is_empty_or_not_visible_ascii_is_refused() {
         for bad in ["", "  \n", "two words", "two\nlines", "bell\u{7}", "smörgås"] {
-            assert!(matches!(token("f".to_owned(), bad), Err(ConfigError::Token(origin)) if origin == "f"), "{bad:?}");
+            let error = token("f", bad).unwrap_err().to_string();
+            assert_eq!(error, "the token in f is invalid: use visible ASCII characters without spaces", "{bad:?}");
         }
     }
 }

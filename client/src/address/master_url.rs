@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
-use crate::address::kube_place::{BadPlace, KubePlace};
+use crate::address::kube_place::KubePlace;
+use crate::ending::error::Error;
 
 /// `http://HOST:PORT` or `https://…`, with a path if the master is behind a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,40 +15,6 @@ pub(crate) struct MasterUrl {
     url: Url,
     /// The place of a master that is reached through the Kubernetes API. It is shown instead of the URL.
     place: Option<Box<KubePlace>>,
-}
-
-/// Why a text is not a [`MasterUrl`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadMasterUrl {
-    /// The text does not begin with http:// or https://.
-    #[error("\"{0}\" is not the address of a master: it must begin with http:// or https://")]
-    Scheme(String),
-    /// The text is not a valid URL.
-    #[error("\"{0}\" is not the address of a master: {1}")]
-    Syntax(String, String),
-    /// The text begins with `kube:`, but names no place.
-    #[error("\"{0}\" is not the place of a master: {1}")]
-    Place(String, BadPlace),
-    /// The URL has a user name, a password, a query or a fragment.
-    #[error("a master's address may have only a host, a port and a path")]
-    Extra,
-}
-
-impl BadMasterUrl {
-    /// How to write the address.
-    pub(crate) fn hint(&self) -> String {
-        match self {
-            Self::Scheme(text) if !text.is_empty() && !text.contains("://") => {
-                format!("write http://{text}, or \"local\" for a master of this job only")
-            }
-            Self::Scheme(_) | Self::Syntax(_, _) => {
-                "write http://HOST:PORT, \"kube\" for a cluster's master, or \"local\" for a master of this job only"
-                    .to_owned()
-            }
-            Self::Place(_, _) => "write kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE".to_owned(),
-            Self::Extra => "give a token in MUSTER_TOKEN or with --token-file FILE".to_owned(),
-        }
-    }
 }
 
 impl MasterUrl {
@@ -77,21 +44,31 @@ impl MasterUrl {
 }
 
 impl FromStr for MasterUrl {
-    type Err = BadMasterUrl;
+    type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let shown = || text.chars().take(120).collect::<String>();
+        let shown: String = text.chars().take(120).collect();
         let lower = text.to_ascii_lowercase();
         if !lower.starts_with("http://") && !lower.starts_with("https://") {
-            return Err(BadMasterUrl::Scheme(shown()));
+            let error = not_an_address(&shown, "it must begin with http:// or https://");
+            if shown.is_empty() || shown.contains("://") {
+                return Err(error);
+            }
+            return Err(error.hint(format!("write http://{shown}, or \"local\" for a master of this job only")));
         }
-        let url = Url::parse(text).map_err(|error| BadMasterUrl::Syntax(shown(), error.to_string()))?;
+        let url = Url::parse(text).map_err(|error| not_an_address(&shown, &error.to_string()))?;
         let has_login = !url.username().is_empty() || url.password().is_some();
         if has_login || url.query().is_some() || url.fragment().is_some() {
-            return Err(BadMasterUrl::Extra);
+            return Err(Error::input("a master's address may have only a host, a port and a path")
+                .hint("give a token in MUSTER_TOKEN or with --token-file FILE"));
         }
         Ok(Self { url, place: None })
     }
+}
+
+fn not_an_address(text: &str, wrong: &str) -> Error {
+    let hint = "write http://HOST:PORT, \"kube\" for a cluster's master, or \"local\" for a master of this job only";
+    Error::input(format!("\"{text}\" is not the address of a master: {wrong}")).hint(hint)
 }
 
 impl fmt::Display for MasterUrl {
@@ -131,8 +108,8 @@ mod tests {
             ("http://me:secret@h:1", "give a token in MUSTER_TOKEN"),
             ("http://h:1/?x=1", "give a token in MUSTER_TOKEN"),
         ] {
-            let error = text.parse::<MasterUrl>().unwrap_err();
-            assert!(error.hint().starts_with(hint), "{text}: {}", error.hint());
+            let found = text.parse::<MasterUrl>().unwrap_err().hint.unwrap();
+            assert!(found.starts_with(hint), "{text}: {found}");
         }
     }
 

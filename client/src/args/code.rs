@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Verb;
-use crate::args::usage::UsageError;
+use crate::ending::error::Error;
 
 /// If the similarity of a word and a verb, from 0 to 1, exceeds this number, the hint suggests the verb.
 const SIMILAR: f64 = 0.7;
@@ -39,7 +39,7 @@ pub(crate) struct SyntaxArgs {
 
 impl CodeArgs {
     /// Refuses a word that cannot be SCRIPT. The word may be a misspelled verb.
-    pub(super) fn check(&self) -> Result<(), UsageError> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         let Some(word) = self.script.as_ref().map(|word| word.to_string_lossy()) else { return Ok(()) };
         if word == "." || word.ends_with(".py") || word.contains('/') {
             return Ok(());
@@ -51,7 +51,7 @@ impl CodeArgs {
                     .to_owned()
             }
         };
-        Err(UsageError { sentence: format!("unknown verb \"{word}\""), hint: Some(hint) })
+        Err(Error::input(format!("unknown verb \"{word}\"")).hint(hint))
     }
 }
 

@@ -168,11 +168,6 @@ pub(crate) enum Loader {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registry(String);
 
-/// Why a text is not a [`Registry`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is not a registry: write HOST[:PORT][/PATH] in lower case, for example registry.example.com/team")]
-pub(crate) struct BadRegistry(String);
-
 impl Registry {
     /// The registry as the first part of an image's name.
     pub(crate) fn as_str(&self) -> &str {
@@ -181,14 +176,19 @@ impl Registry {
 }
 
 impl FromStr for Registry {
-    type Err = BadRegistry;
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let trimmed = text.trim_end_matches('/');
         // A tag belongs to the image's name, so a registry must not have one.
         let named = format!("{trimmed}/image").parse::<ImageRef>();
         let is_registry = !trimmed.is_empty() && named.is_ok_and(|image| image.tag().is_none());
-        if is_registry { Ok(Self(trimmed.to_owned())) } else { Err(BadRegistry(text.chars().take(80).collect())) }
+        if is_registry {
+            return Ok(Self(trimmed.to_owned()));
+        }
+        let shown: String = text.chars().take(80).collect();
+        let form = "write HOST[:PORT][/PATH] in lower case, for example registry.example.com/team";
+        Err(format!("\"{shown}\" is not a registry: {form}"))
     }
 }
 

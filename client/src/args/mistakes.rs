@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory};
 
 use super::{Cli, SubmitArgs};
-use crate::args::usage::UsageError;
+use crate::ending::error::Error;
 
 /// The verb of a command line that does not parse. clap's report does not name the verb.
 pub(super) fn verb_of(arguments: &[OsString]) -> Option<String> {
@@ -29,7 +29,7 @@ pub(super) fn typed_with_one_dash(arguments: &[OsString], verb: Option<&str>) ->
 
 /// Refuses flags of a submit before a verb. clap's own `args_conflicts_with_subcommands` would refuse global
 /// flags too.
-pub(super) fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageError> {
+pub(super) fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), Error> {
     let Some(verb) = matches.subcommand_name() else { return Ok(()) };
     let submit = SubmitArgs::augment_args(clap::Command::new("submit"));
     let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -42,10 +42,8 @@ pub(super) fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<
                 (None, None) if arg.is_last_set() => "-- ARGS".to_owned(),
                 (None, None) => "SCRIPT".to_owned(),
             };
-            Err(UsageError {
-                sentence: format!("{flag} before \"{verb}\" is an argument for submitting a job"),
-                hint: Some(format!("leave out {flag}; client {verb} --help lists the flags of \"{verb}\"")),
-            })
+            Err(Error::input(format!("{flag} before \"{verb}\" is an argument for submitting a job"))
+                .hint(format!("leave out {flag}; client {verb} --help lists the flags of \"{verb}\"")))
         }
     }
 }

@@ -145,6 +145,6 @@ mod tests {
         let Err(refused) = parse(["client", "--preload", "list"].map(Into::into)) else {
             panic!("a job would be submitted")
         };
-        assert_eq!(refused.sentence, "--preload before \"list\" is an argument for submitting a job");
+        assert_eq!(refused.to_string(), "--preload before \"list\" is an argument for submitting a job");
     }
 }

@@ -4,26 +4,18 @@ use std::error::Error as _;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// An invalid command line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{sentence}")]
-pub(crate) struct UsageError {
-    /// The problem.
-    pub(crate) sentence: String,
-    /// The next step for the user.
-    pub(crate) hint: Option<String>,
-}
+use crate::ending::error::Error;
 
 /// Converts clap's report, without its usage block. `verb` is the typed verb. `meant` is a flag that the user may have
 /// meant.
-pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<String>) -> UsageError {
+pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<String>) -> Error {
     let text = error.to_string();
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
     let sentence = validation_sentence(error)
         .or_else(|| equals_sentence(error))
         .unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
     let hint = meant.map(|flag| format!("did you mean {flag}?")).or_else(|| tip(&text));
-    UsageError { sentence, hint: Some(hint.unwrap_or_else(|| where_to_look(error, verb))) }
+    Error::input(sentence).hint(hint.unwrap_or_else(|| where_to_look(error, verb)))
 }
 
 fn where_to_look(error: &clap::Error, verb: Option<&str>) -> String {

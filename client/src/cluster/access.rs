@@ -6,32 +6,30 @@ use kube::Api;
 use kube::api::PostParams;
 
 use super::rights::{ASK_RIGHTS, GET_SECRET, Right};
-use super::{Cluster, ClusterError, MUSTER};
+use super::{Cluster, MUSTER};
+use crate::ending::error::Error;
 
 /// Checks that the user has these rights.
 ///
 /// # Errors
-/// [`ClusterError::Forbidden`] with the missing rights. Also fails if a call fails.
-pub(super) async fn require(cluster: &Cluster, rights: impl IntoIterator<Item = Right>) -> Result<(), ClusterError> {
+/// Names the missing rights. Also fails if a call fails.
+pub(super) async fn require(cluster: &Cluster, rights: impl IntoIterator<Item = Right>) -> Result<(), Error> {
     let missing = missing(cluster, rights).await?;
-    if missing.is_empty() { Ok(()) } else { Err(cluster.forbidden(missing)) }
+    if missing.is_empty() { Ok(()) } else { Err(cluster.forbidden(&missing)) }
 }
 
 /// Which of these rights the user lacks, in the given order.
 ///
 /// # Errors
 /// Fails if a call fails.
-pub(super) async fn missing(
-    cluster: &Cluster,
-    rights: impl IntoIterator<Item = Right>,
-) -> Result<Vec<Right>, ClusterError> {
+pub(super) async fn missing(cluster: &Cluster, rights: impl IntoIterator<Item = Right>) -> Result<Vec<Right>, Error> {
     let asked = rights
         .into_iter()
         .map(|right| async move { is_allowed(cluster, right).await.map(|allowed| (!allowed).then_some(right)) });
     Ok(try_join_all(asked).await?.into_iter().flatten().collect())
 }
 
-async fn is_allowed(cluster: &Cluster, right: Right) -> Result<bool, ClusterError> {
+async fn is_allowed(cluster: &Cluster, right: Right) -> Result<bool, Error> {
     let Right { verb, group, resource } = right;
     let (resource, subresource) =
         resource.split_once('/').map_or((resource, None), |(resource, part)| (resource, Some(part.to_owned())));

@@ -7,9 +7,9 @@ use kube::ResourceExt;
 use protocol::pod::thousandths;
 use serde::Serialize;
 
-use super::ClusterError;
 use super::rights::{self, Right};
 use super::rollout::Rollout;
+use crate::ending::error::Error;
 use crate::output::command_line::command;
 
 /// The minor version of the oldest Kubernetes with which Muster is tested: 1.20.
@@ -45,21 +45,21 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Observed {
     /// The Pod Security Standard that the namespace enforces.
-    pub(super) pod_security: Result<Option<String>, ClusterError>,
+    pub(super) pod_security: Result<Option<String>, Error>,
     /// The quotas of the namespace.
-    pub(super) quotas: Result<Vec<ResourceQuota>, ClusterError>,
+    pub(super) quotas: Result<Vec<ResourceQuota>, Error>,
     /// Whether the Secret `muster` has all keys.
-    pub(super) secret: Result<(), ClusterError>,
+    pub(super) secret: Result<(), Error>,
     /// The installed master, or why it could not be observed.
-    pub(super) master: Result<Master, ClusterError>,
+    pub(super) master: Result<Master, Error>,
     /// The version of the master that answers through the port-forward, or an error and its hint.
     pub(super) answer: Result<String, (String, Option<String>)>,
     /// All nodes.
-    pub(super) nodes: Result<Vec<Node>, ClusterError>,
+    pub(super) nodes: Result<Vec<Node>, Error>,
     /// The names of all DaemonSets.
-    pub(super) daemon_sets: Result<Vec<String>, ClusterError>,
+    pub(super) daemon_sets: Result<Vec<String>, Error>,
     /// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master of the cluster runs TFJobs.
-    pub(super) left_alone: Result<BTreeSet<String>, ClusterError>,
+    pub(super) left_alone: Result<BTreeSet<String>, Error>,
 }
 
 /// The installed master.
@@ -93,8 +93,8 @@ pub(super) fn passed(name: &str, detail: impl Into<String>) -> Check {
 }
 
 /// A check that fails because of this error.
-pub(super) fn failed(name: &str, error: &ClusterError) -> Check {
-    Check { name: name.to_owned(), verdict: Verdict::Fail, detail: error.to_string(), hint: error.hint() }
+pub(super) fn failed(name: &str, error: &Error) -> Check {
+    Check { name: name.to_owned(), verdict: Verdict::Fail, detail: error.to_string(), hint: error.hint.clone() }
 }
 
 fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Check {
@@ -102,7 +102,7 @@ fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Che
 }
 
 /// A check that needs a right which users of jobs need not have. If the observation failed, the verdict is a warning.
-fn known<T>(name: &str, found: &Result<T, ClusterError>, judge: impl FnOnce(&T) -> Check) -> Check {
+fn known<T>(name: &str, found: &Result<T, Error>, judge: impl FnOnce(&T) -> Check) -> Check {
     match found {
         Ok(found) => judge(found),
         Err(error) => {

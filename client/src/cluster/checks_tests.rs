@@ -4,6 +4,8 @@ use serde_json::json;
 
 use super::*;
 use crate::address::kube_place::KubePlace;
+use crate::cluster::no_master;
+use crate::ending::error::Cause;
 
 fn verdict(check: &Check) -> (Verdict, &str) {
     (check.verdict, &check.detail)
@@ -40,8 +42,8 @@ fn a_healthy_installation_has_neither_failures_nor_warnings() {
 
 #[test]
 fn a_check_whose_right_the_user_lacks_is_a_warning_and_a_missing_master_is_a_failure() {
-    let lacking = || ClusterError::Forbidden { rights: vec![], context: "c".to_owned(), namespace: "n".to_owned() };
-    let no_master = || ClusterError::NoMaster(KubePlace::default());
+    let lacking = || Error::master("you may not list nodes in namespace n of context c").cause(Cause::Forbidden);
+    let no_master = || no_master(&KubePlace::default());
     let observed = Observed {
         pod_security: Err(lacking()),
         quotas: Err(lacking()),
@@ -49,7 +51,7 @@ fn a_check_whose_right_the_user_lacks_is_a_warning_and_a_missing_master_is_a_fai
         daemon_sets: Err(lacking()),
         left_alone: Err(lacking()),
         master: Err(no_master()),
-        answer: Err((no_master().to_string(), no_master().hint())),
+        answer: Err((no_master().to_string(), no_master().hint)),
         ..healthy()
     };
     let checks = of_cluster(&observed);

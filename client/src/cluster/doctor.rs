@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::checks::{self, Check, Master, Observed};
 use super::rights::Right;
-use super::{Cluster, ClusterError, access, rights, rollout, tfjobs};
+use super::{Cluster, access, rights, rollout, tfjobs};
 use crate::address::kube_place::KubePlace;
+use crate::ending::error::Error;
 
 /// The label of a namespace whose value is the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
@@ -81,12 +82,12 @@ async fn observe(cluster: &Cluster, answer: Result<String, (String, Option<Strin
     }
 }
 
-async fn check_secret(cluster: &Cluster) -> Result<(), ClusterError> {
+async fn check_secret(cluster: &Cluster) -> Result<(), Error> {
     let secret = cluster.secret().await?;
-    cluster.check_keys(&secret.ok_or_else(|| ClusterError::NoSecret(cluster.place.clone()))?)
+    cluster.check_keys(&secret.ok_or_else(|| cluster.no_secret())?)
 }
 
-async fn list<K>(cluster: &Cluster, right: Right, api: Api<K>) -> Result<Vec<K>, ClusterError>
+async fn list<K>(cluster: &Cluster, right: Right, api: Api<K>) -> Result<Vec<K>, Error>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {

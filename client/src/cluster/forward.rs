@@ -16,7 +16,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Cluster, ClusterError, pods, rights};
+use super::{Cluster, no_master, pods, rights};
+use crate::ending::error::{Cause, Error};
 
 /// Maximum number of concurrent connections. A command uses about three.
 const MOST_CONNECTIONS: usize = 16;
@@ -40,7 +41,7 @@ pub(crate) struct Forward {
 /// Stores the error of the last failed connection until another connection succeeds. Failed requests report this error.
 #[derive(Debug, Default)]
 struct Shared {
-    trouble: Mutex<Option<Arc<ClusterError>>>,
+    trouble: Mutex<Option<Arc<Error>>>,
 }
 
 impl Forward {
@@ -48,10 +49,11 @@ impl Forward {
     ///
     /// # Errors
     /// Fails if there is no folder for temporary files, or if its path is too long for a socket.
-    pub(crate) fn open(cluster: Cluster) -> Result<Self, ClusterError> {
-        let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(ClusterError::Socket)?;
+    pub(crate) fn open(cluster: Cluster) -> Result<Self, Error> {
+        let failed = |error| Error::master("create a socket for the port-forward").because(error);
+        let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(failed)?;
         let socket = folder.path().join("master");
-        let listener = UnixListener::bind(&socket).map_err(ClusterError::Socket)?;
+        let listener = UnixListener::bind(&socket).map_err(failed)?;
         let shared = Arc::new(Shared::default());
         let mut accepting = JoinSet::new();
         accepting.spawn(accept(listener, cluster, Arc::clone(&shared)));
@@ -64,13 +66,13 @@ impl Forward {
     }
 
     /// The error of the last failed connection; `None` if a later connection has reached the master's pod.
-    pub(crate) fn trouble(&self) -> Option<Arc<ClusterError>> {
+    pub(crate) fn trouble(&self) -> Option<Arc<Error>> {
         self.shared.lock().clone()
     }
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<ClusterError>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Error>>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,7 +98,7 @@ async fn accept(listener: UnixListener, cluster: Cluster, shared: Arc<Shared>) {
 }
 
 /// Connects to the master's pod, and passes on bytes until one side ends.
-async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> Result<(), ClusterError> {
+async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> Result<(), Error> {
     let pod = ready_pod(cluster).await?;
     let api = cluster.api::<Pod>();
     let mut forward = cluster.call(rights::FORWARD, api.portforward(&pod, &[MASTER_PORT])).await?;
@@ -105,7 +107,10 @@ async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> R
     *shared.lock() = None;
     let outcome = tokio::select! {
         // The kubelet sends an error if nothing listens at the port. `pass_on` notices any other end of the connection.
-        Some(reason) = failed => Err(ClusterError::Forward { pod, reason: reason.trim().to_owned() }),
+        Some(reason) = failed => {
+            let sentence = format!("the port-forward to pod {pod} failed: {}", reason.trim());
+            Err(Error::master(sentence).cause(Cause::Passing))
+        }
         // If the connection breaks, the request that uses it reports the error.
         _ = pass_on(stream, &mut far) => Ok(()),
     };
@@ -114,16 +119,15 @@ async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> R
 }
 
 /// The name of the master's newest ready pod.
-async fn ready_pod(cluster: &Cluster) -> Result<String, ClusterError> {
+async fn ready_pod(cluster: &Cluster) -> Result<String, Error> {
     let found = cluster.master_pods().await?;
     if let Some(pod) = pods::newest_ready(&found) {
         return Ok(pod.name_any());
     }
-    let place = cluster.place.clone();
-    Err(match pods::newest_kept(&found) {
-        Some(pod) => ClusterError::NotReady { place, state: pods::state(pod) },
-        None => ClusterError::NoMaster(place),
-    })
+    let Some(pod) = pods::newest_kept(&found) else { return Err(no_master(&cluster.place)) };
+    let sentence = format!("the master in namespace {} is not ready: {}", cluster.namespace(), pods::state(pod));
+    let hint = format!("client doctor --master {} checks the installation", cluster.place);
+    Err(Error::master(sentence).hint(hint).cause(Cause::Passing))
 }
 
 /// Passes on bytes in both directions until one side ends or fails, or until nothing is sent for [`IDLE`].

@@ -9,10 +9,12 @@ use protocol::image::ImageRef;
 use protocol::pod::OPENSHIFT_GROUP;
 use serde_json::{Value, json};
 
-use super::{Cluster, ClusterError, MUSTER, PART_OF, SECRET_KEYS, access, manifests, rights, rollout};
+use super::{Cluster, MUSTER, PART_OF, SECRET_KEYS, access, manifests, rights, rollout};
 use crate::address::config::Token;
 use crate::args::TfJobs;
+use crate::ending::error::{Cause, Error};
 use crate::output::Notes;
+use crate::output::command_line::command;
 
 /// What happens to the Service, through which clients reach the master at a port of every node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +91,15 @@ pub(crate) fn exported(order: &Order) -> Value {
 ///
 /// # Errors
 /// Fails if a check or a call fails, or if the master does not serve in time.
-pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), ClusterError> {
+pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), Error> {
     let of_tfjobs = order.tfjobs.map(|_| rights::to_install_tfjobs()).into_iter().flatten();
     let of_service = (order.service == ServiceChoice::None).then(|| rights::on_object("delete", "Service"));
     access::require(cluster, rights::to_install().chain(of_tfjobs).chain(of_service)).await?;
     check_namespace(cluster).await?;
     if order.tfjobs.is_some() && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
-        return Err(ClusterError::Kubeflow);
+        let hint = format!("leave out --tfjobs, and run TFJobs with {}", command("apply -f FILE"));
+        let sentence = "another program, such as Kubeflow, has already installed the kind TFJob in the cluster";
+        return Err(Error::input(sentence).hint(hint));
     }
     let present = present(cluster).await?;
     let objects = order.objects(&present, user(cluster).await?);
@@ -126,11 +130,15 @@ pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> 
 }
 
 /// Checks that the namespace exists. If the user may not read namespaces, a later call reports a missing namespace.
-async fn check_namespace(cluster: &Cluster) -> Result<(), ClusterError> {
+async fn check_namespace(cluster: &Cluster) -> Result<(), Error> {
     let namespaces: Api<Namespace> = Api::all(cluster.client().clone());
     match cluster.call(rights::GET_NAMESPACE, namespaces.get_opt(cluster.namespace())).await {
-        Ok(None) => Err(ClusterError::NoNamespace(cluster.namespace().to_owned())),
-        Ok(Some(_)) | Err(ClusterError::Forbidden { .. }) => Ok(()),
+        Ok(None) => {
+            let name = cluster.namespace();
+            let hint = format!("kubectl create namespace {name}");
+            Err(Error::input(format!("there is no namespace {name}")).hint(hint))
+        }
+        Ok(Some(_)) | Err(Error { cause: Cause::Forbidden, .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -138,8 +146,8 @@ async fn check_namespace(cluster: &Cluster) -> Result<(), ClusterError> {
 /// Returns the cluster's object with the same type and name for each of these objects, or `None` if there is none.
 ///
 /// # Errors
-/// [`ClusterError::Foreign`] names all objects that exist without Muster's label.
-async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Option<DynamicObject>>, ClusterError> {
+/// Names all objects that exist without Muster's label.
+async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Option<DynamicObject>>, Error> {
     let mut found = vec![];
     for object in objects {
         found.push(find(cluster, object).await?);
@@ -149,21 +157,23 @@ async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Op
     };
     let foreign: Vec<String> = objects.iter().zip(&found).filter_map(foreign).collect();
     if foreign.is_empty() {
-        Ok(found)
-    } else {
-        Err(ClusterError::Foreign { objects: foreign, namespace: cluster.namespace().to_owned() })
+        return Ok(found);
     }
+    let (namespace, foreign) = (cluster.namespace(), foreign.join(", "));
+    let sentence =
+        format!("namespace {namespace} already has {foreign} without the label app.kubernetes.io/part-of=muster");
+    Err(Error::input(sentence).hint("choose another namespace with -n, or delete these objects"))
 }
 
 /// Finds the cluster's object with the type and name of `object`. `None` if it does not exist.
-pub(super) async fn find(cluster: &Cluster, object: &DynamicObject) -> Result<Option<DynamicObject>, ClusterError> {
+pub(super) async fn find(cluster: &Cluster, object: &DynamicObject) -> Result<Option<DynamicObject>, Error> {
     let right = rights::on_object("get", manifests::kind(object));
     cluster.call(right, api_of(cluster, object).get_opt(manifests::name(object))).await
 }
 
 /// Deletes the cluster's object with the type and name of `object`, if it has Muster's label. Returns whether it was
 /// deleted.
-pub(super) async fn delete(cluster: &Cluster, object: &DynamicObject) -> Result<bool, ClusterError> {
+pub(super) async fn delete(cluster: &Cluster, object: &DynamicObject) -> Result<bool, Error> {
     if !find(cluster, object).await?.is_some_and(|found| is_ours(&found)) {
         return Ok(false);
     }
@@ -191,15 +201,15 @@ enum PodUser {
     OfCluster,
 }
 
-async fn user(cluster: &Cluster) -> Result<PodUser, ClusterError> {
+async fn user(cluster: &Cluster) -> Result<PodUser, Error> {
     match cluster.call(rights::LIST_GROUPS, cluster.client().list_api_groups()).await {
         Ok(all) if all.groups.iter().any(|group| group.name == OPENSHIFT_GROUP) => Ok(PodUser::OfCluster),
-        Ok(_) | Err(ClusterError::Forbidden { .. }) => Ok(PodUser::OfManifest),
+        Ok(_) | Err(Error { cause: Cause::Forbidden, .. }) => Ok(PodUser::OfManifest),
         Err(error) => Err(error),
     }
 }
 
-async fn present(cluster: &Cluster) -> Result<Present, ClusterError> {
+async fn present(cluster: &Cluster) -> Result<Present, Error> {
     let deployment = find(cluster, &manifests::deployment()).await?;
     let watched = || deployment.as_ref().and_then(manifests::watched_tfjobs).unwrap_or(TfJobs::True);
     let role = find(cluster, &manifests::pull_secret_objects()[0]).await?.filter(is_ours);
@@ -211,7 +221,7 @@ async fn present(cluster: &Cluster) -> Result<Present, ClusterError> {
 }
 
 /// Whether the present installation has the rights on TFJobs.
-pub(super) async fn has_tfjobs(cluster: &Cluster) -> Result<bool, ClusterError> {
+pub(super) async fn has_tfjobs(cluster: &Cluster) -> Result<bool, Error> {
     Ok(find(cluster, &manifests::tfjob_rights()[0]).await?.is_some_and(|found| is_ours(&found)))
 }
 
@@ -220,7 +230,7 @@ pub(super) fn is_ours(object: &DynamicObject) -> bool {
 }
 
 /// If the Secret does not exist, creates it with a new token and a new key. Otherwise, checks its keys.
-async fn make_secret(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
+async fn make_secret(cluster: &Cluster, notes: &Notes) -> Result<(), Error> {
     if let Some(secret) = cluster.secret().await? {
         return cluster.check_keys(&secret);
     }

@@ -9,8 +9,9 @@ use kube::ResourceExt;
 use kube::runtime::{WatchStreamExt, watcher};
 
 use super::pods::{self, Trouble};
-use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, PART_OF, rights};
-use crate::output::Notes;
+use super::{Cluster, MASTER_PODS, MUSTER, PART_OF, no_master, rights};
+use crate::ending::error::Error;
+use crate::output::{Notes, spelled};
 
 /// Maximum time of a rollout: the end of the old master, the pull of the image, and the start of the new master.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -29,7 +30,7 @@ pub(super) enum Rollout {
 }
 
 /// Waits until a master with the Deployment's present image and arguments serves. Fails at once if it cannot start.
-pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
+pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), Error> {
     let deployments = watcher(cluster.api::<Deployment>(), ours()).default_backoff().map(drop).boxed();
     let mut changes = select(deployments, pod_changes(cluster, MASTER_PODS));
     let mut newest = String::new();
@@ -39,8 +40,11 @@ pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), C
             match judge(&deployment, &pods) {
                 Rollout::Done => return Ok(()),
                 Rollout::Waits(state) => newest = state,
-                Rollout::NoImage(reason) => return Err(ClusterError::NoImage { image: image(&deployment), reason }),
-                Rollout::Stuck(reason) => return Err(ClusterError::Stuck(reason)),
+                Rollout::NoImage(reason) => return Err(no_image(&image(&deployment), &reason)),
+                Rollout::Stuck(reason) => {
+                    let hint = "kubectl describe pods -l app.kubernetes.io/component=master shows why";
+                    return Err(Error::master(format!("the master does not start: {reason}")).hint(hint));
+                }
             }
             notes.show_step(&format!("waiting for the master: {newest}"));
             changes.next().await;
@@ -48,13 +52,21 @@ pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), C
     };
     let outcome = tokio::time::timeout(LIMIT, work).await;
     notes.end_progress();
-    outcome.unwrap_or(Err(ClusterError::Late { what: "the master does not serve", state: newest, after: LIMIT }))
+    let late = || Error::master(format!("the master does not serve after {}: {newest}", spelled(LIMIT)));
+    outcome.unwrap_or_else(|_| Err(late()))
+}
+
+/// The error if the node cannot get the master's image.
+fn no_image(image: &str, reason: &str) -> Error {
+    let hint = "run `make images`, which builds the image and loads it into a local cluster; or push the image and \
+        name it with --image";
+    Error::input(format!("the node cannot get the master's image {image}: {reason}")).hint(hint)
 }
 
 /// The Deployment and the master's pods.
-pub(super) async fn look(cluster: &Cluster) -> Result<(Deployment, Vec<Pod>), ClusterError> {
+pub(super) async fn look(cluster: &Cluster) -> Result<(Deployment, Vec<Pod>), Error> {
     let deployment = cluster.call(rights::GET_DEPLOYMENTS, cluster.api::<Deployment>().get_opt(MUSTER)).await?;
-    let deployment = deployment.ok_or_else(|| ClusterError::NoMaster(cluster.place.clone()))?;
+    let deployment = deployment.ok_or_else(|| no_master(&cluster.place))?;
     Ok((deployment, cluster.master_pods().await?))
 }
 
@@ -116,7 +128,7 @@ fn runs(pod: &Pod, wanted: Option<&Container>) -> bool {
 
 /// Deletes pods whose image is missing. The Deployment replaces a deleted pod at once. The kubelet would retry the
 /// pull only after minutes.
-pub(super) async fn replace_stuck(cluster: &Cluster) -> Result<(), ClusterError> {
+pub(super) async fn replace_stuck(cluster: &Cluster) -> Result<(), Error> {
     let without_image = |pod: &&Pod| !pods::is_ready(pod) && matches!(pods::trouble(pod), Trouble::Image(_));
     for pod in cluster.master_pods().await?.iter().filter(without_image) {
         let only = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };

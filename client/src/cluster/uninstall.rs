@@ -14,8 +14,9 @@ use tokio::time::timeout;
 
 use super::install::{delete, find as find_object, has_tfjobs, is_ours};
 use super::rights::Right;
-use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, access, manifests, pods, rights, rollout, tfjobs};
-use crate::output::Notes;
+use super::{Cluster, MASTER_PODS, MUSTER, access, manifests, pods, rights, rollout, tfjobs};
+use crate::ending::error::{Cause, Error};
+use crate::output::{Notes, spelled};
 
 /// Selects everything that a master has created for its jobs.
 const OF_JOBS: &str = "app.kubernetes.io/managed-by=muster";
@@ -54,9 +55,8 @@ fn installed() -> Vec<DynamicObject> {
 /// Lists what [`remove`] would remove.
 ///
 /// # Errors
-/// [`ClusterError::Forbidden`] if a right for the removal is missing. Without this check, the removal would stop
-/// halfway.
-pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
+/// Names the missing rights if a right for the removal is missing. Without this check, the removal would stop halfway.
+pub(crate) async fn find(cluster: &Cluster) -> Result<Found, Error> {
     access::require(cluster, rights::to_uninstall()).await?;
     let labels = ListParams::default().labels(RECORDS);
     let records = cluster.call(rights::LIST_RECORDS, cluster.api::<ConfigMap>().list(&labels)).await?.items;
@@ -92,7 +92,7 @@ fn sorted(records: &[ConfigMap]) -> Found {
 }
 
 /// Removes the master, then the jobs when the master has ended, and then the other objects. Removes the Secret last.
-pub(crate) async fn remove(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
+pub(crate) async fn remove(cluster: &Cluster, notes: &Notes) -> Result<(), Error> {
     let mut objects = installed().into_iter();
     let deployment = objects.next().expect("the manifests have a Deployment, which is sorted first");
     remove_object(cluster, &deployment, notes).await?;
@@ -117,7 +117,7 @@ pub(crate) async fn remove(cluster: &Cluster, notes: &Notes) -> Result<(), Clust
     Ok(())
 }
 
-async fn remove_object(cluster: &Cluster, object: &DynamicObject, notes: &Notes) -> Result<(), ClusterError> {
+async fn remove_object(cluster: &Cluster, object: &DynamicObject, notes: &Notes) -> Result<(), Error> {
     if delete(cluster, object).await? {
         notes.say(&format!("{} deleted", manifests::shown(object)));
     }
@@ -127,7 +127,7 @@ async fn remove_object(cluster: &Cluster, object: &DynamicObject, notes: &Notes)
 /// The kind TFJob, if only this namespace uses it. `None` if this installation does not run TFJobs, if another
 /// namespace has TFJobs or a master for them, or if the user may not read other namespaces. Deleting the kind deletes
 /// all TFJobs of the cluster.
-async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, ClusterError> {
+async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, Error> {
     if !has_tfjobs(cluster).await? {
         return Ok(None);
     }
@@ -141,18 +141,18 @@ async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, Cluster
     };
     match asked.await {
         Ok(found) => Ok(found.filter(is_ours).map(|_| kind)),
-        Err(ClusterError::Forbidden { .. }) => Ok(None),
+        Err(Error { cause: Cause::Forbidden, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// The Secret `muster`, if it has the keys of a master. Its label is not checked, because `make token` sets none.
-async fn own_secret(cluster: &Cluster) -> Result<Option<Secret>, ClusterError> {
+async fn own_secret(cluster: &Cluster) -> Result<Option<Secret>, Error> {
     let secret = cluster.secret().await?;
     Ok(secret.filter(|secret| cluster.check_keys(secret).is_ok()))
 }
 
-async fn delete_all<K>(cluster: &Cluster, right: Right) -> Result<(), ClusterError>
+async fn delete_all<K>(cluster: &Cluster, right: Right) -> Result<(), Error>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -161,7 +161,7 @@ where
 }
 
 /// Waits until all pods with these labels have ended.
-async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<(), ClusterError> {
+async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<(), Error> {
     let mut changes = rollout::pod_changes(cluster, labels);
     let mut left = running(cluster, labels).await?;
     let limit = longest_grace(&left) + BEYOND_GRACE;
@@ -175,12 +175,12 @@ async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<()
     };
     let outcome = timeout(limit, work).await;
     notes.end_progress();
-    let state = || format!("{} still run", left.len());
-    outcome.unwrap_or_else(|_| Err(ClusterError::Late { what: "pods have not ended", state: state(), after: limit }))
+    let late = || Error::master(format!("pods have not ended after {}: {} still run", spelled(limit), left.len()));
+    outcome.unwrap_or_else(|_| Err(late()))
 }
 
 /// The pods with these labels that have not ended.
-async fn running(cluster: &Cluster, labels: &str) -> Result<Vec<Pod>, ClusterError> {
+async fn running(cluster: &Cluster, labels: &str) -> Result<Vec<Pod>, Error> {
     let selected = ListParams::default().labels(labels);
     let found = cluster.call(rights::LIST_PODS, cluster.api::<Pod>().list(&selected)).await?;
     Ok(found.items.into_iter().filter(|pod| !pods::has_ended(pod)).collect())

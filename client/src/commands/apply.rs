@@ -12,6 +12,7 @@ use protocol::tfjob::{TfJobOptions, TfJobRequest};
 use tokio::sync::watch;
 
 use super::bring::Order;
+use super::current_folder;
 use super::dry_run;
 use super::leaving::Stage;
 use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
@@ -20,19 +21,20 @@ use super::which_master::{running_master, with_namespace};
 use crate::address::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{ApplyArgs, Format};
 use crate::code::pack::Packed;
-use crate::ending::error::Error;
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::image;
-use crate::master::client::{MasterClient, MasterError, OldJob, Submitted};
+use crate::master::client::{MasterClient, OldJob, Submitted};
+use crate::master::error::MasterError;
 use crate::master::patience::persist;
 use crate::output::command_line;
 use crate::output::narrate;
 use crate::output::{Data, Notes};
-use crate::request::tfjob::{self, Document, TfJobError};
-use crate::request::{self, RequestError};
+use crate::request;
+use crate::request::tfjob::{self, Document};
 
 pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    let here = current_folder()?;
     let mut documents = tfjob::read(&args.files, &here)?;
     for document in &mut documents {
         document.name_it(&request::tail(uuid::Uuid::new_v4().into_bytes()));
@@ -95,9 +97,14 @@ fn options(args: &ApplyArgs) -> Result<TfJobOptions, Error> {
     })
 }
 
-fn only(documents: Vec<Document>) -> Result<Document, TfJobError> {
+fn only(documents: Vec<Document>) -> Result<Document, Error> {
     let several = documents.len();
-    documents.into_iter().next().filter(|_| several == 1).ok_or(TfJobError::Several(several))
+    let refused = || {
+        let limits = "but a local master runs only one, and --follow follows only one";
+        Error::input(format!("{several} TFJobs are given, {limits}"))
+            .hint("give one TFJob; to start several, give --master URL and no --follow")
+    };
+    documents.into_iter().next().filter(|_| several == 1).ok_or_else(refused)
 }
 
 /// A TFJob to send, and the file that it comes from.
@@ -140,10 +147,7 @@ impl Files {
             document.without_images(&self.entrypoints, &folders)?;
         }
         let name: Result<JobName, _> = document.name().parse();
-        let name = name.map_err(|error| TfJobError::Refused {
-            origin: origin.clone(),
-            detail: format!("metadata.name: {error}"),
-        })?;
+        let name = name.map_err(|error| Error::input(format!("{origin}: metadata.name: {error}")))?;
         let code = match &self.code {
             Some(folder) if backend == BackendKind::Kubernetes => {
                 let script = document.with_code(&self.entrypoints, folder)?;
@@ -194,8 +198,7 @@ async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes))
 /// The outcome of a TFJob that was followed. Replaces the errors whose hints name flags that `apply` does not have.
 fn followed(outcome: Result<Exit, Error>, origin: &str) -> Result<Exit, Error> {
     match outcome {
-        Err(Error::Master(error)) => Err(of_document(error, origin)),
-        Err(Error::AlreadyEnded { name, result: _ }) => Err(TfJobError::Ended(name).into()),
+        Err(Error { cause: Cause::Master(error), .. }) => Err(of_document(*error, origin)),
         outcome => outcome,
     }
 }
@@ -206,7 +209,7 @@ fn of_document(error: MasterError, origin: &str) -> Error {
     if let MasterError::Refused(problem) = &error
         && is_about_document(problem)
     {
-        return TfJobError::Refused { origin: origin.to_owned(), detail: problem.detail.clone() }.into();
+        return Error::input(format!("{origin}: {}", problem.detail));
     }
     error.into()
 }

@@ -13,6 +13,7 @@ use protocol::job::JobSpec;
 use protocol::master::BackendKind;
 use protocol::origin::{Origin, Warning};
 use protocol::tfjob::TfJobRequest;
+use protocol::view::JobState;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -24,8 +25,10 @@ use crate::address::master_url::MasterUrl;
 use crate::args::ImageArgs;
 use crate::code::pack::Packed;
 use crate::ending::error::Error;
-use crate::master::client::{MasterClient, MasterError, OldJob, Submitted};
+use crate::master::client::{MasterClient, OldJob, Submitted};
+use crate::master::error::MasterError;
 use crate::master::patience::persist;
+use crate::output::command_line::command;
 use crate::output::{Notes, size, spelled};
 use crate::request;
 use crate::request::script::Named;
@@ -46,9 +49,17 @@ pub(super) async fn with_code(
         BackendKind::Process | BackendKind::Joined => spec,
         BackendKind::Kubernetes => {
             if let Some(flag) = image.given_for_wrapping() {
-                return Err(Error::NotWithCode { flag });
+                let sentence = format!(
+                    "{flag} cannot be used with a script or --code: pods of such a job run the image unmodified, and \
+                     nodes pull it"
+                );
+                return Err(Error::input(sentence).hint(format!("leave out {flag}, or the script and --code")));
             }
-            request::in_image(spec, image.image.ok_or(Error::CodeNeedsImage)?)
+            let no_image = || {
+                Error::input("no image to run: a job that brings its code to Kubernetes needs --image")
+                    .hint("give an image with Python, for example --image tensorflow/tensorflow:2.21.0")
+            };
+            request::in_image(spec, image.image.ok_or_else(no_image)?)
         }
     };
     let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
@@ -90,6 +101,25 @@ impl Order {
         match self {
             Self::Job { spec, .. } | Self::OnMachines { spec } => &spec.name,
             Self::TfJob { name, .. } => name,
+        }
+    }
+
+    /// The error if an earlier command submitted the same job, and the job has ended with this result.
+    pub(super) fn already_ended(&self, result: JobState) -> Error {
+        let name = self.name();
+        let logs = command(&format!("logs {name}"));
+        match self {
+            Self::Job { .. } | Self::OnMachines { .. } => {
+                let sentence = format!("job {name} has already ended ({result}); nothing was submitted");
+                let again = "add --replace to run it again, or choose another --task";
+                Error::input(sentence).hint(format!("{again}; to see its output: {logs}"))
+            }
+            Self::TfJob { .. } => {
+                let delete = command(&format!("delete {name}"));
+                let again = format!("to run it again, first delete it: {delete}");
+                Error::input(format!("tfjob {name} has already ended"))
+                    .hint(format!("{again}; to see its output: {logs}"))
+            }
         }
     }
 
@@ -202,7 +232,12 @@ impl Order {
             notes.say(&send(client, code).await?);
             lacks_code = check().await?.lacks_code;
         }
-        if lacks_code { Err(Error::CodeNotKept(self.name().clone())) } else { Ok(()) }
+        if !lacks_code {
+            return Ok(());
+        }
+        let name = self.name();
+        let sentence = format!("the master does not keep the code of job {name}, so no job was deleted or submitted");
+        Err(Error::master(sentence))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `build`: makes the image that pods run, as a submit does, and prints its name.
 
+use super::current_folder;
 use super::which_master::running_master;
 use crate::address::config::Config;
 use crate::args::BuildArgs;
@@ -7,10 +8,9 @@ use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::image::{self, ImageOrder, Reach};
 use crate::output::{Data, Notes};
-use crate::request::RequestError;
 
 pub(super) async fn run(args: BuildArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
-    let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    let folder = current_folder()?;
     // If this machine has no agent, the image gets the agent of the master.
     let master = running_master(config).await?;
     let reach = if args.open { Reach::Network } else { Reach::Loopback };

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use protocol::ids::JobName;
 
-use crate::ending::error::Error;
-use crate::master::client::{MasterClient, MasterError};
+use crate::ending::error::{Cause, Error};
+use crate::master::client::MasterClient;
+use crate::master::error::MasterError;
 use crate::master::patience::persist;
-use crate::output::Notes;
+use crate::output::{Notes, spelled};
 
 /// Maximum time until the job is gone, in addition to the termination grace of its pods. If the job's master is dead,
 /// another master ends the job 30 s after the grace. The pods then need time to end.
@@ -18,7 +19,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// Deletes the job with this name, if it exists.
 pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     match delete(client, name, notes).await {
-        Err(Error::Master(error)) if error.is_not_found() => Ok(()),
+        Err(Error { cause: Cause::Master(error), .. }) if error.is_not_found() => Ok(()),
         done => done,
     }
 }
@@ -50,7 +51,8 @@ pub(super) async fn delete(client: &MasterClient, name: &JobName, notes: &Notes)
             }
         };
     }
-    Err(Error::DeleteTimeout { name: name.clone(), after: limit })
+    let after = spelled(limit);
+    Err(Error::unsuccessful(format!("job {name} still exists after {after}; the master continues to delete it")))
 }
 
 /// The answer about a job. `None` if there is no such job.

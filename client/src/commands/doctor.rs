@@ -40,7 +40,7 @@ pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, note
 /// The checks of a cluster and of the master in this namespace.
 async fn of_cluster(place: &KubePlace, config: &Config) -> Vec<Check> {
     let (master, docker) = tokio::join!(version(place.clone()), docker(config));
-    let surroundings = Surroundings { master: master.map_err(|error| (error.to_string(), error.hint())), docker };
+    let surroundings = Surroundings { master: master.map_err(|error| (error.to_string(), error.hint)), docker };
     cluster::examine(place, surroundings).await
 }
 
@@ -62,7 +62,7 @@ async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check
             }
             checks
         }
-        Err(error) => vec![master(Verdict::Fail, error.to_string(), error.hint())],
+        Err(error) => vec![master(Verdict::Fail, error.to_string(), error.hint)],
     }
 }
 

@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::bring::Order;
 use crate::args::{Checker, Format};
 use crate::ending::error::Error;
-use crate::master::client::{MasterClient, MasterError, OldJob};
+use crate::master::client::{MasterClient, OldJob};
+use crate::master::error::MasterError;
 use crate::output::narrate;
 use crate::output::{Data, Notes, yaml};
 
@@ -27,7 +28,8 @@ pub(super) async fn check(
 pub(super) fn without_master(checker: Checker) -> Result<Option<DryRun>, Error> {
     match checker {
         Checker::Client => Ok(None),
-        Checker::Server => Err(Error::NoServer),
+        Checker::Server => Err(Error::input("--dry-run=server needs a running master, and none is given")
+            .hint("give --master URL, or let this machine check the job with --dry-run=client")),
     }
 }
 

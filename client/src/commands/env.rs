@@ -1,7 +1,6 @@
 //! `env`: prints the statements that prepare a shell for the cluster of kubectl's context.
 
 use crate::address::config;
-use crate::args::usage::UsageError;
 use crate::cluster::shell_env::{remember, restored, set_up, statements};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -9,7 +8,7 @@ use crate::output::{Data, Notes};
 
 pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     if data.is_for_terminal() {
-        return Err(on_terminal(unset).into());
+        return Err(on_terminal(unset));
     }
     let now = config::environment();
     let before = restored(&now);
@@ -27,13 +26,10 @@ pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<E
 }
 
 /// The statements contain the token, so they must not be shown. On a terminal they would have no effect either.
-fn on_terminal(unset: bool) -> UsageError {
+fn on_terminal(unset: bool) -> Error {
     let flag = if unset { " --unset" } else { "" };
-    UsageError {
-        sentence: "the statements of client env contain the master's token, so they are not printed on a terminal"
-            .to_owned(),
-        hint: Some(format!("eval \"$(client env{flag})\"")),
-    }
+    Error::input("the statements of client env contain the master's token, so they are not printed on a terminal")
+        .hint(format!("eval \"$(client env{flag})\""))
 }
 
 fn own_folder() -> Option<String> {

@@ -7,7 +7,8 @@ use crate::args::{InstallArgs, Service};
 use crate::cluster::{self, Cluster, Order, ServiceChoice};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::{MasterClient, MasterError};
+use crate::master::client::MasterClient;
+use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 use crate::output::{Data, Notes};
 

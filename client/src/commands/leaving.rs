@@ -35,7 +35,7 @@ pub(super) async fn unless_interrupted(
     stage: impl Fn() -> Stage,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
+    let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
     let mut work = tokio::spawn(work);
     tokio::select! {
         outcome = &mut work => outcome.expect("the task is not aborted and does not panic"),

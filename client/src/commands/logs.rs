@@ -16,7 +16,8 @@ use crate::ending::exit::Exit;
 use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Unfinished, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, Logs, Told, follow, tell_end};
-use crate::master::client::{MasterClient, MasterError};
+use crate::master::client::MasterClient;
+use crate::master::error::MasterError;
 use crate::output::narrate;
 use crate::output::{Data, LineForm, Notes};
 

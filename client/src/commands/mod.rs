@@ -30,6 +30,7 @@ mod watch;
 mod which_master;
 mod why;
 
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use protocol::ids::{JobName, UnixMillis};
@@ -91,6 +92,11 @@ async fn for_each(
     let work = &work;
     let outcomes = several::each(names, notes, |name| async move { work(&masters.of(&name)?, &name, notes).await });
     Ok(outcomes.await?.exit())
+}
+
+/// The current folder.
+fn current_folder() -> Result<PathBuf, Error> {
+    std::env::current_dir().map_err(|error| Error::input("find the current folder").because(error))
 }
 
 /// The time now, by this machine's clock.

@@ -10,14 +10,15 @@ use protocol::patch::JobPatch;
 use protocol::view::{JobState, JobView};
 use tokio::time::sleep;
 
-use super::bring;
+use super::{bring, current_folder};
 use crate::code::pack::Packed;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::{LONG_POLL, MasterClient, MasterError};
+use crate::follow::{deleted, replaced};
+use crate::master::client::{LONG_POLL, MasterClient};
+use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 use crate::output::{Notes, spelled};
-use crate::request::RequestError;
 
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
 const REPEAT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +33,7 @@ pub(super) struct Pushed {
 
 /// The folder with the new code.
 pub(super) fn folder(given: Option<PathBuf>) -> Result<PathBuf, Error> {
-    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    let here = current_folder()?;
     Ok(given.map_or(here.clone(), |folder| here.join(folder)))
 }
 
@@ -87,12 +88,12 @@ pub(super) async fn until(
     let mut patience = Patience::of_observer();
     while !test(&view) {
         match client.view_after(&view.name, view.seq, LONG_POLL).await {
-            Ok(next) if next.uid != view.uid => return Err(Error::Replaced(view.name)),
+            Ok(next) if next.uid != view.uid => return Err(replaced(&view.name)),
             Ok(next) => {
                 patience.restore();
                 view = next;
             }
-            Err(error) if error.is_not_found() => return Err(Error::Deleted(view.name)),
+            Err(error) if error.is_not_found() => return Err(deleted(&view.name)),
             Err(error) => patience.wait_after(error).await?,
         }
     }

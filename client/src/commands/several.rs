@@ -69,10 +69,8 @@ pub(super) fn distinct(names: &[JobName]) -> Vec<JobName> {
 /// Prints the error of one of several jobs, and returns its exit code.
 fn told(name: &JobName, error: &Error, notes: &Notes) -> Exit {
     notes.error_of(name, error);
-    if let Some(hint) = error.hint() {
-        notes.hint(&hint);
-    }
-    error.into()
+    error.hint.iter().for_each(|hint| notes.hint(hint));
+    error.exit
 }
 
 #[cfg(test)]

@@ -22,12 +22,13 @@ use crate::args::{Format, SpawnArgs};
 use crate::code::pack::Packed;
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::master::client::{MasterClient, MasterError, Submitted};
+use crate::master::client::{MasterClient, Submitted};
+use crate::master::error::MasterError;
 use crate::master::patience::persist;
 use crate::output::command_line;
 use crate::output::{Data, Notes};
-use crate::request::RequestError;
-use crate::request::spawn::{self, Inputs, SpawnError, Tag};
+use crate::request::spawn::{self, Inputs, Tag};
+use crate::request::unreadable;
 
 /// The default of `--pod-file`.
 const POD_FILE: &str = "pod.yaml";
@@ -63,10 +64,14 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
 }
 
 /// Returns the configuration. If the user names no master, chooses the master in the cluster.
-fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
+fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, Error> {
     let is_elsewhere = matches!(config.master, MasterChoice::At(_) | MasterChoice::Local(LocalBecause::Asked));
     if let (true, Some(namespace)) = (is_elsewhere, &args.namespace) {
-        return Err(SpawnError::NamespaceElsewhere(namespace.clone()));
+        let sentence = format!(
+            "-n {namespace} cannot be used with the address of a master, or with a local master: they run the job \
+             elsewhere"
+        );
+        return Err(Error::input(sentence).hint("leave out -n, or give --master kube"));
     }
     let config = match config.master {
         MasterChoice::Local(LocalBecause::Default) => {
@@ -78,15 +83,18 @@ fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
 }
 
 fn read(args: &SpawnArgs) -> Result<Inputs, Error> {
-    let content = |path: &Path| fs::read(path).map_err(|source| SpawnError::Read { path: path.to_owned(), source });
-    let text =
-        |path: &Path| fs::read_to_string(path).map_err(|source| SpawnError::Read { path: path.to_owned(), source });
-    let script = Path::new(args.script.as_deref().ok_or(SpawnError::NoScript)?);
+    let text = |path: &Path| fs::read_to_string(path).map_err(unreadable(path));
+    let no_script = || {
+        let example = command_line::command("spawn -w 3 train.py");
+        let hint = format!("put the script last, for example {example}; client spawn --help lists the options");
+        Error::input("no script is given").hint(hint)
+    };
+    let script = Path::new(args.script.as_deref().ok_or_else(no_script)?);
     let default = Path::new(POD_FILE);
     let pod_file = args.pod_file.as_deref().or_else(|| default.is_file().then_some(default));
     Ok(Inputs {
         script: script.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        content: content(script)?,
+        content: fs::read(script).map_err(unreadable(script))?,
         commands: args.command.as_deref().map(text).transpose()?,
         pod: pod_file.map(|path| spawn::pod_file(&text(path)?, path)).transpose()?,
         env: args
@@ -106,7 +114,7 @@ async fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind)
     if backend == BackendKind::Kubernetes && Syntax::of(args.syntax) == Syntax::Checked {
         syntax::check_script(&code, &script).await?;
     }
-    let spec = JobSpec::try_from(request).map_err(RequestError::from)?;
+    let spec = JobSpec::try_from(request)?;
     Ok(Order::Job { spec: Box::new(JobSpec { code: Some(code.id()), ..spec }), code: Some(code) })
 }
 
@@ -119,9 +127,9 @@ async fn start(
 ) -> Result<Exit, Error> {
     let view = match order.submit(client, notes).await {
         Ok(Submitted::New(view)) => view,
-        Ok(Submitted::Before(_) | Submitted::Changed { .. }) => return Err(taken(client, tag).await?.into()),
+        Ok(Submitted::Before(_) | Submitted::Changed { .. }) => return Err(taken(client, tag).await?),
         Err(MasterError::Refused(problem)) if problem.code == ErrorCode::JobExists => {
-            return Err(taken(client, tag).await?.into());
+            return Err(taken(client, tag).await?);
         }
         Err(error) => return Err(error.into()),
     };
@@ -134,10 +142,18 @@ async fn start(
 
 /// The error for a tag whose job name is taken. The job may be the training with another tag, such as `my-tag` instead
 /// of `My_Tag`.
-async fn taken(client: &MasterClient, tag: &Tag) -> Result<SpawnError, MasterError> {
+async fn taken(client: &MasterClient, tag: &Tag) -> Result<Error, MasterError> {
     let is_training = is_training(&client.view(&tag.job).await?.spec, tag);
-    let (tag, name) = (tag.text.clone(), tag.job.clone());
-    Ok(if is_training { SpawnError::Taken { tag, name } } else { SpawnError::NameTaken { tag, name } })
+    let Tag { text: tag, job: name } = tag;
+    let (sentence, or) = if is_training {
+        let delete = command_line::command(&format!("spawn -d {tag}"));
+        (format!("a training with tag {tag} exists, as job {name}"), format!("or delete the training: {delete}"))
+    } else {
+        let show = command_line::command(&format!("status {name}"));
+        let sentence = format!("tag {tag} makes the job's name {name}, and another job has this name");
+        (sentence, format!("to see the other job: {show}"))
+    };
+    Ok(Error::input(sentence).hint(format!("use another tag: -t TAG or -r; {or}")))
 }
 
 fn is_training(job: &JobSpec, tag: &Tag) -> bool {
@@ -152,15 +168,19 @@ async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &N
     let client = Masters::find("spawn -d", config, notes).await?.of(&tag.job)?;
     let job = client.view(&tag.job).await?;
     if !is_training(&job.spec, tag) {
-        return Err(SpawnError::Another { tag: tag.text.clone(), name: tag.job.clone() }.into());
+        let Tag { text: tag, job: name } = tag;
+        let delete = command_line::command(&format!("delete {name}"));
+        return Err(Error::input(format!("job {name} is not the training with tag {tag}: nothing was deleted"))
+            .hint(format!("to delete this job: {delete}")));
     }
     delete::delete(&client, &tag.job, notes).await?;
     Ok(Exit::Done)
 }
 
 /// Asks the user at the terminal. Only `y` means yes.
-async fn is_wanted(tag: &Tag, notes: &Notes) -> Result<bool, SpawnError> {
+async fn is_wanted(tag: &Tag, notes: &Notes) -> Result<bool, Error> {
     let question = &format!("delete the training with tag {}, job {}? y/[n]", tag.text, tag.job);
-    let answer = ask(question, notes).await.ok_or(SpawnError::NoConsent)?;
+    let no_consent = || Error::input("-d must ask before it deletes, but there is no terminal: give -y");
+    let answer = ask(question, notes).await.ok_or_else(no_consent)?;
     Ok(answer == "y")
 }

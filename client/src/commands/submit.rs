@@ -15,29 +15,31 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::bring::{self, Order};
+use super::current_folder;
 use super::delete::delete_if_there;
 use super::dry_run;
 use super::leaving::{Stage, to_follow, unless_interrupted};
 use super::machines;
 use super::syntax::Syntax;
-use super::which_master::running_master;
+use super::which_master::{START_A_MASTER, running_master};
 use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{Checker, Format, ImageArgs, SubmitArgs};
 use crate::code::pack::Packed;
-use crate::ending::error::Error;
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::Wanted;
-use crate::follow::{Following, Logs, Told, follow};
+use crate::follow::{Following, Logs, Told, deleted, follow};
 use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::master::announcement::{Announced, Announcement, own_uid};
-use crate::master::client::{MasterClient, MasterError, OldJob, Submitted};
+use crate::master::client::{MasterClient, OldJob, Submitted};
+use crate::master::error::MasterError;
 use crate::master::local::LocalMaster;
 use crate::master::patience::persist;
 use crate::output::narrate;
 use crate::output::{Data, Notes};
 use crate::request::script::{self, Named};
-use crate::request::{self, RequestError, Surroundings};
+use crate::request::{self, Surroundings};
 
 /// Printed when neither a flag nor a variable names a master.
 pub(super) const LOCAL_BY_DEFAULT: &str =
@@ -49,7 +51,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     let (format, image) = (args.format.output, args.image.clone());
     let (detach, replace, dry_run) = (args.detach, args.replace, args.dry_run.dry_run);
     let syntax = Syntax::of(args.code.syntax);
-    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    let here = current_folder()?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());
     let on_unreachable = args.policy.on_unreachable;
@@ -66,14 +68,16 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     match running_master(config).await? {
         None => {
             if let Some(flag) = flag_for_kubernetes(&image, &spec) {
-                return Err(Error::NotLocal { flag });
+                let why = "a local master runs replicas as processes on this machine";
+                return Err(of_kubernetes(&flag, &format!("cannot be used with a local master: {why}")));
             }
             let order = Order::Job { spec: Box::new(request::in_folder(spec, &folder)?), code: None };
             if let Some(checker) = dry_run {
                 return checked(&order, dry_run::without_master(checker)?.as_ref(), (format, data, notes));
             }
             if detach {
-                return Err(Error::LocalDetached);
+                let wrong = "cannot be used with a local master: the master and its job end with this command";
+                return Err(Error::input(format!("--detach {wrong}")).hint(START_A_MASTER));
             }
             if config.master == MasterChoice::Local(LocalBecause::Default) {
                 notes.say(LOCAL_BY_DEFAULT);
@@ -135,7 +139,8 @@ async fn placed(
     }
     let Place { folder, named, syntax, image, on_unreachable: _, dry_run } = place;
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
-        return Err(Error::NotAtProcesses { flag, url: client.url().clone() });
+        let why = format!("the master at {} runs replicas as processes on its host", client.url());
+        return Err(of_kubernetes(&flag, &format!("works only in Kubernetes: {why}")));
     }
     let (spec, code) = match (named, master.backend) {
         (Some(named), backend) => {
@@ -156,12 +161,21 @@ async fn placed(
     Ok(Order::Job { spec: Box::new(spec), code })
 }
 
+/// The error for a flag that works only in Kubernetes. `wrong` is the end of the sentence.
+fn of_kubernetes(flag: &str, wrong: &str) -> Error {
+    let hint = format!("leave out {flag}, or choose a master in Kubernetes with --master kube or --master URL");
+    Error::input(format!("{flag} {wrong}")).hint(hint)
+}
+
 /// The job for a master with machines that join. Each machine has its own script, so a script on the command line is an
 /// error. A flag for Kubernetes is an error too.
 fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient) -> Result<Order, Error> {
     let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
     if let Some(what) = script.or(flag_for_kubernetes(&place.image, &spec)) {
-        return Err(Error::AtMachines { what, join: machines::join_command(&spec.name, client.url()) });
+        let why = "this master runs jobs on machines that join it, and each machine has its own script";
+        let join = machines::join_command(&spec.name, client.url());
+        return Err(Error::input(format!("{what} has no meaning here: {why}"))
+            .hint(format!("leave it out; each machine has its own command: {join}")));
     }
     Ok(Order::OnMachines { spec: Box::new(machines::on_machines(spec, place.on_unreachable)) })
 }
@@ -189,7 +203,9 @@ pub(super) async fn at_running_master(
         unless_interrupted(submit_and_follow(submission, format, to), job, stage, notes).await
     };
     match outcome {
-        Err(Error::Master(error)) if stage() == Stage::Following => Err(lost_sight(error, &name, notes)),
+        Err(Error { cause: Cause::Master(error), .. }) if stage() == Stage::Following => {
+            Err(lost_sight(*error, &name, notes))
+        }
         outcome => outcome,
     }
 }
@@ -197,7 +213,7 @@ pub(super) async fn at_running_master(
 /// The error for an accepted job that can no longer be followed.
 fn lost_sight(error: MasterError, name: &JobName, notes: &Notes) -> Error {
     if error.is_not_found() {
-        return Error::Deleted(name.clone());
+        return deleted(name);
     }
     way_back(&error, name).iter().for_each(|sentence| notes.say(sentence));
     error.into()
@@ -234,9 +250,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
             view
         }
         // The script may have changed since the earlier submit, so the earlier result may be outdated.
-        Submitted::Before(JobView { name, result: Some(result), .. }) => {
-            return Err(Error::AlreadyEnded { name, result: result.state() });
-        }
+        Submitted::Before(JobView { result: Some(result), .. }) => return Err(order.already_ended(result.state())),
         Submitted::Before(view) => {
             notes.say(&narrate::submitted_before(&view));
             view
@@ -289,7 +303,7 @@ pub(super) async fn at_own_master(
     config: &Config,
     (format, data, notes): (Format, Data, &Notes),
 ) -> Result<Exit, Error> {
-    let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
+    let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
     let mut master = LocalMaster::start()?;
     let job = (order, config.run_folders.as_slice());
     let outcome = follow_at(&mut master, job, (format, data, notes), &mut interrupts).await;
@@ -324,7 +338,7 @@ async fn follow_at(
         outcome = &mut work => return outcome.expect(NEVER_ABORTED),
         error = master.died() => {
             work.abort();
-            return Err(error.into());
+            return Err(error);
         }
         () = interrupts.next() => {}
     }
@@ -367,7 +381,7 @@ async fn stop(
     };
     let outcome = tokio::select! {
         outcome = in_order => outcome,
-        error = master.died() => Ok(Err(error.into())),
+        error = master.died() => Ok(Err(error)),
         () = tokio::time::sleep(CANCEL_TIMEOUT) => Err(with_its_master()),
         () = interrupts.next() => Err(with_its_master()),
     };

@@ -10,7 +10,8 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::args::SyntaxArgs;
-use crate::code::pack::{PackError, Packed};
+use crate::code::pack::{Packed, wrong_files};
+use crate::ending::error::Error;
 
 /// Maximum time for Python to parse files. After this time, the client sends the code unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -35,9 +36,12 @@ impl Syntax {
 }
 
 /// Refuses code whose script does not parse. Checks only a script whose name ends in .py.
-pub(super) async fn check_script(code: &Packed, script: &str) -> Result<(), PackError> {
-    let wrong = first_mistake(code.sources().filter(|(path, _)| *path == script)).await;
-    wrong.map_or(Ok(()), |wrong| Err(PackError::DoesNotParse(wrong)))
+pub(super) async fn check_script(code: &Packed, script: &str) -> Result<(), Error> {
+    let mistake = first_mistake(code.sources().filter(|(path, _)| *path == script)).await;
+    let Some(wrong) = mistake else { return Ok(()) };
+    let skip = "skip this check: push with --force, or submit with --no-syntax-check";
+    Err(wrong_files(format!("the script does not parse: {wrong}"))
+        .hint(format!("if the job's Python is newer than this machine's, {skip}")))
 }
 
 /// A sentence about the first other file that does not parse. The job may never import this file.

@@ -3,7 +3,7 @@
 use super::ask::ask;
 use crate::address::config::{Config, MasterChoice};
 use crate::args::UninstallArgs;
-use crate::cluster::{self, Cluster, ClusterError, Found};
+use crate::cluster::{self, Cluster, Found};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::output::Notes;
@@ -26,7 +26,10 @@ pub(super) async fn run(args: UninstallArgs, config: &Config, notes: &Notes) -> 
         return Ok(Exit::Done);
     }
     if !found.unfinished.is_empty() && !force {
-        return Err(ClusterError::JobsRun { names: found.unfinished, namespace: namespace.to_owned() }.into());
+        let names = found.unfinished.join(", ");
+        let cancel = command_line::command(&format!("cancel {}", found.unfinished[0]));
+        return Err(Error::input(format!("jobs in namespace {namespace} have not ended: {names}"))
+            .hint(format!("add --force to stop all jobs, or cancel these jobs, for example: {cancel}")));
     }
     if !yes && !is_wanted(notes).await? {
         notes.say("nothing was removed");
@@ -47,8 +50,12 @@ fn listed(found: &Found) -> String {
 }
 
 /// Asks the user at the terminal.
-async fn is_wanted(notes: &Notes) -> Result<bool, ClusterError> {
-    let answer = ask("remove all of this? [y/N]", notes).await.ok_or(ClusterError::NoConsent)?;
+async fn is_wanted(notes: &Notes) -> Result<bool, Error> {
+    let no_consent = || {
+        Error::input("uninstalling needs your consent, and stdin is not a terminal")
+            .hint("add -y to uninstall without a question")
+    };
+    let answer = ask("remove all of this? [y/N]", notes).await.ok_or_else(no_consent)?;
     Ok(matches!(answer.as_str(), "y" | "Y" | "yes"))
 }
 

@@ -12,11 +12,11 @@ use super::which_master::Masters;
 use crate::args::{Format, WaitArgs};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::follow::tell_cause;
+use crate::follow::{replaced, tell_cause};
 use crate::master::client::{LONG_POLL, MasterClient};
 use crate::master::patience::Patience;
 use crate::output::narrate;
-use crate::output::{Data, Notes};
+use crate::output::{Data, Notes, spelled};
 
 pub(super) async fn run(masters: Masters, mut args: WaitArgs, data: Data, notes: &Notes) -> Result<Exit, Error> {
     args.jobs.names = distinct(&args.jobs.names);
@@ -72,7 +72,7 @@ async fn wait(client: &MasterClient, name: &JobName, limit: Limit, notes: &Notes
             None => Ok(poll.await),
         };
         match next {
-            Ok(Ok(next)) if next.uid != view.uid => return Err(Error::Replaced(view.name)),
+            Ok(Ok(next)) if next.uid != view.uid => return Err(replaced(&view.name)),
             Ok(Ok(next)) => {
                 patience.restore();
                 view = next;
@@ -92,5 +92,6 @@ fn round_up(time: Duration) -> Duration {
 }
 
 fn too_late(view: &JobView, timeout: Option<Duration>) -> Error {
-    Error::WaitTimeout { name: view.name.clone(), state: view.state, after: timeout.unwrap_or_default() }
+    let (name, state, after) = (&view.name, view.state, spelled(timeout.unwrap_or_default()));
+    Error::unsuccessful(format!("job {name} is still {state} after {after}"))
 }

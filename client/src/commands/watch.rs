@@ -3,9 +3,9 @@
 //! no file changes.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::{Duration, SystemTime};
 
@@ -24,13 +24,15 @@ use super::pushing::{self, Pushed};
 use super::syntax::{self, Syntax};
 use crate::args::PushArgs;
 use crate::code::changes::Changes;
-use crate::code::pack::{Listing, PackError, Packed, Scope};
-use crate::ending::error::Error;
+use crate::code::pack::{Listing, Packed, Scope};
+use crate::ending::error::{Cause, Error};
 use crate::ending::exit::Exit;
 use crate::follow::tell_end;
-use crate::master::client::{MasterClient, MasterError};
+use crate::master::client::MasterClient;
+use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 use crate::output::Notes;
+use crate::output::command_line::command;
 use crate::report;
 
 /// The shortest pause before the client repeats a refused push. The pauses grow up to [`LONGEST_PAUSE`].
@@ -48,9 +50,9 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
     let folder = match (&job.spec.code, &job.spec.work_dir) {
         (Some(_), _) => pushing::folder(args.folder)?,
         (None, Some(folder)) => folder.into(),
-        (None, None) => return Err(Error::NoFolderToWatch(job.name)),
+        (None, None) => return Err(no_folder(&job.name)),
     };
-    let changes = Changes::new().map_err(|source| Error::Watch { folder: folder.clone(), source })?;
+    let changes = Changes::new().map_err(unwatched(&folder))?;
     let watch = Watch {
         client: client.clone(),
         name: job.name.clone(),
@@ -157,7 +159,7 @@ impl Watch {
                     }
                 },
             };
-            if let Some(changed) = self.changes.settled(pause).await.map_err(|source| self.failed(source))? {
+            if let Some(changed) = self.changes.settled(pause).await.map_err(unwatched(&self.folder))? {
                 (since, pauses) = (changed, self::pauses());
                 self.told = None;
             }
@@ -177,7 +179,7 @@ impl Watch {
     async fn push_changes(&mut self, since: Instant) -> Result<Option<String>, Error> {
         let (code, modified) = match self.pack().await {
             // A file was removed while the folder was read. The removal is a change, which causes the next push.
-            Err(Error::Pack(error)) if error.is_of_vanished_file() && self.folder.is_dir() => return Ok(None),
+            Err(error) if is_of_vanished_file(&error) && self.folder.is_dir() => return Ok(None),
             packed => packed?,
         };
         let done = State::Done(code.id());
@@ -210,7 +212,7 @@ impl Watch {
         let mut patience = Patience::of_observer();
         loop {
             match self.push(code, since).await {
-                Err(Error::Master(error)) => patience.wait_after(error).await?,
+                Err(Error { cause: Cause::Master(error), .. }) => patience.wait_after(*error).await?,
                 outcome => return outcome,
             }
         }
@@ -237,7 +239,7 @@ impl Watch {
                 Listing::of(folder, scope)
             });
             let listing = listing.await?;
-            if !self.changes.watch(&listing.folders).map_err(|source| self.failed(source))? {
+            if !self.changes.watch(&listing.folders).map_err(unwatched(&self.folder))? {
                 let modified = listing.modified;
                 return Ok((self.blocking(move |_, spec| Packed::of(&listing, &spec.script)).await?, modified));
             }
@@ -246,27 +248,46 @@ impl Watch {
 
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&PathBuf, &JobSpec) -> Result<T, PackError> + Send + 'static,
+        work: impl FnOnce(&PathBuf, &JobSpec) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (folder, spec) = (self.folder.clone(), self.spec.clone());
-        Ok(spawn_blocking(move || work(&folder, &spec)).await.expect("packing does not panic")?)
+        spawn_blocking(move || work(&folder, &spec)).await.expect("packing does not panic")
     }
 
     fn after(&self, error: &Error) -> After {
-        if let Error::Master(MasterError::Refused(problem)) = error {
-            return match (problem.status, problem.code) {
-                (401 | 403 | 404, _) => After::End,
-                // The agent, the master or its disk may recover.
-                (500.., _) | (_, ErrorCode::CodeNotTaken | ErrorCode::CodeMissing) => After::Pause,
-                (_, _) => After::Change,
-            };
+        match &error.cause {
+            Cause::Master(error) => after_answer(error),
+            Cause::Files if self.folder.is_dir() => After::Change,
+            Cause::Files | Cause::Other | Cause::Forbidden | Cause::Passing | Cause::ClosedStdout => After::End,
         }
-        if matches!(error, Error::Pack(_)) && self.folder.is_dir() { After::Change } else { After::End }
     }
+}
 
-    fn failed(&self, source: io::Error) -> Error {
-        Error::Watch { folder: self.folder.clone(), source }
+fn after_answer(error: &MasterError) -> After {
+    let MasterError::Refused(problem) = error else { return After::End };
+    match (problem.status, problem.code) {
+        (401 | 403 | 404, _) => After::End,
+        // The agent, the master or its disk may recover.
+        (500.., _) | (_, ErrorCode::CodeNotTaken | ErrorCode::CodeMissing) => After::Pause,
+        (_, _) => After::Change,
     }
+}
+
+/// Whether a file or folder was removed after it was listed and before it was read.
+fn is_of_vanished_file(error: &Error) -> bool {
+    matches!(error.cause, Cause::Files) && error.io_kind() == Some(ErrorKind::NotFound)
+}
+
+/// The error for a folder that cannot be watched for changes.
+fn unwatched(folder: &Path) -> impl FnOnce(io::Error) -> Error {
+    let hint = "list large folders in .musterignore, or raise the limits of inotify: sysctl fs.inotify";
+    move |error| Error::input(format!("watch {} for changes", folder.display())).hint(hint).because(error)
+}
+
+/// The error for a job without a folder to watch, for example because the job runs on machines that join.
+fn no_folder(job: &JobName) -> Error {
+    Error::input(format!("--watch cannot be used with job {job}: the job names no folder that could be watched"))
+        .hint(format!("to start its scripts again: {}", command(&format!("push {job}"))))
 }
 
 fn pauses() -> ExponentialBackoff {

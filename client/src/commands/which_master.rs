@@ -10,8 +10,14 @@ use crate::address::master_url::MasterUrl;
 use crate::cluster::{Cluster, Forward};
 use crate::ending::error::Error;
 use crate::master::announcement::{self, Announced, Found};
-use crate::master::client::{MasterClient, MasterError};
+use crate::master::client::MasterClient;
+use crate::master::error::MasterError;
 use crate::output::Notes;
+use crate::output::command_line::command;
+
+/// The hint for a command that cannot use the local master of a job.
+pub(super) const START_A_MASTER: &str =
+    "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897";
 
 /// The masters that a verb asks.
 pub(super) enum Masters {
@@ -69,9 +75,19 @@ fn of_job(masters: &[Announced], name: &JobName) -> Result<Announced, Error> {
     let mut with_job: Vec<Announced> = masters.iter().filter(|master| master.job == *name).cloned().collect();
     match (with_job.len(), with_job.pop()) {
         (1, Some(master)) => Ok(master),
-        (_, Some(last)) => Err(Error::SeveralLocalMasters(with_job.into_iter().chain([last]).collect())),
-        (_, None) => Err(Error::NotAtLocalMasters { name: name.clone(), masters: masters.to_vec() }),
+        (_, Some(last)) => {
+            with_job.push(last);
+            let hint = format!("choose one, for example with --master {}", with_job[0].url);
+            Err(Error::input(listed(&with_job)).hint(hint))
+        }
+        (_, None) => Err(Error::input(format!("no local master runs job {name}: {}", listed(masters)))
+            .hint(format!("to see all local jobs: {}", command("list")))),
     }
+}
+
+fn listed(masters: &[Announced]) -> String {
+    let named: Vec<String> = masters.iter().map(|master| format!("{} (job {})", master.url, master.job)).collect();
+    format!("{} local masters run: {}", named.len(), named.join(", "))
 }
 
 /// A client of the master that the user names, for a new job or an image. `None` if the master is local: a new job then
@@ -148,8 +164,11 @@ fn local(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str)
     }
     match (masters.pop(), because) {
         (Some(Announced { url, token, .. }), _) => Ok(Way::Url(url, Some(token))),
-        (None, LocalBecause::Default) => Err(Error::NeedsMaster { verb }),
-        (None, LocalBecause::Asked) => Err(Error::NoLocalMaster),
+        (None, LocalBecause::Default) => Err(Error::input(format!("no master is given, but \"{verb}\" needs one"))
+            .hint("give --master URL or set MUSTER_MASTER; you have no running local master")),
+        (None, LocalBecause::Asked) => {
+            Err(Error::input("you have no running local master: a local master ends with its job").hint(START_A_MASTER))
+        }
     }
 }
 
@@ -197,9 +216,10 @@ mod tests {
     #[test]
     fn without_a_local_master_the_error_depends_on_whether_local_was_asked_for() {
         let default = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[]);
-        assert!(matches!(default, Err(Error::NeedsMaster { verb: "list" })));
+        assert_eq!(default.unwrap_err().to_string(), "no master is given, but \"list\" needs one");
         let asked = chosen(&config(MasterChoice::Local(LocalBecause::Asked), None), &[]);
-        assert!(matches!(asked, Err(Error::NoLocalMaster)));
+        let none = "you have no running local master: a local master ends with its job";
+        assert_eq!(asked.unwrap_err().to_string(), none);
     }
 
     #[test]
@@ -213,7 +233,7 @@ mod tests {
         let twins = url("twin").unwrap_err();
         let sentence = "2 local masters run: http://127.0.0.1:2 (job twin), http://127.0.0.1:3 (job twin)";
         assert_eq!(twins.to_string(), sentence);
-        assert_eq!(twins.hint().unwrap(), "choose one, for example with --master http://127.0.0.1:2");
+        assert_eq!(twins.hint.unwrap(), "choose one, for example with --master http://127.0.0.1:2");
         let none = url("job-9").unwrap_err().to_string();
         assert!(none.starts_with("no local master runs job job-9: 3 local masters run: "), "{none}");
     }

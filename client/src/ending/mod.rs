@@ -1,5 +1,4 @@
-//! How a command ends: every error with its hint and its cause, and the exit code of each outcome.
+//! How a command ends: the client's error, and the exit code of each outcome.
 
 pub(crate) mod error;
 pub(crate) mod exit;
-pub(crate) mod root_cause;

@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 use crate::ending::error::Error;
 use crate::follow::log_stream::{Lines, Unfinished, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
-use crate::master::client::{LONG_POLL, MasterClient, MasterError};
+use crate::master::client::{LONG_POLL, MasterClient};
+use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 use crate::output::command_line::command;
 use crate::output::hints;
@@ -175,7 +176,7 @@ fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes:
     if let Some(before) = before
         && before.uid != now.uid
     {
-        return Err(Error::Replaced(now.name.clone()));
+        return Err(replaced(&now.name));
     }
     let sentences = narrate::changes(before, now);
     if !sentences.is_empty() {
@@ -184,6 +185,16 @@ fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes:
     }
     notes.show_progress(now);
     Ok(())
+}
+
+/// The error if someone deleted the job and submitted another job with the same name.
+pub(crate) fn replaced(job: &JobName) -> Error {
+    Error::unsuccessful(format!("job {job} was deleted, and another job has its name now"))
+}
+
+/// The error if someone deleted the job while the command waited for it.
+pub(crate) fn deleted(job: &JobName) -> Error {
+    Error::unsuccessful(format!("job {job} was deleted before it ended"))
 }
 
 /// Sends the job's view at once and after each change. Ends when the job has a result, a request fails or the receiver

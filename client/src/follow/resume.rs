@@ -2,8 +2,8 @@
 
 use protocol::view::JobView;
 
-use crate::ending::error::Error;
-use crate::master::client::MasterError;
+use crate::ending::error::{Cause, Error};
+use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 
 /// A stream that stores how far it has been read.
@@ -23,7 +23,7 @@ pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Re
     let mut patience = Patience::of_observer();
     loop {
         match attempt(stream, &mut patience).await {
-            Err(Error::Master(error)) => patience.wait_after(error).await?,
+            Err(Error { cause: Cause::Master(error), .. }) => patience.wait_after(*error).await?,
             outcome => return outcome,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
+use crate::follow::replaced;
 
 /// A stream from a master that is unreachable for a while after each answer.
 struct Flaky {
@@ -27,7 +28,7 @@ impl Resumable for Flaky {
     async fn read(&mut self, (): ()) -> Result<JobView, Error> {
         if self.breaks_left == 0 {
             // The tests recognise the end of the stream by this error.
-            return Err(Error::Replaced("read-to-the-end".parse().unwrap()));
+            return Err(replaced(&"read-to-the-end".parse().unwrap()));
         }
         self.breaks_left -= 1;
         self.back_at = Instant::now() + self.away_for;

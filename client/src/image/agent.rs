@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::elf::{ElfFault, Machine, machine_of_static};
-use super::error::ImageError;
+use super::elf::{Machine, machine_of_static};
 use super::layer::digest;
+use crate::ending::error::Error;
 use crate::master::client::MasterClient;
+use crate::master::error::MasterError;
 use crate::output::Notes;
+
+const AGENT_HINT: &str = "make build puts an agent beside the client; or give --agent-binary PATH";
 
 /// An agent that is a static program, so it starts in any image for its processor.
 #[derive(Debug, Clone)]
@@ -40,9 +43,10 @@ pub(crate) struct AgentSources {
 impl AgentSources {
     /// Returns a static agent, whatever its processor. If the file beside this program is missing or not static,
     /// fetches the master's agent.
-    pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, ImageError> {
+    pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, Error> {
         if let Some(path) = &self.named {
-            let bytes = std::fs::read(path).map_err(|source| ImageError::AgentFile { path: path.clone(), source })?;
+            let unreadable = |error| Error::input(format!("--agent-binary: read {}", path.display())).because(error);
+            let bytes = std::fs::read(path).map_err(unreadable)?;
             return program(bytes.into(), path.display().to_string(), Exchangeable::No);
         }
         let Some((path, bytes)) = beside_this_program() else {
@@ -64,7 +68,7 @@ impl AgentSources {
         found: AgentProgram,
         image: &str,
         architecture: &str,
-    ) -> Result<AgentProgram, ImageError> {
+    ) -> Result<AgentProgram, Error> {
         // An agent cannot be checked against a processor whose ELF number Muster does not know.
         let Some(wanted) = Machine::of_architecture(architecture) else { return Ok(found) };
         if found.machine == wanted {
@@ -78,21 +82,41 @@ impl AgentSources {
             return Ok(other);
         }
         let AgentProgram { origin, machine: agent, .. } = other;
-        Err(ImageError::AgentForeign { origin, agent, image: image.to_owned(), wanted })
+        let sentence = format!("the agent {origin} is for {agent}, but the image {image} is for {wanted}");
+        let hint = "give an agent for that processor with --agent-binary PATH, or another --image";
+        Err(Error::input(sentence).hint(hint))
     }
 
-    async fn fetch(&self, otherwise: &str) -> Result<AgentProgram, ImageError> {
-        let Some(master) = &self.master else { return Err(ImageError::NoAgent(otherwise.to_owned())) };
-        let bytes = master.agent_program().await?;
+    async fn fetch(&self, otherwise: &str) -> Result<AgentProgram, Error> {
+        let Some(master) = &self.master else {
+            return Err(Error::input(format!("no agent to put into the image: {otherwise}")).hint(AGENT_HINT));
+        };
+        let bytes = master.agent_program().await.map_err(not_fetched)?;
         program(bytes, format!("from {}", master.url()), Exchangeable::No)
     }
 }
 
-fn program(bytes: Bytes, origin: String, exchangeable: Exchangeable) -> Result<AgentProgram, ImageError> {
+fn program(bytes: Bytes, origin: String, exchangeable: Exchangeable) -> Result<AgentProgram, Error> {
     match machine_of_static(&bytes) {
         Ok(machine) => Ok(AgentProgram { sha256: digest(&bytes), bytes, machine, origin, exchangeable }),
-        Err(fault @ (ElfFault::NoProgram | ElfFault::Dynamic)) => Err(ImageError::AgentUnfit { origin, fault }),
+        Err(fault) => {
+            let hint = "build a static agent with make build, or name one with --agent-binary PATH";
+            Err(Error::input(format!("the agent {origin} {fault}")).hint(hint))
+        }
     }
+}
+
+/// The error for an agent that the master did not send. If the master cannot be reached, a hint about the master is
+/// more useful than a hint about the agent.
+fn not_fetched(error: MasterError) -> Error {
+    let has_no_agent = error.is_not_found();
+    let source = Error::from(error);
+    let of_master = source.hint.clone();
+    let mut error = Error::master("fetch the agent from the master").hint(AGENT_HINT).because(source);
+    if !has_no_agent {
+        error.hint = of_master;
+    }
+    error
 }
 
 /// The file `agent` in this program's folder, if it can be read.
@@ -126,6 +150,16 @@ mod tests {
         let foreign = sources.fitting(found, "digits", "arm64").await.unwrap_err();
         let expected = format!("the agent {} is for amd64, but the image digits is for arm64", path.display());
         assert_eq!(foreign.to_string(), expected);
+    }
+
+    #[test]
+    fn the_hint_about_a_missing_agent_is_about_the_master_unless_the_master_has_no_agent() {
+        let unreachable = not_fetched(MasterError::Silent { url: "http://h:1".parse().unwrap() });
+        assert_eq!(unreachable.to_string(), "fetch the agent from the master");
+        assert!(unreachable.hint.unwrap().starts_with("is the master running"));
+        let answer = r#"{"status": 404, "code": "unknown_route", "detail": "no agent"}"#;
+        let without_agent = not_fetched(MasterError::Refused(serde_json::from_str(answer).unwrap()));
+        assert_eq!(without_agent.hint.unwrap(), AGENT_HINT);
     }
 
     #[tokio::test]

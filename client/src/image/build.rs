@@ -16,10 +16,10 @@ use tokio::sync::mpsc;
 
 use super::context::{self, Pieces};
 use super::engine::{Engine, reason};
-use super::error::ImageError;
 use super::layer::{self, Wrap};
 use super::names::short;
 use super::stall;
+use crate::ending::error::Error;
 use crate::output::Notes;
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
@@ -29,12 +29,7 @@ const PIECES_WAITING: usize = 16;
 const LOG_LINES_MAX: usize = 20;
 
 /// Builds the Dockerfile of a folder, with the folder as context.
-pub(super) async fn from_folder(
-    engine: &Engine,
-    folder: &Path,
-    name: &ImageRef,
-    notes: &Notes,
-) -> Result<(), ImageError> {
+pub(super) async fn from_folder(engine: &Engine, folder: &Path, name: &ImageRef, notes: &Notes) -> Result<(), Error> {
     let ignored = context::ignored(folder)?;
     let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_WAITING);
     let root = folder.to_owned();
@@ -53,29 +48,33 @@ pub(super) async fn from_folder(
         // progress. Later, there is no time limit, because a build step may print nothing for hours.
         let first = stall::while_changing(output.as_mut().peek(), || taken.load(Ordering::Relaxed)).await;
         if let Err(stalled) = first.map(|_| ()) {
-            let reason = format!("Docker stopped reading the folder: {stalled}");
-            return Err(ImageError::Build { image: short(name), reason, log: String::new() });
+            return Err(failed(name, &format!("Docker stopped reading the folder: {stalled}"), ""));
         }
         follow(output, name, notes).await
     };
     let built = built.await;
     match (reading.await.expect("the task that reads the folder neither panics nor is aborted"), built) {
-        // If the folder cannot be read, that error is more useful than Docker's error about the incomplete tar.
-        (Err(cause @ ImageError::Context { .. }), Err(_)) if !reader_has_gone(&cause) => Err(cause),
+        // If the folder cannot be read, that error is more useful than Docker's error about the incomplete tar. If
+        // Docker stopped reading, Docker's own error is the cause.
+        (Err(unreadable), Err(_)) if unreadable.io_kind() != Some(std::io::ErrorKind::BrokenPipe) => Err(unreadable),
         (_, built) => built,
     }
 }
 
-/// Whether Docker stopped reading. Docker's own error is then the cause.
-fn reader_has_gone(error: &ImageError) -> bool {
-    matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
+/// The error of a failed build. `log` is the end of its output, with a line break before each line.
+fn failed(name: &ImageRef, reason: &str, log: &str) -> Error {
+    let image = short(name);
+    let error = Error::image(format!("build {image}: {reason}{log}"));
+    if !reason.to_lowercase().contains("buildkit") {
+        return error;
+    }
+    error.hint(format!("build it yourself: docker build -t {image} . ; then give --image {image}"))
 }
 
 /// Builds the wrapped image: the base with the agent on top. The image gets the name `target.content`.
-pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), ImageError> {
+pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), Error> {
     let Wrap { base, target, .. } = wrap;
-    let unwritable =
-        |error: std::io::Error| ImageError::Engine { doing: "pack the agent".to_owned(), reason: error.to_string() };
+    let unwritable = |error| Error::image(format!("pack the agent: {error}"));
     let context = layer::build_context(wrap).map_err(unwritable)?;
     let options = options(&target.content).buildargs(&HashMap::from([("BASE", base.id.as_str())])).build();
     let output = engine.patient.build_image(options, None, Some(body_full(context.into())));
@@ -91,7 +90,7 @@ async fn follow(
     output: impl Stream<Item = Result<BuildInfo, bollard::errors::Error>>,
     name: &ImageRef,
     notes: &Notes,
-) -> Result<(), ImageError> {
+) -> Result<(), Error> {
     let mut output = std::pin::pin!(output);
     let mut log = Log::default();
     while let Some(next) = output.next().await {
@@ -105,7 +104,7 @@ async fn follow(
                 continue;
             }
         };
-        return Err(ImageError::Build { image: short(name), reason: reason.trim().to_owned(), log: log.tail() });
+        return Err(failed(name, reason.trim(), &log.tail()));
     }
     Ok(())
 }
@@ -150,6 +149,14 @@ mod tests {
             log.add(&format!("line {number}\n"));
         }
         assert!(log.tail().starts_with("\n  line 0\n") && log.tail().ends_with("line 19"), "{}", log.tail());
+    }
+
+    #[test]
+    fn a_build_that_needs_buildkit_has_a_hint_to_build_by_hand() {
+        let hint = |reason: &str| failed(&"muster-digits".parse().unwrap(), reason, "").hint;
+        let expected = "build it yourself: docker build -t muster-digits . ; then give --image muster-digits";
+        assert_eq!(hint("the --mount option requires BuildKit").as_deref(), Some(expected));
+        assert_eq!(hint("pip returned 1"), None);
     }
 
     #[tokio::test]

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::Users;
 use super::entrypoint::{Entrypoint, passes_on};
-use super::error::ImageError;
 use super::layer::Base;
 use super::look::Look;
+use crate::ending::error::Error;
 use protocol::code::SCRIPT;
 
 /// The PATH of an image that sets no PATH (moby, `oci/defaults.go`).
@@ -17,30 +17,39 @@ const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// Refuses an image whose user Kubernetes would refuse. Kubernetes cannot look up the name of a user, so it refuses
 /// every named user (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
-pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageError> {
+pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), Error> {
     let named = base.config.get("User").and_then(Value::as_str).unwrap_or_default();
     let is_root = |user: &str| matches!(user, "" | "root") || user.parse() == Ok(0_u32);
-    let image = name.to_owned();
+    let refused = |sentence: String| {
+        let hint = "set a numeric, non-zero USER at the end of the Dockerfile, such as USER 1000, or give --allow-root";
+        Err(Error::input(sentence).hint(hint))
+    };
     match (users, named.split(':').next().unwrap_or_default()) {
         (Users::All, _) => Ok(()),
-        (Users::KnownNotRoot, user) if is_root(user) => Err(ImageError::Root(image)),
+        (Users::KnownNotRoot, user) if is_root(user) => refused(format!("the image {name} runs as root")),
         (Users::KnownNotRoot, user) if user.parse::<u32>().is_ok() => Ok(()),
-        (Users::KnownNotRoot, user) => Err(ImageError::UserByName { image, user: user.to_owned() }),
+        (Users::KnownNotRoot, user) => refused(format!(
+            "the image {name} runs as the user \"{user}\": Kubernetes cannot verify that a named user is not root"
+        )),
     }
 }
 
 /// Refuses an image whose pods could not run exec.py. `name` is the image's name, for the error.
-pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) -> Result<(), ImageError> {
+pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) -> Result<(), Error> {
     let folder = working_directory(base);
     if !look.is_file(&in_folder(&folder, SCRIPT)).await? {
-        return Err(ImageError::NoScript { image: name.to_owned(), folder });
+        let sentence = format!("the image {name} has no {SCRIPT} in its working directory {folder}");
+        return Err(Error::input(sentence).hint("add WORKDIR and COPY exec.py ./ to the image's Dockerfile"));
     }
     for python in PYTHONS {
         if first_on_path(look, base, python).await?.is_some() {
             return Ok(());
         }
     }
-    Err(ImageError::NoPython { image: name.to_owned(), path: search_path(base) })
+    let path = search_path(base);
+    let sentence = format!("the image {name} has neither python nor python3 on its PATH ({path})");
+    let hint = "in the image's Dockerfile, begin FROM an image that has Python, or set ENV PATH";
+    Err(Error::input(sentence).hint(hint))
 }
 
 /// The part of an image's ENTRYPOINT that pods run.
@@ -53,7 +62,7 @@ pub(super) enum Kept {
 }
 
 /// Decides which words of the ENTRYPOINT are kept. If the ENTRYPOINT runs a shell script, reads that script.
-pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, ImageError> {
+pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, Error> {
     let words = entrypoint_of(base);
     let kept = match Entrypoint::of(&words) {
         Entrypoint::Unneeded => Some(Vec::new()),
@@ -70,7 +79,7 @@ pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, Ima
 }
 
 /// The path of a program as an engine finds it: on the PATH, or from the working directory.
-async fn place(look: &Look<'_>, base: &Base, program: &str) -> Result<Option<String>, ImageError> {
+async fn place(look: &Look<'_>, base: &Base, program: &str) -> Result<Option<String>, Error> {
     if !program.contains('/') {
         return first_on_path(look, base, program).await;
     }
@@ -82,7 +91,7 @@ async fn place(look: &Look<'_>, base: &Base, program: &str) -> Result<Option<Str
     Ok(Some(path))
 }
 
-async fn first_on_path(look: &Look<'_>, base: &Base, program: &str) -> Result<Option<String>, ImageError> {
+async fn first_on_path(look: &Look<'_>, base: &Base, program: &str) -> Result<Option<String>, Error> {
     let path = search_path(base);
     for file in path.split(':').filter(|folder| !folder.is_empty()).map(|folder| in_folder(folder, program)) {
         if look.is_file(&file).await? {

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::error::ImageError;
 use crate::code::ignored::Ignored;
+use crate::ending::error::Error;
 
 /// Size of the buffer for bytes on their way to Docker, in bytes.
 const PIECE: usize = 256 * 1024;
@@ -19,32 +19,34 @@ const PIECE: usize = 256 * 1024;
 const MODE_MASK: u32 = 0o7777;
 
 /// Reads the folder's .dockerignore.
-pub(super) fn ignored(folder: &Path) -> Result<Ignored, ImageError> {
+pub(super) fn ignored(folder: &Path) -> Result<Ignored, Error> {
     let path = folder.join(".dockerignore");
     match fs::read_to_string(&path) {
-        Ok(text) => Ignored::parse(&text).map_err(ImageError::Ignore),
+        Ok(text) => {
+            Ignored::parse(&text).map_err(|line| Error::input(format!(".dockerignore: invalid pattern \"{line}\"")))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ignored::parse("").expect("no invalid pattern")),
-        Err(source) => Err(ImageError::Context { path, source }),
+        Err(error) => Err(unreadable(&path)(error)),
     }
 }
 
 /// Writes the tar of a folder. Blocks until the reader has read the whole tar or has stopped reading.
-pub(super) fn write(folder: &Path, ignored: &Ignored, to: impl Write) -> Result<(), ImageError> {
+pub(super) fn write(folder: &Path, ignored: &Ignored, to: impl Write) -> Result<(), Error> {
     let mut tar = tar::Builder::new(io::BufWriter::with_capacity(PIECE, to));
     add_folder(&mut tar, folder, Path::new(""), ignored)?;
     let ended = tar.into_inner().and_then(|mut buffer| buffer.flush());
-    ended.map_err(|source| ImageError::Context { path: folder.to_owned(), source })
+    ended.map_err(unreadable(folder))
 }
 
-fn add_folder<W: Write>(
-    tar: &mut tar::Builder<W>,
-    root: &Path,
-    folder: &Path,
-    ignored: &Ignored,
-) -> Result<(), ImageError> {
+/// The error for a file or folder of a build that cannot be read.
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::image(format!("read {} for the build", path.display())).because(error)
+}
+
+fn add_folder<W: Write>(tar: &mut tar::Builder<W>, root: &Path, folder: &Path, ignored: &Ignored) -> Result<(), Error> {
     let failed = |path: &Path| {
         let path = root.join(path);
-        |source| ImageError::Context { path, source }
+        move |error| unreadable(&path)(error)
     };
     for path in children(root, folder).map_err(failed(folder))? {
         let metadata = fs::symlink_metadata(root.join(&path)).map_err(failed(&path))?;

@@ -31,24 +31,17 @@ impl fmt::Display for Machine {
     }
 }
 
-/// Why a file cannot be the agent in an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ElfFault {
-    /// The file has no valid ELF header.
-    #[error("is not a 64-bit Linux program")]
-    NoProgram,
-    /// The program needs a loader and a C library, which an image may lack.
-    #[error("is dynamically linked: it does not start in an image that lacks its libraries")]
-    Dynamic,
-}
+const NO_PROGRAM: &str = "is not a 64-bit Linux program";
+/// The program needs a loader and a C library.
+const DYNAMIC: &str = "is dynamically linked: it does not start in an image that lacks its libraries";
 
-/// The processor of a static program.
-pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, ElfFault> {
-    let header = Header::of(file).ok_or(ElfFault::NoProgram)?;
+/// The processor of a static program. The error is the end of a sentence about the file.
+pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, &'static str> {
+    let header = Header::of(file).ok_or(NO_PROGRAM)?;
     for index in 0..header.program_headers {
         match header.program_header_type(file, index) {
-            None => return Err(ElfFault::NoProgram),
-            Some(PT_INTERP) => return Err(ElfFault::Dynamic),
+            None => return Err(NO_PROGRAM),
+            Some(PT_INTERP) => return Err(DYNAMIC),
             Some(_) => {}
         }
     }
@@ -123,13 +116,13 @@ mod tests {
         assert_eq!(machine_of_static(&program(62, &[load])).unwrap().to_string(), "amd64");
         // A static-pie program has a dynamic section, but needs no loader.
         assert_eq!(machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(), "arm64");
-        assert_eq!(machine_of_static(&program(62, &[load, PT_INTERP, dynamic])), Err(ElfFault::Dynamic));
+        assert_eq!(machine_of_static(&program(62, &[load, PT_INTERP, dynamic])), Err(DYNAMIC));
     }
 
     #[test]
     fn the_program_of_this_test_is_static_only_if_it_was_built_so() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let expected = if cfg!(target_feature = "crt-static") { None } else { Some(ElfFault::Dynamic) };
+        let expected = if cfg!(target_feature = "crt-static") { None } else { Some(DYNAMIC) };
         assert_eq!(machine_of_static(&own).err(), expected);
     }
 
@@ -137,14 +130,14 @@ mod tests {
     fn other_files_and_truncated_programs_are_refused() {
         let whole = program(62, &[1, 1]);
         for file in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &whole[..63], &whole[..64 + 56]] {
-            assert_eq!(machine_of_static(file), Err(ElfFault::NoProgram), "{} bytes", file.len());
+            assert_eq!(machine_of_static(file), Err(NO_PROGRAM), "{} bytes", file.len());
         }
         let mut far = whole.clone();
         far[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(machine_of_static(&far), Err(ElfFault::NoProgram));
+        assert_eq!(machine_of_static(&far), Err(NO_PROGRAM));
         let mut of_32_bits = whole;
         of_32_bits[4] = 1;
-        assert_eq!(machine_of_static(&of_32_bits), Err(ElfFault::NoProgram));
+        assert_eq!(machine_of_static(&of_32_bits), Err(NO_PROGRAM));
     }
 
     #[test]

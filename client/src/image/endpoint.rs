@@ -10,8 +10,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use super::error::ImageError;
 use crate::address::config::DockerVariables;
+use crate::ending::error::Error;
+
+/// How to choose another engine.
+pub(super) const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and \
+    DOCKER_CONTEXT, then docker context use NAME; docker context ls lists the names";
 
 const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
 /// The docker command's name for the context that has no files.
@@ -45,7 +49,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// The context does not exist, or a file of the docker command cannot be read or parsed.
-    pub(super) fn of(variables: &DockerVariables) -> Result<Self, ImageError> {
+    pub(super) fn of(variables: &DockerVariables) -> Result<Self, Error> {
         match context(variables)? {
             Some((context, folder)) => Self::of_context(context, &folder),
             None => Ok(Self::of_host(variables)),
@@ -61,16 +65,17 @@ impl Endpoint {
 
     /// Reads a context. The docker command names the folders of a context by the SHA-256 of the context's name.
     /// Certificates have a separate folder (docker/cli, `cli/context/store`).
-    fn of_context(context: String, folder: &Path) -> Result<Self, ImageError> {
+    fn of_context(context: String, folder: &Path) -> Result<Self, Error> {
         let store = folder.join("contexts");
         let id = hex::encode(Sha256::digest(&context));
         let path = store.join("meta").join(&id).join("meta.json");
         let kept: Context = match fs::read(&path) {
             Ok(text) => parsed(&text, &path)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(ImageError::NoDockerContext { context, store });
+                let sentence = format!("there is no Docker context \"{context}\" in {}", store.display());
+                return Err(Error::input(sentence).hint(DOCKER_HINT));
             }
-            Err(source) => return Err(ImageError::DockerFile { path, source }),
+            Err(error) => return Err(unusable(&path)(error)),
         };
         let certificates = store.join("tls").join(&id).join("docker");
         let certificates = certificates.is_dir().then_some(certificates);
@@ -79,7 +84,7 @@ impl Endpoint {
 }
 
 /// The chosen context, and the folder of the docker command's files. `None` if no context with files is chosen.
-fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, ImageError> {
+fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Error> {
     let (None, Some(folder)) = (&variables.host, &variables.folder) else { return Ok(None) };
     let chosen = match &variables.context {
         Some(context) => Some(context.clone()),
@@ -91,14 +96,19 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Ima
 
 /// The context chosen by `docker context use`. Ignores an unreadable config.json, as docker does. Invalid JSON is an
 /// error.
-fn in_use(folder: &Path) -> Result<Option<String>, ImageError> {
+fn in_use(folder: &Path) -> Result<Option<String>, Error> {
     let path = folder.join("config.json");
     let Ok(text) = fs::read(&path) else { return Ok(None) };
     parsed::<Settings>(&text, &path).map(|settings| settings.current_context)
 }
 
-fn parsed<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T, ImageError> {
-    serde_json::from_slice(text).map_err(|error| ImageError::DockerFile { path: path.to_owned(), source: error.into() })
+fn parsed<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T, Error> {
+    serde_json::from_slice(text).map_err(io::Error::from).map_err(unusable(path))
+}
+
+/// The error for a file of the docker command that cannot be read, or that is not valid JSON.
+fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::input(format!("read {}", path.display())).because(error)
 }
 
 /// The used part of the docker command's `config.json`.
@@ -183,8 +193,9 @@ mod tests {
         assert_eq!(Endpoint::of(&variables(&empty)).unwrap(), usual());
         assert_eq!(Endpoint::of(&DockerVariables::default()).unwrap(), usual());
         let absent = DockerVariables { context: Some("absent".to_owned()), ..variables(&empty) };
-        let error = Endpoint::of(&absent).unwrap_err().to_string();
-        assert!(error.starts_with("there is no Docker context \"absent\" in "), "{error}");
+        let error = Endpoint::of(&absent).unwrap_err();
+        assert!(error.to_string().starts_with("there is no Docker context \"absent\" in "), "{error}");
+        assert_eq!(error.hint.as_deref(), Some(DOCKER_HINT));
         let broken = folder("{");
         let error = Endpoint::of(&variables(&broken)).unwrap_err().to_string();
         assert!(error.starts_with("read ") && error.ends_with("/config.json"), "{error}");

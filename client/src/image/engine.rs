@@ -10,13 +10,12 @@ use bollard::query_parameters::TagImageOptionsBuilder;
 use protocol::image::ImageRef;
 use serde_json::Value;
 
-use super::endpoint::Endpoint;
-use super::error::ImageError;
+use super::endpoint::{DOCKER_HINT, Endpoint};
 use super::layer::Base;
 use super::names::exact;
 use super::stall::STALL_LIMIT;
 use crate::address::config::DockerVariables;
-use crate::ending::root_cause::root_cause;
+use crate::ending::error::{Error, root_cause};
 
 /// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -73,9 +72,12 @@ impl Way {
 impl Engine {
     /// Connects to the engine that the docker command would use. Does not negotiate the API's version, because
     /// bollard 0.21 sends no version in its paths. The engine then uses its newest version.
-    pub(super) async fn connect(variables: &DockerVariables) -> Result<Self, ImageError> {
+    pub(super) async fn connect(variables: &DockerVariables) -> Result<Self, Error> {
         let endpoint = Endpoint::of(variables)?;
-        let unreachable = |reason: String| ImageError::Unreachable { address: endpoint.to_string(), reason };
+        let unreachable = |reason: String| {
+            Error::image(format!("cannot reach Docker at {endpoint}: {reason}"))
+                .hint(format!("is Docker running, and may you use it? {DOCKER_HINT}"))
+        };
         let docker = transport(&endpoint)?.map_err(|error| unreachable(reason(&error)))?;
         let answer = tokio::time::timeout(FIRST_ANSWER_TIMEOUT, docker.ping()).await;
         let answer = answer.map_err(|_| unreachable(format!("no answer in {} s", FIRST_ANSWER_TIMEOUT.as_secs())))?;
@@ -85,27 +87,26 @@ impl Engine {
     }
 
     /// The image with this name, or `None` if the engine has none. See [`exact`] for the form of the name.
-    pub(super) async fn inspect(&self, image: &ImageRef) -> Result<Option<Inspected>, ImageError> {
+    pub(super) async fn inspect(&self, image: &ImageRef) -> Result<Option<Inspected>, Error> {
         let name = exact(image);
-        let doing = format!("inspect {name}");
         match self.docker.inspect_image(&name).await {
             Ok(found) => inspected(found)
                 .map(Some)
-                .ok_or_else(|| ImageError::Engine { doing, reason: "parts of the answer are missing".to_owned() }),
+                .ok_or_else(|| Error::image(format!("inspect {name}: parts of the answer are missing"))),
             Err(EngineError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
-            Err(error) => Err(refused(&doing)(error)),
+            Err(error) => Err(refused(&format!("inspect {name}"))(error)),
         }
     }
 
     /// How this engine gets the wrapped image.
-    pub(super) async fn way(&self) -> Result<Way, ImageError> {
+    pub(super) async fn way(&self) -> Result<Way, Error> {
         let (version, info) = (self.docker.version(), self.docker.info());
         let (version, info) = tokio::try_join!(version, info).map_err(refused("ask Docker for its version"))?;
         Ok(Way::of(&version, &info))
     }
 
     /// Adds a name to an image. `id` is the image's id or another name.
-    pub(super) async fn tag(&self, id: &str, name: &ImageRef) -> Result<(), ImageError> {
+    pub(super) async fn tag(&self, id: &str, name: &ImageRef) -> Result<(), Error> {
         let tag = name.tag().unwrap_or("latest");
         let options = TagImageOptionsBuilder::default().repo(name.repository()).tag(tag).build();
         self.docker.tag_image(id, Some(options)).await.map_err(refused(&format!("tag {id} as {name}")))
@@ -124,13 +125,12 @@ pub(super) fn reason(error: &EngineError) -> String {
 }
 
 /// The error for a call that the engine refused. `doing` describes the call.
-pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> ImageError {
-    let doing = doing.to_owned();
-    move |error| ImageError::Engine { doing, reason: reason(&error) }
+pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> Error {
+    move |error| Error::image(format!("{doing}: {}", reason(&error)))
 }
 
 /// Creates the connection to an engine. Sends nothing yet.
-fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, ImageError> {
+fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, Error> {
     let address = endpoint.address.as_str();
     let (seconds, version) = (STALL_LIMIT.as_secs(), bollard::API_DEFAULT_VERSION);
     let is_https = address.starts_with("https://");
@@ -148,7 +148,11 @@ fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, ImageEr
     if is_tcp {
         return Ok(Docker::connect_with_http(address, seconds, version));
     }
-    Err(ImageError::DockerHost { named_by: endpoint.named_by(), address: address.to_owned() })
+    let sentence = format!(
+        "{}: invalid address \"{address}\": use unix://PATH, tcp://HOST:PORT, http://HOST:PORT or https://HOST:PORT",
+        endpoint.named_by()
+    );
+    Err(Error::input(sentence).hint(DOCKER_HINT))
 }
 
 fn inspected(found: ImageInspect) -> Option<Inspected> {
@@ -164,4 +168,18 @@ fn inspected(found: ImageInspect) -> Option<Inspected> {
         layers: found.root_fs?.layers?,
     };
     Some(Inspected { base, tags: found.repo_tags.unwrap_or_default(), digests: found.repo_digests.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_engine_that_cannot_be_reached_has_a_hint_about_contexts() {
+        let variables = DockerVariables { host: Some("unix:///none".to_owned()), ..DockerVariables::default() };
+        let error = Engine::connect(&variables).await.err().unwrap();
+        assert_eq!(error.to_string(), "cannot reach Docker at unix:///none: there is no socket /none");
+        let hint = error.hint.unwrap();
+        assert!(hint.starts_with("is Docker running") && hint.contains("docker context use"), "{hint}");
+    }
 }

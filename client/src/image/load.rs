@@ -9,25 +9,25 @@ use std::process::Stdio;
 use protocol::image::ImageRef;
 use tokio::process::Command;
 
-use super::error::ImageError;
 use super::names::short;
 use super::stall;
 use crate::args::Loader;
+use crate::ending::error::Error;
 
 /// Maximum number of lines shown of a failed tool's output.
 const LINES_MAX: usize = 10;
 
 /// Loads an image of this machine's engine into the named cluster, or into the tool's default cluster.
-pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef) -> Result<(), ImageError> {
+pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef) -> Result<(), Error> {
     let words = command(loader, cluster, image);
-    let shown = || format!("`{}`", words.join(" "));
-    let failed = |outcome: String| ImageError::Load { image: short(image), command: shown(), outcome };
+    let failed = |outcome: String| Error::image(format!("load {}: `{}` {outcome}", short(image), words.join(" ")));
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let running = match command.spawn() {
         Ok(running) => running,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => {
-            return Err(ImageError::NoLoader { image: short(image), command: shown(), source });
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let hint = "install this program, or give --push REGISTRY";
+            return Err(failed("could not be started".to_owned()).hint(hint).because(error));
         }
         Err(error) => return Err(failed(format!("could not be started: {error}"))),
     };

@@ -12,8 +12,8 @@ use bollard::query_parameters::{
 use futures_util::TryStreamExt;
 
 use super::engine::{Engine, refused};
-use super::error::ImageError;
 use super::layer::AGENT_PATH;
+use crate::ending::error::Error;
 
 /// The bit for folders in Go's file modes (io/fs, `ModeDir`).
 const GO_MODE_DIR: u32 = 1 << 31;
@@ -28,7 +28,7 @@ pub(super) struct Look<'a> {
 
 impl<'a> Look<'a> {
     /// Creates the container from the image with this id. `image` is the image's name for error messages.
-    pub(super) async fn into_image(engine: &'a Engine, id: &str, image: &str) -> Result<Self, ImageError> {
+    pub(super) async fn into_image(engine: &'a Engine, id: &str, image: &str) -> Result<Self, Error> {
         let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
         let options = CreateContainerOptionsBuilder::default().name(&container).build();
         let body = ContainerCreateBody {
@@ -43,7 +43,7 @@ impl<'a> Look<'a> {
     }
 
     /// Removes the container.
-    pub(super) async fn remove(self) -> Result<(), ImageError> {
+    pub(super) async fn remove(self) -> Result<(), Error> {
         let Self { engine, container } = self;
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         let removed = engine.docker.remove_container(&container, Some(options)).await;
@@ -51,12 +51,12 @@ impl<'a> Look<'a> {
     }
 
     /// Whether the path exists and is not a folder.
-    pub(super) async fn is_file(&self, path: &str) -> Result<bool, ImageError> {
+    pub(super) async fn is_file(&self, path: &str) -> Result<bool, Error> {
         Ok(self.stat(path).await?.is_some_and(|found| !found.is_folder))
     }
 
     /// The text of a small file. `None` if the file does not exist, is larger than [`TEXT_MAX`] or is not UTF-8.
-    pub(super) async fn text(&self, path: &str) -> Result<Option<String>, ImageError> {
+    pub(super) async fn text(&self, path: &str) -> Result<Option<String>, Error> {
         let Some(found) = self.stat(path).await? else { return Ok(None) };
         if found.link_target.is_empty() {
             return self.content(path, &found).await;
@@ -68,7 +68,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    async fn content(&self, path: &str, found: &Stat) -> Result<Option<String>, ImageError> {
+    async fn content(&self, path: &str, found: &Stat) -> Result<Option<String>, Error> {
         if found.is_folder || found.bytes > TEXT_MAX {
             return Ok(None);
         }
@@ -78,7 +78,7 @@ impl<'a> Look<'a> {
         Ok(only_text(&tar))
     }
 
-    async fn stat(&self, path: &str) -> Result<Option<Stat>, ImageError> {
+    async fn stat(&self, path: &str) -> Result<Option<Stat>, Error> {
         let options = ContainerArchiveInfoOptionsBuilder::default().path(path).build();
         match self.engine.docker.get_container_archive_info(&self.container, Some(options)).await {
             Ok(found) => Ok(Some(Stat {

@@ -10,7 +10,6 @@ mod elf;
 mod endpoint;
 mod engine;
 mod entrypoint;
-mod error;
 mod layer;
 mod load;
 mod look;
@@ -30,13 +29,13 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::agent::AgentSources;
 use self::engine::Engine;
-pub(crate) use self::error::ImageError;
 pub(crate) use self::layer::Reach;
 use self::layer::Target;
 use self::names::{exact, short};
 pub(crate) use self::programs::programs;
 use crate::address::config::{DockerVariables, ImageConfig};
 use crate::args::{ImageArgs, Loader, Registry};
+use crate::ending::error::Error;
 use crate::interrupt::Interrupts;
 use crate::master::client::MasterClient;
 use crate::output::{Notes, spelled};
@@ -90,7 +89,7 @@ impl ImageOrder {
         config: &ImageConfig,
         folder: &Path,
         master: Option<MasterClient>,
-    ) -> Result<Self, ImageError> {
+    ) -> Result<Self, Error> {
         let ImageArgs { image, push, load, agent_binary } = args;
         let source = source(image, folder)?;
         let destination = destination(source.image(), push, load, config)?;
@@ -111,10 +110,15 @@ impl ImageOrder {
     }
 
     /// Sets which UNIX users the pods allow. Checks the pull policy of the pods.
-    pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
+    pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, Error> {
         let is_in_registry = matches!(self.destination, Destination::Registry(_));
         if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {
-            return Err(ImageError::NothingToPull(short(self.source.image())));
+            let image = short(self.source.image());
+            let sentence = format!(
+                "--image-pull-policy Always: Muster adds its agent to the image {image}, and nodes cannot pull the \
+                 result, because no registry has it"
+            );
+            return Err(Error::input(sentence).hint("give --push REGISTRY, or leave out --image-pull-policy"));
         }
         let users = if pod.allow_root { Users::All } else { Users::KnownNotRoot };
         Ok(Self { users, ..self })
@@ -137,12 +141,14 @@ impl Source {
     }
 }
 
-fn source(image: Option<ImageRef>, folder: &Path) -> Result<Source, ImageError> {
+fn source(image: Option<ImageRef>, folder: &Path) -> Result<Source, Error> {
     if let Some(image) = image {
         return Ok(Source::Named(image));
     }
     if !folder.join(build::DOCKERFILE).is_file() {
-        return Err(ImageError::NoImage(folder.to_owned()));
+        let missing = format!("--image is not given, and there is no Dockerfile in {}", folder.display());
+        let hint = "give --image REF, or put a Dockerfile beside exec.py";
+        return Err(Error::input(format!("no image to run: {missing}")).hint(hint));
     }
     let name = folder.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     Ok(Source::Folder(folder.to_owned(), names::of_folder(&name)))
@@ -153,14 +159,21 @@ fn destination(
     push: Option<Registry>,
     load: Option<Loader>,
     config: &ImageConfig,
-) -> Result<Destination, ImageError> {
+) -> Result<Destination, Error> {
     if let Some(registry) = push {
         let target = image.of_pods();
         let there = target.below(registry.as_str());
-        let no_name = || ImageError::NoName { image: target, registry: registry.to_string() };
+        let no_name = || {
+            let sentence = format!("--push {registry}: the result {registry}/{target} is not a valid image name");
+            Error::input(sentence).hint("give a shorter --push, or another --image")
+        };
         return Ok(Destination::Registry(there.ok_or_else(no_name)?));
     }
-    let by_variable = |text: &String| Loader::from_str(text, true).map_err(|_| ImageError::Loader(text.clone()));
+    let by_variable = |text: &String| {
+        let sentence = format!("MUSTER_LOAD: invalid tool \"{text}\": use minikube, kind or k3d");
+        let hint = "unset MUSTER_LOAD, or set it to minikube, kind or k3d";
+        Loader::from_str(text, true).map_err(|_| Error::input(sentence).hint(hint))
+    };
     let tool = match load {
         Some(tool) => Some(tool),
         None => config.load.as_ref().map(by_variable).transpose()?,
@@ -169,13 +182,13 @@ fn destination(
 }
 
 /// Checks that Docker's engine answers.
-pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), ImageError> {
+pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), Error> {
     Engine::connect(variables).await.map(drop)
 }
 
 /// Makes the image and brings it to the nodes. Returns its name for the pods' specification.
-pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRef, ImageError> {
-    let mut interrupts = Interrupts::listen().map_err(ImageError::Signals)?;
+pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRef, Error> {
+    let mut interrupts = Interrupts::listen().map_err(|error| Error::image("listen for signals").because(error))?;
     let stop = CancellationToken::new();
     let mut work = std::pin::pin!(carry_out(order, &stop, notes));
     let outcome = tokio::select! {
@@ -187,7 +200,7 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
                 _ = work => {}
                 () = interrupts.next() => {}
             }
-            Err(ImageError::Interrupted)
+            Err(interrupted())
         }
     };
     notes.end_progress();
@@ -204,19 +217,20 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Does `step`, but stops it when the user presses Ctrl-C.
-    async fn unless_stopped<T>(self, step: impl Future<Output = Result<T, ImageError>>) -> Result<T, ImageError> {
+    async fn unless_stopped<T>(self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         unless_stopped(self.stop, step).await
     }
 }
 
-async fn unless_stopped<T>(
-    stop: &CancellationToken,
-    step: impl Future<Output = Result<T, ImageError>>,
-) -> Result<T, ImageError> {
-    stop.run_until_cancelled(step).await.unwrap_or(Err(ImageError::Interrupted))
+async fn unless_stopped<T>(stop: &CancellationToken, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    stop.run_until_cancelled(step).await.unwrap_or_else(|| Err(interrupted()))
 }
 
-async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, ImageError> {
+fn interrupted() -> Error {
+    Error::unsuccessful("interrupted: nothing was submitted")
+}
+
+async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, Error> {
     let ImageOrder { source, destination, agents, docker, users, reach } = order;
     let engine = unless_stopped(stop, Engine::connect(docker)).await?;
     let work = Work { engine: &engine, stop, notes };
@@ -235,7 +249,7 @@ async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) 
     work.unless_stopped(deliver(work, wrapped, destination)).await
 }
 
-async fn deliver(work: Work<'_>, wrapped: Target, destination: &Destination) -> Result<ImageRef, ImageError> {
+async fn deliver(work: Work<'_>, wrapped: Target, destination: &Destination) -> Result<ImageRef, Error> {
     let Work { engine, stop: _, notes } = work;
     let begun = Instant::now();
     let Target { alias, content, .. } = wrapped;
@@ -272,7 +286,7 @@ mod tests {
         std::fs::create_dir(&digits).unwrap();
         let none = source(None, &digits).unwrap_err();
         assert!(none.to_string().starts_with("no image to run: --image is not given, and there is no Dockerfile in "));
-        assert_eq!(none.hint().unwrap(), "give --image REF, or put a Dockerfile beside exec.py");
+        assert_eq!(none.hint.unwrap(), "give --image REF, or put a Dockerfile beside exec.py");
         std::fs::write(digits.join("Dockerfile"), "FROM x").unwrap();
         let built = Source::Folder(digits.clone(), image("muster-my-digits:latest"));
         assert_eq!(source(None, &digits).unwrap(), built);

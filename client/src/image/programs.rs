@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::names::login_server;
 use super::registry::stored_login;
 use crate::address::config::ImageConfig;
-use crate::ending::root_cause::root_cause;
+use crate::ending::error::root_cause;
 use crate::output::Notes;
 
 /// How often a registry that does not answer is asked again.

@@ -14,32 +14,47 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::engine::{Engine, reason};
-use super::error::ImageError;
 use super::names::{familiar, login_server, short, tag_or_digest};
 use super::stall;
+use crate::ending::error::Error;
 use crate::output::Notes;
 
 /// Pulls an image that the engine does not have.
-pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<(), ImageError> {
+pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<(), Error> {
     let options =
         CreateImageOptionsBuilder::default().from_image(image.repository()).tag(&tag_or_digest(image)).build();
     let login = login(engine, image, notes).await?;
     let mut answers = std::pin::pin!(engine.patient.create_image(Some(options), None, login));
     let mut layers = Layers::default();
-    let failed = |reason| ImageError::NotFound { image: short(image), reason };
-    while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| failed(stalled.to_string()))? {
-        let answer = answer.map_err(|error| failed(reason(&error)))?;
+    while let Some(answer) =
+        stall::next(&mut answers).await.map_err(|stalled| not_found(image, &stalled.to_string()))?
+    {
+        let answer = answer.map_err(|error| not_found(image, &reason(&error)))?;
         layers.note(answer.id, answer.progress_detail.as_ref());
         notes.show_step(&format!("image {}: pulling{}", short(image), layers.shown()));
     }
     Ok(())
 }
 
+/// The error for an image that is neither on this machine nor in its registry.
+pub(super) fn not_found(image: &ImageRef, reason: &str) -> Error {
+    let image = short(image);
+    let error = Error::image(format!("the image {image} is not on this machine and cannot be pulled: {reason}"));
+    // A build cannot give its image a name with a digest.
+    if image.contains('@') {
+        return error.hint("check the name");
+    }
+    error.hint(format!("check the name, or build the image: docker build -t {image} FOLDER"))
+}
+
 /// Pushes an image. The registry is the first part of the image's name. Returns the image's name with the digest in
 /// place of the tag. A tag is not enough: the next push may move it, and a node that already has an image with the tag
 /// would not pull the new image.
-pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
-    let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
+pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, Error> {
+    let refused = |reason: String| {
+        let hint = "can Docker reach the registry, and are you logged in? docker login HOST";
+        Error::image(format!("push {image}: {reason}")).hint(hint)
+    };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
     let login = login(engine, image, notes).await?;
     let mut answers = std::pin::pin!(engine.patient.push_image(image.repository(), Some(options), login));
@@ -62,7 +77,7 @@ fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
 }
 
 /// The login for the engine, if there is one.
-async fn login(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
+async fn login(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, Error> {
     let serveraddress = Some(login_server(image).to_owned());
     Ok(stored_login(image, engine.folder.as_deref(), notes).await?.map(|login| match login {
         DockerCredential::UsernamePassword(username, password) => DockerCredentials {
@@ -83,7 +98,7 @@ pub(super) async fn stored_login(
     image: &ImageRef,
     folder: Option<&Path>,
     notes: &Notes,
-) -> Result<Option<DockerCredential>, ImageError> {
+) -> Result<Option<DockerCredential>, Error> {
     let (asked, config) = (image.clone(), folder.map(|folder| folder.join("config.json")));
     let found = tokio::task::spawn_blocking(move || {
         let config = config.ok_or(CredentialRetrievalError::ConfigNotFound)?;
@@ -95,7 +110,7 @@ pub(super) async fn stored_login(
     if let Some(helper) = found.as_ref().err().and_then(failed_helper) {
         notes.say(&format!("image {}: {helper}; continuing without a login", short(image)));
     }
-    if_stored(found, login_server(image).to_owned())
+    if_stored(found, login_server(image))
 }
 
 /// The key of the login for a part of a registry, such as `registry.example.com/team`, to which the image belongs. Podman
@@ -136,8 +151,8 @@ fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
 /// Most images need no login, so a missing login is not an error, as in the docker command.
 fn if_stored(
     found: Result<DockerCredential, CredentialRetrievalError>,
-    server: String,
-) -> Result<Option<DockerCredential>, ImageError> {
+    server: &str,
+) -> Result<Option<DockerCredential>, Error> {
     match found {
         Ok(login) => Ok(Some(login)),
         // `ConfigReadError` may also mean that the file is missing.
@@ -149,7 +164,10 @@ fn if_stored(
             | CredentialRetrievalError::MalformedHelperResponse
             | CredentialRetrievalError::HelperFailure { .. },
         ) => Ok(None),
-        Err(error) => Err(ImageError::Login { server, reason: error.to_string() }),
+        Err(error) => {
+            let sentence = format!("read the login for {server}: {error}");
+            Err(Error::image(sentence).hint("log in again: docker login HOST"))
+        }
     }
 }
 
@@ -223,10 +241,17 @@ mod tests {
             (CredentialRetrievalError::NoCredentialConfigured, None),
         ] {
             assert_eq!(failed_helper(&error).as_deref(), said);
-            assert!(if_stored(Err(error), "r:5000".to_owned()).unwrap().is_none());
+            assert!(if_stored(Err(error), "r:5000").unwrap().is_none());
         }
-        let unreadable = if_stored(Err(CredentialRetrievalError::CredentialDecodingError), "r:5000".to_owned());
+        let unreadable = if_stored(Err(CredentialRetrievalError::CredentialDecodingError), "r:5000");
         assert_eq!(unreadable.unwrap_err().to_string(), "read the login for r:5000: Unable to decode credential");
+    }
+
+    #[test]
+    fn the_hint_suggests_a_build_only_for_a_name_without_a_digest() {
+        let hint = |image: &str| not_found(&image.parse().unwrap(), "").hint.unwrap();
+        assert_eq!(hint("digits"), "check the name, or build the image: docker build -t digits FOLDER");
+        assert_eq!(hint(&format!("digits@{DIGEST}")), "check the name");
     }
 
     #[test]

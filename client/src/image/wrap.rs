@@ -12,11 +12,11 @@ use super::agent::{AgentProgram, AgentSources};
 use super::check::Kept;
 use super::engine::{Engine, Inspected, Way, reason};
 use super::entrypoint::LeftOut;
-use super::error::ImageError;
 use super::layer::{self, Base, Reach, Target, Wrap};
 use super::look::Look;
 use super::names::{familiar, short};
 use super::{Users, Work, build, check, registry, stall};
+use crate::ending::error::Error;
 use crate::output::{Notes, spelled};
 
 /// Ensures that the engine has the image that pods run, under both names of the [`Target`].
@@ -26,7 +26,7 @@ pub(super) async fn wrap(
     users: Users,
     reach: Reach,
     agents: &AgentSources,
-) -> Result<Target, ImageError> {
+) -> Result<Target, Error> {
     let Work { engine, notes, .. } = work;
     let alias = image.of_pods();
     let name = short(image);
@@ -50,14 +50,11 @@ pub(super) async fn wrap(
     put_together(work, &base, &name, &agent, &target).await?;
     notes.say(&format!("image {}: wrapped in {}", short(&alias), spelled(begun.elapsed())));
     let made = work.unless_stopped(current(engine, &target)).await?;
-    made.ok_or_else(|| ImageError::Engine {
-        doing: format!("wrap {name}"),
-        reason: format!("Docker has no image {} after the build", target.content),
-    })
+    made.ok_or_else(|| Error::image(format!("wrap {name}: Docker has no image {} after the build", target.content)))
 }
 
 /// Returns the training image. Pulls the image if the engine does not have it.
-async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, ImageError> {
+async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, Error> {
     let Work { engine, notes, .. } = work;
     if let Some(found) = work.unless_stopped(engine.inspect(image)).await? {
         return Ok(found.base);
@@ -67,8 +64,7 @@ async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, ImageError> {
     work.unless_stopped(registry::pull(engine, image, notes)).await?;
     notes.say(&format!("image {}: pulled in {}", short(image), spelled(begun.elapsed())));
     let found = work.unless_stopped(engine.inspect(image)).await?;
-    let gone =
-        || ImageError::NotFound { image: short(image), reason: "Docker has no such image after the pull".to_owned() };
+    let gone = || registry::not_found(image, "Docker has no such image after the pull");
     Ok(found.ok_or_else(gone)?.base)
 }
 
@@ -79,7 +75,7 @@ async fn put_together(
     name: &str,
     agent: &AgentProgram,
     target: &Target,
-) -> Result<(), ImageError> {
+) -> Result<(), Error> {
     let Work { engine, notes, .. } = work;
     // An interrupt must not stop this step: `look` is needed to remove the container that the engine creates.
     let look = Look::into_image(engine, &base.id, name).await?;
@@ -109,16 +105,15 @@ async fn put_together(
     made
 }
 
-async fn examine(look: &Look<'_>, base: &Base, name: &str) -> Result<Kept, ImageError> {
+async fn examine(look: &Look<'_>, base: &Base, name: &str) -> Result<Kept, Error> {
     check::script_and_python(look, base, name).await?;
     check::entrypoint(look, base).await
 }
 
-async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Result<(), ImageError> {
+async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Result<(), Error> {
     let alias = &wrap.target.alias;
     if way == Way::Load {
-        let unwritable =
-            |error: std::io::Error| ImageError::Engine { doing: format!("pack {alias}"), reason: error.to_string() };
+        let unwritable = |error| Error::image(format!("pack {alias}: {error}"));
         let archive = layer::archive(wrap).map_err(unwritable)?;
         let Err(reason) = load(engine, archive).await else { return Ok(()) };
         notes.say(&format!(
@@ -140,7 +135,7 @@ async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
 }
 
 /// Returns the wrapped image if the engine already has it. Adds the alias if it is missing.
-async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, ImageError> {
+async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, Error> {
     let found = engine.inspect(&target.content).await?.filter(|found| is_made_of(found, target));
     let Some(found) = found else { return Ok(None) };
     if !has_name(&found, &target.alias) {

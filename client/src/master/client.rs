@@ -28,8 +28,9 @@ use serde_json::Value;
 use crate::address::config::Token;
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
-use crate::cluster::{ClusterError, Forward};
-use crate::ending::root_cause::root_cause;
+use crate::cluster::Forward;
+use crate::ending::error::root_cause;
+use crate::master::error::MasterError;
 
 /// The target of the log messages about requests.
 pub(crate) const LOG_TARGET: &str = module_path!();
@@ -45,74 +46,6 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Maximum wait of one long poll.
 pub(crate) const LONG_POLL: Duration =
     Duration::from_secs(if LONG_POLL_MAX_SECONDS < 30 { LONG_POLL_MAX_SECONDS } else { 30 });
-
-/// Why a request to the master failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MasterError {
-    /// The HTTP client could not be created, for example because the system has no certificates.
-    #[error("set up the HTTP client: {0}")]
-    Setup(String),
-    /// There was no connection, so nothing was sent.
-    #[error("the master at {url} cannot be reached: {reason}")]
-    NotConnected {
-        /// The master's address.
-        url: MasterUrl,
-        /// The system's error text. A `String` would make all results of the client larger.
-        reason: Box<str>,
-    },
-    /// The connection broke.
-    #[error("the master at {url} cannot be reached: {reason}")]
-    Unreachable {
-        /// The master's address.
-        url: MasterUrl,
-        /// The system's error text. A `String` would make all results of the client larger.
-        reason: Box<str>,
-    },
-    /// The connection through the Kubernetes API failed.
-    #[error(transparent)]
-    NoWay(Arc<ClusterError>),
-    /// The master accepted the connection, but did not respond.
-    #[error("the master at {url} did not answer in time")]
-    Silent {
-        /// The master's address.
-        url: MasterUrl,
-    },
-    /// The master refused the request.
-    #[error("{}", .0.detail)]
-    Refused(Problem),
-    /// Another program listens at this address.
-    #[error("{url} answers, but not as a Muster master (HTTP status {status})")]
-    NotAMaster {
-        /// The address.
-        url: MasterUrl,
-        /// The HTTP status of the response.
-        status: u16,
-    },
-}
-
-impl MasterError {
-    /// Whether a retry may succeed.
-    pub(crate) fn is_transient(&self) -> bool {
-        let gateway_trouble = |status: u16| matches!(status, 502..=504);
-        match self {
-            Self::NotConnected { .. } | Self::Unreachable { .. } | Self::Silent { .. } => true,
-            Self::Refused(problem) => gateway_trouble(problem.status),
-            Self::NotAMaster { status, .. } => gateway_trouble(*status),
-            Self::NoWay(error) => error.is_transient(),
-            Self::Setup(_) => false,
-        }
-    }
-
-    /// Whether the master may have done what the request asked for, although the answer did not arrive.
-    pub(crate) fn leaves_doubt(&self) -> bool {
-        self.is_transient() && !matches!(self, Self::NotConnected { .. })
-    }
-
-    /// Whether the master answered that the job or the route does not exist.
-    pub(crate) fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused(problem) if problem.status == 404)
-    }
-}
 
 /// A client of one master. Clones share their connections.
 #[derive(Debug, Clone)]

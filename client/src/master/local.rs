@@ -18,6 +18,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::address::config::{Token, muster_variables};
 use crate::address::master_url::MasterUrl;
+use crate::ending::error::Error;
 use crate::interrupt::Interrupts;
 
 /// How long the master may take until it listens.
@@ -29,56 +30,8 @@ const GREETING: &str = "listening on ";
 /// Maximum lines shown of the master's log when the master dies.
 const LOG_LINES_MAX: usize = 10;
 
-/// Why a local master did not start, or why it exited.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LocalMasterError {
-    /// The path of this program is unknown.
-    #[error("find the folder of this program")]
-    OwnFolder(#[source] io::Error),
-    /// A program is missing.
-    #[error("there is no program \"{program}\" in {}", folder.display())]
-    Missing {
-        /// The program's name.
-        program: &'static str,
-        /// The folder of the client.
-        folder: PathBuf,
-    },
-    /// The master's folder, or a file in the folder, cannot be created.
-    #[error("prepare a folder for the local master")]
-    Folder(#[source] io::Error),
-    /// The master's program cannot be started.
-    #[error("start {}", program.display())]
-    Start { program: PathBuf, source: io::Error },
-    /// The master ended, or did not print its address.
-    #[error("the local master {what}{log}")]
-    Failed {
-        /// The end of the sentence, such as `did not listen within 20 s`.
-        what: String,
-        /// The end of the master's log, with a line break before each line.
-        log: String,
-    },
-    /// The master ended or did not print its address, and the disk for its log is full.
-    #[error("the local master {what}; there is no space for its log in {}", folder.display())]
-    NoRoom {
-        /// The end of the sentence, such as `did not listen within 20 s`.
-        what: String,
-        /// The folder of the log.
-        folder: PathBuf,
-    },
-}
-
-impl LocalMasterError {
-    /// The next step for the user.
-    pub(crate) fn hint(&self) -> Option<String> {
-        match self {
-            Self::Missing { .. } => {
-                Some("make build puts client, master and agent side by side; or give --master URL".to_owned())
-            }
-            Self::Folder(_) | Self::NoRoom { .. } => Some("set TMPDIR to a writable folder with free space".to_owned()),
-            Self::OwnFolder(_) | Self::Start { .. } | Self::Failed { .. } => None,
-        }
-    }
-}
+/// The hint if the master cannot write its files.
+const SET_TMPDIR: &str = "set TMPDIR to a writable folder with free space";
 
 /// The child process.
 pub(crate) struct LocalMaster {
@@ -93,32 +46,33 @@ pub(crate) struct LocalMaster {
 
 impl LocalMaster {
     /// Starts a master. The caller must shut the master down. Dropping the value kills the master.
-    pub(crate) fn start() -> Result<Self, LocalMasterError> {
+    pub(crate) fn start() -> Result<Self, Error> {
         let program = find_programs()?;
-        let (folder, lock) = locked_folder().map_err(LocalMasterError::Folder)?;
+        let failed = |error| Error::master("prepare a folder for the local master").hint(SET_TMPDIR).because(error);
+        let (folder, lock) = locked_folder().map_err(failed)?;
         // Without a token, every user of this machine could run code as the current user while the job runs.
         let token = Token::random();
-        write_private(&token_file(&folder), token.text()).map_err(LocalMasterError::Folder)?;
-        let log = File::create(log_file(&folder)).map_err(LocalMasterError::Folder)?;
+        write_private(&token_file(&folder), token.text()).map_err(failed)?;
+        let log = File::create(log_file(&folder)).map_err(failed)?;
         let child = command(&program, &folder, log).spawn();
-        let mut child = child.map_err(|source| LocalMasterError::Start { program, source })?;
+        let mut child = child.map_err(|error| Error::master(format!("start {}", program.display())).because(error))?;
         let lifeline = child.stdin.take();
         Ok(Self { child, lifeline, token, folder, _lock: lock })
     }
 
     /// Waits until the master listens, and returns its address.
-    pub(crate) async fn listening(&mut self) -> Result<MasterUrl, LocalMasterError> {
+    pub(crate) async fn listening(&mut self) -> Result<MasterUrl, Error> {
         let stdout = BufReader::new(self.child.stdout.take().expect("stdout is piped, and only this call takes it"));
         match tokio::time::timeout(START_TIMEOUT, greeting(stdout)).await {
             Ok(Ok(line)) if !line.is_empty() => {
                 let url = line.strip_prefix(GREETING).and_then(|url| url.trim().parse().ok());
-                url.ok_or_else(|| self.failed(format!("printed \"{}\" instead of its address", line.trim_end())))
+                url.ok_or_else(|| self.failed(&format!("printed \"{}\" instead of its address", line.trim_end())))
             }
             Ok(_) => {
                 let status = self.ended().await;
-                Err(self.failed(format!("ended before it listened ({status})")))
+                Err(self.failed(&format!("ended before it listened ({status})")))
             }
-            Err(_) => Err(self.failed(format!("did not listen within {} s", START_TIMEOUT.as_secs()))),
+            Err(_) => Err(self.failed(&format!("did not listen within {} s", START_TIMEOUT.as_secs()))),
         }
     }
 
@@ -128,9 +82,9 @@ impl LocalMaster {
     }
 
     /// Resolves if the master exits unexpectedly.
-    pub(crate) async fn died(&mut self) -> LocalMasterError {
+    pub(crate) async fn died(&mut self) -> Error {
         let status = self.ended().await;
-        self.failed(format!("ended ({status})"))
+        self.failed(&format!("ended ({status})"))
     }
 
     /// Stops the master and everything that it has started. After [`END_TIMEOUT`] or an interrupt, kills the master.
@@ -154,21 +108,27 @@ impl LocalMaster {
         }
     }
 
-    fn failed(&self, what: String) -> LocalMasterError {
+    /// The error of a master that ended or did not print its address. `what` is the end of the sentence.
+    fn failed(&self, what: &str) -> Error {
         if has_no_room(&log_file(&self.folder)) {
-            return LocalMasterError::NoRoom { what, folder: self.folder.path().to_owned() };
+            let folder = self.folder.path().display();
+            return Error::master(format!("the local master {what}; there is no space for its log in {folder}"))
+                .hint(SET_TMPDIR);
         }
-        LocalMasterError::Failed { what, log: log_tail(&self.folder) }
+        Error::master(format!("the local master {what}{}", log_tail(&self.folder)))
     }
 }
 
 /// The path of the master beside this program. The agent must be in the same folder.
-pub(crate) fn find_programs() -> Result<PathBuf, LocalMasterError> {
-    let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(LocalMasterError::OwnFolder)?;
+pub(crate) fn find_programs() -> Result<PathBuf, Error> {
+    let unknown = |error| Error::master("find the folder of this program").because(error);
+    let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(unknown)?;
     let folder = own.parent().map(Path::to_owned).unwrap_or_default();
     for program in ["master", "agent"] {
         if !folder.join(program).is_file() {
-            return Err(LocalMasterError::Missing { program, folder });
+            let sentence = format!("there is no program \"{program}\" in {}", folder.display());
+            let hint = "make build puts client, master and agent side by side; or give --master URL";
+            return Err(Error::master(sentence).hint(hint));
         }
     }
     Ok(folder.join("master"))

@@ -37,7 +37,7 @@ fn check(name: &str, verdict: Verdict, detail: impl Into<String>, hint: Option<&
 fn programs() -> Check {
     match local::find_programs() {
         Ok(master) => check("programs", Verdict::Ok, format!("{} and its agent", master.display()), None),
-        Err(error) => check("programs", Verdict::Fail, error.to_string(), error.hint().as_deref()),
+        Err(error) => check("programs", Verdict::Fail, error.to_string(), error.hint.as_deref()),
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
 use crate::cluster::rfc3339;
+use crate::ending::error::{Cause, Error};
 use progress::AboveProgress;
 use text::{Colours, colours_of, for_terminal};
 
@@ -57,21 +58,12 @@ pub(crate) fn yaml(object: &Value) -> String {
     serde_saphyr::to_string(object).expect("objects with names as keys always serialize")
 }
 
-/// Why data could not be written.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum OutputError {
-    /// The reader closed stdout, as `head` does.
-    #[error("stdout is closed")]
-    Closed,
-    /// Another failure, such as a full disk.
-    #[error("write to stdout")]
-    Write(#[source] io::Error),
-}
-
-impl From<io::Error> for OutputError {
-    fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Write(error) }
+/// The error if data could not be written, for example because the disk is full.
+fn unwritten(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Error::unsuccessful("stdout is closed").cause(Cause::ClosedStdout);
     }
+    Error::unsuccessful("write to stdout").because(error)
 }
 
 /// Stdout. Output is buffered until [`Data::flush`] or until the buffer is full.
@@ -134,21 +126,22 @@ impl Data {
     }
 
     /// Writes the buffer to stdout.
-    pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
-        Ok(self.out.flush()?)
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.out.flush().map_err(unwritten)
     }
 
     /// Prints text with styles, such as clap's help.
-    pub(crate) fn styled(&mut self, text: &str) -> Result<(), OutputError> {
-        match self.colours {
-            Colours::Kept => write!(self.out, "{text}")?,
-            Colours::Removed => write!(self.out, "{}", anstream::adapter::strip_str(text))?,
-        }
+    pub(crate) fn styled(&mut self, text: &str) -> Result<(), Error> {
+        let written = match self.colours {
+            Colours::Kept => write!(self.out, "{text}"),
+            Colours::Removed => write!(self.out, "{}", anstream::adapter::strip_str(text)),
+        };
+        written.map_err(unwritten)?;
         self.flush()
     }
 
     /// Prints one or more lines.
-    pub(crate) fn text(&mut self, text: &str) -> Result<(), OutputError> {
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), Error> {
         for line in text.lines() {
             let line = if self.terminal { for_terminal(line, self.colours) } else { Cow::Borrowed(line) };
             self.whole_line(&format!("{line}\n"))?;
@@ -157,8 +150,8 @@ impl Data {
     }
 
     /// Prints a value as JSON.
-    pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> Result<(), OutputError> {
-        let json = serde_json::to_string_pretty(value).map_err(|error| OutputError::Write(error.into()))?;
+    pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> Result<(), Error> {
+        let json = serde_json::to_string_pretty(value).map_err(|error| unwritten(error.into()))?;
         self.text(&json)
     }
 
@@ -186,10 +179,10 @@ impl Data {
     }
 
     /// Prints one line of a replica's output. A pipe or a file gets the text unchanged.
-    pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), OutputError> {
+    pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), Error> {
         match self.log_lines {
             LogLines::Json => {
-                let json = serde_json::to_string(line).map_err(|error| OutputError::Write(error.into()))?;
+                let json = serde_json::to_string(line).map_err(|error| unwritten(error.into()))?;
                 // JSON does not escape C1 control characters and characters that change the direction of text.
                 let json = if self.terminal { for_terminal(&json, self.colours) } else { Cow::Borrowed(json.as_str()) };
                 self.whole_line(&format!("{json}\n"))?;
@@ -203,7 +196,7 @@ impl Data {
         Ok(())
     }
 
-    fn prefixed_line(&mut self, line: &LogLine, width: usize) -> io::Result<()> {
+    fn prefixed_line(&mut self, line: &LogLine, width: usize) -> Result<(), Error> {
         let (name, text) = (line.replica.to_string(), self.text_of(line));
         match self.colours {
             Colours::Kept => {
@@ -228,15 +221,15 @@ impl Data {
     }
 
     /// Writes the line in one piece, because the progress may be redrawn between two writes.
-    fn whole_line(&mut self, line: &str) -> io::Result<()> {
-        self.out.write_all(line.as_bytes())
+    fn whole_line(&mut self, line: &str) -> Result<(), Error> {
+        self.out.write_all(line.as_bytes()).map_err(unwritten)
     }
 
     /// Prints the output of one replica. A pipe or a file gets the bytes unchanged and at once. A terminal gets whole
     /// lines of safe text.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if !self.terminal {
-            self.out.write_all(bytes)?;
+            self.out.write_all(bytes).map_err(unwritten)?;
             return self.flush();
         }
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -249,7 +242,7 @@ impl Data {
     }
 
     /// Prints the unfinished last line that [`Data::bytes`] holds back.
-    pub(crate) fn end_partial_line(&mut self) -> Result<(), OutputError> {
+    pub(crate) fn end_partial_line(&mut self) -> Result<(), Error> {
         let bytes = std::mem::take(&mut self.partial_line);
         if bytes.is_empty() { Ok(()) } else { self.text(String::from_utf8_lossy(&bytes).trim_end_matches('\n')) }
     }

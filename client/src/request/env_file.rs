@@ -1,83 +1,58 @@
 //! Reads the file of `--env-file`, with the grammar of `docker run --env-file`. As for `--env`, a line is `NAME=VALUE`
 //! or `NAME`. Skips empty lines, comments (`#`), and blanks before a name. The value is everything after the first `=`.
-//! Refuses some values that Docker accepts (see [`BadLine`]).
+//! Docker reads quotes and `${` as parts of the value. This parser refuses them, because a file that contains them was
+//! usually written for a shell.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use protocol::env::EnvError;
 
 use crate::args::EnvArg;
+use crate::ending::error::Error;
 
-/// Why a file is invalid. An error shows at most the name on a line, because the rest may be a secret.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum EnvFileError {
-    /// The file cannot be read, or is not UTF-8.
-    #[error("--env-file: read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// A line is invalid.
-    #[error("--env-file: {}, line {line}: {problem}", path.display())]
-    Line {
-        path: PathBuf,
-        /// The line's number, from 1.
-        line: usize,
-        /// What is wrong with the line.
-        problem: BadLine,
-    },
-}
-
-/// What is wrong with a line. Docker reads quotes and `${` as parts of the value. This parser refuses them, because a file
-/// that contains them was usually written for a shell.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum BadLine {
-    /// The line has neither the form `NAME=VALUE` nor the form `NAME`.
-    #[error("not of the form NAME=VALUE")]
-    Form,
-    /// The name is not valid.
-    #[error(transparent)]
-    Name(EnvError),
-    /// The line begins with `export`, as in a shell script.
-    #[error("\"export\" is not needed: write NAME=VALUE")]
-    Export,
-    /// The value begins with a quote.
-    #[error("quotes would become a part of the value: write NAME=VALUE without them, or use --env")]
-    Quote,
-    /// The value refers to another variable.
-    #[error("${{NAME}} is not replaced in this file: write the value, or use --env")]
-    Reference,
-}
+/// A line without the form `NAME=VALUE` or `NAME`.
+const FORM: &str = "not of the form NAME=VALUE";
+/// A line that begins with `export`, as in a shell script.
+const EXPORT: &str = "\"export\" is not needed: write NAME=VALUE";
+/// A value that begins with a quote.
+const QUOTE: &str = "quotes would become a part of the value: write NAME=VALUE without them, or use --env";
+/// A value that refers to another variable.
+const REFERENCE: &str = "${NAME} is not replaced in this file: write the value, or use --env";
 
 /// The variables of a file, in its order.
-pub(crate) fn read(path: &Path) -> Result<Vec<EnvArg>, EnvFileError> {
-    let text = std::fs::read_to_string(path).map_err(|source| EnvFileError::Read { path: path.to_owned(), source })?;
-    parse(&text, path)
+pub(crate) fn read(path: &Path) -> Result<Vec<EnvArg>, Error> {
+    let unreadable = |error| Error::input(format!("--env-file: read {}", path.display())).because(error);
+    parse(&std::fs::read_to_string(path).map_err(unreadable)?, path)
 }
 
-fn parse(text: &str, path: &Path) -> Result<Vec<EnvArg>, EnvFileError> {
+fn parse(text: &str, path: &Path) -> Result<Vec<EnvArg>, Error> {
     // Editors on Windows write a byte order mark first.
     let lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines().map(|line| line.trim_start_matches([' ', '\t']));
     let is_skipped = |line: &str| line.is_empty() || line.starts_with('#');
     let numbered = lines.zip(1..).filter(|(line, _)| !is_skipped(line));
-    let named =
-        |(text, line)| variable(text).map_err(|problem| EnvFileError::Line { path: path.to_owned(), line, problem });
+    let named = |(text, line)| {
+        let wrong = |wrong| Error::input(format!("--env-file: {}, line {line}: {wrong}", path.display()));
+        variable(text).map_err(wrong)
+    };
     numbered.map(named).collect()
 }
 
-fn variable(line: &str) -> Result<EnvArg, BadLine> {
+/// Parses a line. The error shows at most the name, because the rest of the line may be a secret.
+fn variable(line: &str) -> Result<EnvArg, String> {
     let (name, value) = line.split_once('=').unwrap_or((line, ""));
     if name.starts_with("export ") {
-        return Err(BadLine::Export);
+        return Err(EXPORT.to_owned());
     }
     if name.is_empty() || name.contains([' ', '\t']) {
-        return Err(BadLine::Form);
+        return Err(FORM.to_owned());
     }
     if value.starts_with(['"', '\'']) {
-        return Err(BadLine::Quote);
+        return Err(QUOTE.to_owned());
     }
     if value.contains("${") {
-        return Err(BadLine::Reference);
+        return Err(REFERENCE.to_owned());
     }
-    line.parse().map_err(|error| if line.contains('=') { BadLine::Name(error) } else { BadLine::Form })
+    line.parse().map_err(|error: EnvError| if line.contains('=') { error.to_string() } else { FORM.to_owned() })
 }
 
 #[cfg(test)]
@@ -133,12 +108,12 @@ mod tests {
     #[test]
     fn a_line_that_version_0_1_read_differently_is_refused() {
         for (bad, problem) in [
-            ("export A=1", BadLine::Export),
-            ("export A", BadLine::Export),
-            ("A='1'", BadLine::Quote),
-            ("A=\"one", BadLine::Quote),
-            ("A=${B}", BadLine::Reference),
-            ("A=one-${B:-x}", BadLine::Reference),
+            ("export A=1", EXPORT),
+            ("export A", EXPORT),
+            ("A='1'", QUOTE),
+            ("A=\"one", QUOTE),
+            ("A=${B}", REFERENCE),
+            ("A=one-${B:-x}", REFERENCE),
         ] {
             assert_eq!(
                 parsed(&format!("B=1\n{bad}\n")),

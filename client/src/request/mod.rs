@@ -5,10 +5,11 @@ pub(crate) mod script;
 pub(crate) mod spawn;
 pub(crate) mod tfjob;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
-use protocol::code::ScriptPath;
 use protocol::env::EnvName;
 use protocol::group::WorkerGroup;
 use protocol::ids::{JobName, SHORT_NAME_MAX};
@@ -18,74 +19,24 @@ use protocol::pod::PodOptions;
 use protocol::run_policy::OnFailure;
 use protocol::tf_config::TfConfigOptions;
 
-use crate::address::config::ConfigError;
 use crate::args::{EnvArg, SubmitArgs};
+use crate::ending::error::Error;
 use crate::output::command_line::command;
-use crate::request::env_file::EnvFileError;
-use crate::request::script::NoScript;
+use crate::request::script::no_script;
 
 /// Number of characters of a name's random suffix. The suffix distinguishes jobs of the same folder.
 const TAIL_LENGTH: usize = 5;
 
-/// Why the arguments do not make a valid job.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RequestError {
-    /// A value is invalid, or values contradict each other.
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    /// The file of variables is invalid.
-    #[error(transparent)]
-    EnvFile(#[from] EnvFileError),
-    /// The value of a variable to pass on is not valid UTF-8.
-    #[error("--env: {0}")]
-    Variable(ConfigError),
-    /// A variable to pass on is not set.
-    #[error("--env {0}: {0} is not set in your environment")]
-    NoVariable(EnvName),
-    /// Two volumes have the same path.
-    #[error("--volume: two volumes have the path {0}")]
-    MountedTwice(String),
-    /// The current folder is unknown.
-    #[error("find the current folder")]
-    NoFolder(#[source] std::io::Error),
-    /// The folder's path is not valid UTF-8, so the request, which is JSON, cannot contain it.
-    #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
-    FolderNotUnicode(PathBuf),
-    /// The folder has no script.
-    #[error(transparent)]
-    NoScript(#[from] NoScript),
-    /// The script is not a file.
-    #[error("{script} in {} is not a file", folder.display())]
-    ScriptNotAFile { script: ScriptPath, folder: PathBuf },
-}
-
-impl RequestError {
-    /// The next step for the user.
-    pub(crate) fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Spec(SpecError::WaitWithoutCode) => {
-                let named = command("train.py --image IMAGE");
-                return Some(format!("name the script, as in {named}, or leave out --on-failure"));
-            }
-            Self::Spec(error) => return Some(spec_hint(error).to_owned()),
-            Self::NoVariable(name) => return Some(format!("set {name}, or give --env {name}=VALUE")),
-            Self::MountedTwice(_) => "give the volumes different paths",
-            Self::NoScript(_) => {
-                return Some(format!("name the training script, for example {}", command("train.py")));
-            }
-            Self::EnvFile(_)
-            | Self::Variable(_)
-            | Self::NoFolder(_)
-            | Self::FolderNotUnicode(_)
-            | Self::ScriptNotAFile { .. } => return None,
-        };
-        Some(hint.to_owned())
+/// A value is invalid, or values contradict each other.
+impl From<SpecError> for Error {
+    fn from(error: SpecError) -> Self {
+        Self::input(error.to_string()).hint(spec_hint(&error))
     }
 }
 
 /// The flag to change. The text of a [`SpecError`] does not name flags.
-fn spec_hint(error: &SpecError) -> &'static str {
-    match error {
+fn spec_hint(error: &SpecError) -> Cow<'static, str> {
+    let hint = match error {
         SpecError::Strategy(_) => "give --strategy AllReduce or --strategy ParameterServer",
         SpecError::LongName { .. } => "give a shorter --task",
         SpecError::NoWorkers => "give --worker-num 1 or more",
@@ -109,7 +60,10 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoTime(_) => "leave out the flag, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
-        SpecError::WaitWithoutCode => "name the script, or leave out --on-failure",
+        SpecError::WaitWithoutCode => {
+            let named = command("train.py --image IMAGE");
+            return format!("name the script, as in {named}, or leave out --on-failure").into();
+        }
         SpecError::LongLease(_) => "give a shorter --lease",
         SpecError::TooManyModules(_) => {
             "give fewer modules to --preload; modules that these modules import need no entry"
@@ -123,7 +77,13 @@ fn spec_hint(error: &SpecError) -> &'static str {
         }
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
         SpecError::CodeAndWorkDir => "leave out work_dir",
-    }
+    };
+    hint.into()
+}
+
+/// The error for a file or folder that cannot be read.
+pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::input(format!("read {}", path.display())).because(error)
 }
 
 /// The inputs of a job besides the arguments of the submit.
@@ -135,11 +95,11 @@ pub(crate) struct Surroundings<'a> {
     /// The default of `--max-restarts`.
     pub(crate) restarts_by_default: u32,
     /// Looks up a variable of the client's environment.
-    pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
+    pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, Error>,
 }
 
 /// Makes the job without its folder or image. [`in_folder`] and [`in_image`] add these.
-pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, RequestError> {
+pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, Error> {
     let SubmitArgs {
         strategy,
         worker_num,
@@ -167,7 +127,8 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
     });
     let pod = PodOptions::from(pod);
     if let Some(path) = pod.path_mounted_twice() {
-        return Err(RequestError::MountedTwice(path.to_owned()));
+        return Err(Error::input(format!("--volume: two volumes have the path {path}"))
+            .hint("give the volumes different paths"));
     }
     let request = JobRequest {
         name,
@@ -194,20 +155,24 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
 }
 
 /// Completes a job whose replicas are processes. The replicas run the script in `folder`, which must be absolute.
-pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, RequestError> {
+pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, Error> {
     if folder.to_str().is_none() {
-        return Err(RequestError::FolderNotUnicode(folder.to_owned()));
+        // The request is JSON, which cannot contain such a path.
+        return Err(Error::input(format!("the folder {} has a name that is not valid UTF-8", folder.display())));
     }
-    let folder = folder.to_owned();
-    match folder.join(spec.script.as_str()).metadata() {
-        Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder), ..spec }),
-        Ok(_) => Err(RequestError::ScriptNotAFile { script: spec.script, folder }),
-        Err(_) => Err(NoScript { script: spec.script, folder }.into()),
+    let script = &spec.script;
+    match folder.join(script.as_str()).metadata() {
+        Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder.to_owned()), ..spec }),
+        Ok(_) => Err(Error::input(format!("{script} in {} is not a file", folder.display()))),
+        Err(_) => {
+            let hint = format!("name the training script, for example {}", command("train.py"));
+            Err(no_script(script, folder).hint(hint))
+        }
     }
 }
 
 /// Refuses a job whose script is in its image if the job would wait for new code after a failure.
-pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), RequestError> {
+pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), Error> {
     match spec.run_policy.on_failure {
         OnFailure::Restart => Ok(()),
         OnFailure::Wait => Err(SpecError::WaitWithoutCode.into()),
@@ -223,14 +188,17 @@ pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
 pub(crate) fn variables(
     flags: Vec<EnvArg>,
     file: Option<&Path>,
-    variable: &dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
-) -> Result<BTreeMap<EnvName, String>, RequestError> {
+    variable: &dyn Fn(&EnvName) -> Result<Option<String>, Error>,
+) -> Result<BTreeMap<EnvName, String>, Error> {
     let from_file = file.map(env_file::read).transpose()?.unwrap_or_default();
     let pair = |flag| match flag {
         EnvArg::Set(name, value) => Ok((name, value)),
         EnvArg::PassOn(name) => {
-            let value = variable(&name).map_err(RequestError::Variable)?;
-            let value = value.ok_or_else(|| RequestError::NoVariable(name.clone()))?;
+            let unset = || {
+                Error::input(format!("--env {name}: {name} is not set in your environment"))
+                    .hint(format!("set {name}, or give --env {name}=VALUE"))
+            };
+            let value = variable(&name).map_err(|error| error.at("--env"))?.ok_or_else(unset)?;
             Ok((name, value))
         }
     };

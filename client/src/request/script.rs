@@ -6,48 +6,11 @@ use std::path::{Path, PathBuf};
 use protocol::code::{BadCodePath, ScriptPath};
 
 use crate::args::CodeArgs;
+use crate::ending::error::Error;
 
-/// The folder does not contain the script to run.
-#[derive(Debug, thiserror::Error)]
-#[error("no {script} in {}", folder.display())]
-pub(crate) struct NoScript {
-    pub(crate) script: ScriptPath,
-    pub(crate) folder: PathBuf,
-}
-
-/// Why there is no script to run.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ScriptError {
-    /// The script or folder does not exist, or cannot be read.
-    #[error("find {}", path.display())]
-    NotFound { path: PathBuf, source: io::Error },
-    /// --code names a file.
-    #[error("--code {} is not a folder", .0.display())]
-    NotAFolder(PathBuf),
-    /// Instead of a script, a folder is given, and --code names a folder too.
-    #[error("{} is a folder, and --code names a folder too: name the script in the folder of --code", .0.display())]
-    TwoFolders(PathBuf),
-    /// The script is not in the folder of --code.
-    #[error("{} is not in the folder {}", script.display(), folder.display())]
-    Elsewhere { script: PathBuf, folder: PathBuf },
-    /// The folder has no such script.
-    #[error(transparent)]
-    Missing(#[from] NoScript),
-    /// The script's name cannot be sent.
-    #[error("the script's name is not allowed: {0}")]
-    Name(#[from] BadCodePath),
-}
-
-impl ScriptError {
-    /// The next step for the user.
-    pub(crate) fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Missing(_) => "name the script too, for example client ./project/train.py",
-            Self::Elsewhere { .. } => "name the script by its path from the current folder, or give another --code",
-            Self::NotFound { .. } | Self::NotAFolder(_) | Self::TwoFolders(_) | Self::Name(_) => return None,
-        };
-        Some(hint.to_owned())
-    }
+/// The error if the folder does not contain the script to run.
+pub(crate) fn no_script(script: &ScriptPath, folder: &Path) -> Error {
+    Error::input(format!("no {script} in {}", folder.display()))
 }
 
 /// A script that the command line names.
@@ -60,40 +23,48 @@ pub(crate) struct Named {
 }
 
 /// Finds the script. `None` if the command line names neither a script nor a folder.
-pub(crate) fn find(args: &CodeArgs, here: &Path) -> Result<Option<Named>, ScriptError> {
+pub(crate) fn find(args: &CodeArgs, here: &Path) -> Result<Option<Named>, Error> {
     let folder = args.code.as_deref().map(|code| named_folder(&here.join(code))).transpose()?;
     match (args.script.as_ref().map(|script| here.join(script)), folder) {
         (None, None) => Ok(None),
         (None, Some(folder)) => only_script(folder).map(Some),
         (Some(path), None) if path.is_dir() => only_script(real(&path)?).map(Some),
-        (Some(path), Some(_)) if path.is_dir() => Err(ScriptError::TwoFolders(path)),
+        (Some(path), Some(_)) if path.is_dir() => Err(Error::input(format!(
+            "{} is a folder, and --code names a folder too: name the script in the folder of --code",
+            path.display()
+        ))),
         (Some(path), folder) => named_script(&path, folder, here).map(Some),
     }
 }
 
-fn named_folder(path: &Path) -> Result<PathBuf, ScriptError> {
+fn named_folder(path: &Path) -> Result<PathBuf, Error> {
     let folder = real(path)?;
-    if folder.is_dir() { Ok(folder) } else { Err(ScriptError::NotAFolder(path.to_owned())) }
+    if folder.is_dir() { Ok(folder) } else { Err(Error::input(format!("--code {} is not a folder", path.display()))) }
 }
 
-fn real(path: &Path) -> Result<PathBuf, ScriptError> {
-    path.canonicalize().map_err(|source| ScriptError::NotFound { path: path.to_owned(), source })
+fn real(path: &Path) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(not_found(path))
+}
+
+/// The error for a script or folder that does not exist, or that cannot be read.
+fn not_found(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::input(format!("find {}", path.display())).because(error)
 }
 
 /// The default script of a folder.
-fn only_script(folder: PathBuf) -> Result<Named, ScriptError> {
+fn only_script(folder: PathBuf) -> Result<Named, Error> {
     let script = ScriptPath::default();
     if folder.join(script.as_str()).is_file() {
         Ok(Named { folder, script })
     } else {
-        Err(NoScript { script, folder }.into())
+        Err(no_script(&script, &folder).hint("name the script too, for example client ./project/train.py"))
     }
 }
 
 /// Finds the script at this path. The job's folder is that of `--code`. Without `--code`, the job's folder is the
 /// current folder if the current folder contains the script at any depth, else the folder that contains the script.
-fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Named, ScriptError> {
-    path.metadata().map_err(|source| ScriptError::NotFound { path: path.to_owned(), source })?;
+fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Named, Error> {
+    path.metadata().map_err(not_found(path))?;
     // If the script itself is a link, the job uses the name of the link.
     let parent = real(path.parent().unwrap_or(Path::new("/")))?;
     let place = parent.join(path.file_name().unwrap_or_default());
@@ -101,10 +72,17 @@ fn named_script(path: &Path, folder: Option<PathBuf>, here: &Path) -> Result<Nam
         Some(folder) => folder,
         None => Some(real(here)?).filter(|here| place.starts_with(here)).unwrap_or(parent),
     };
-    match place.strip_prefix(&folder) {
-        Ok(script) => Ok(Named { script: script.to_string_lossy().parse()?, folder }),
-        Err(_) => Err(ScriptError::Elsewhere { script: path.to_owned(), folder }),
-    }
+    let Ok(script) = place.strip_prefix(&folder) else {
+        let sentence = format!("{} is not in the folder {}", path.display(), folder.display());
+        let hint = "name the script by its path from the current folder, or give another --code";
+        return Err(Error::input(sentence).hint(hint));
+    };
+    Ok(Named { script: script.to_string_lossy().parse().map_err(bad_name)?, folder })
+}
+
+/// The error for a script whose name cannot be sent.
+pub(super) fn bad_name(error: BadCodePath) -> Error {
+    Error::input(format!("the script's name is not allowed: {error}")).because(error)
 }
 
 #[cfg(test)]

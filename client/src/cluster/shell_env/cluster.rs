@@ -6,6 +6,7 @@ use std::process::{Output, Stdio};
 use tokio::process::Command;
 
 use super::Environment;
+use crate::ending::error::Error;
 use crate::output::Notes;
 use crate::output::command_line::command;
 
@@ -15,69 +16,28 @@ const NODE_PORT: u16 = 31898;
 const NODES: &str = r#"jsonpath={range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{" "}{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
 const TOKEN: &str = "go-template={{with .data.token}}{{base64decode .}}{{end}}";
 
-/// Why `client env` found no cluster.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum EnvError {
-    /// A tool is not installed.
-    #[error("there is no {0} on the PATH: cannot look for a cluster")]
-    NoTool(&'static str),
-    /// kubectl's configuration names no cluster.
-    #[error("kubectl has no current context: {reason}")]
-    NoContext {
-        /// kubectl's error text.
-        reason: String,
-        /// Whether minikube is installed.
-        minikube: bool,
-    },
-    /// The nodes cannot be listed.
-    #[error("the cluster of context {context} does not answer: {reason}")]
-    Silent {
-        context: String,
-        /// kubectl's error text.
-        reason: String,
-        /// Whether minikube is installed.
-        minikube: bool,
-    },
-    /// The login is missing or has expired.
-    #[error("the cluster of context {context} refuses your login: {reason}")]
-    Unauthorized {
-        context: String,
-        /// kubectl's error text.
-        reason: String,
-    },
-    /// The cluster has no nodes.
-    #[error("the cluster of context {0} has no nodes")]
-    NoNodes(String),
-}
-
-impl EnvError {
-    /// The next step for the user.
-    pub(crate) fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NoTool(_) => "install kubectl; without a cluster, client runs jobs on this machine",
-            Self::NoContext { minikube: true, .. } | Self::Silent { minikube: true, .. } => {
-                "to start minikube: minikube start --container-runtime=docker"
-            }
-            Self::NoContext { .. } => "choose a cluster: kubectl config use-context NAME",
-            Self::Silent { .. } | Self::Unauthorized { .. } | Self::NoNodes(_) => "try: kubectl get nodes",
-        };
-        Some(hint.to_owned())
-    }
-}
+/// The hint for a cluster that does not give its nodes.
+const TRY: &str = "try: kubectl get nodes";
 
 /// Sets the variables for the cluster of kubectl's current context. Tells the user which variables it sets.
-pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), EnvError> {
+pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), Error> {
     let minikube = is_installed("minikube", env);
-    let no_context = |reason| EnvError::NoContext { reason, minikube };
+    let failed = |sentence: String, otherwise: &str| {
+        let start = "to start minikube: minikube start --container-runtime=docker";
+        Error::master(sentence).hint(if minikube { start } else { otherwise })
+    };
+    let no_context = |reason: &str| {
+        failed(format!("kubectl has no current context: {reason}"), "choose a cluster: kubectl config use-context NAME")
+    };
     let context = match kubectl(&["config", "current-context"]).await? {
-        Ok(context) if context.trim().is_empty() => return Err(no_context("its name is empty".to_owned())),
+        Ok(context) if context.trim().is_empty() => return Err(no_context("its name is empty")),
         Ok(context) => context.trim().to_owned(),
-        Err(reason) => return Err(no_context(reason)),
+        Err(reason) => return Err(no_context(&reason)),
     };
     match kubectl(&["get", "nodes", &format!("--output={NODES}")]).await? {
         Ok(nodes) => match nodes.trim().lines().next().and_then(Node::parse) {
             Some(node) => name_master(env, &context, &node, notes).await,
-            None => return Err(EnvError::NoNodes(context)),
+            None => return Err(Error::master(format!("the cluster of context {context} has no nodes")).hint(TRY)),
         },
         // A user with rights in a single namespace cannot list nodes, but can perhaps read the token.
         Err(reason) if reason.contains("(Forbidden)") => {
@@ -85,8 +45,13 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
             notes.say(&format!("you are not allowed to list the nodes of context {context}: {reason}"));
             notes.say(&format!("set MUSTER_MASTER (now {master}) by hand, to kube or http://NODE:{NODE_PORT}"));
         }
-        Err(reason) if reason.contains("(Unauthorized)") => return Err(EnvError::Unauthorized { context, reason }),
-        Err(reason) => return Err(EnvError::Silent { context, reason, minikube }),
+        Err(reason) if reason.contains("(Unauthorized)") => {
+            let sentence = format!("the cluster of context {context} refuses your login: {reason}");
+            return Err(Error::master(sentence).hint(TRY));
+        }
+        Err(reason) => {
+            return Err(failed(format!("the cluster of context {context} does not answer: {reason}"), TRY));
+        }
     }
     read_token(env, notes).await
 }
@@ -178,7 +143,7 @@ fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     true
 }
 
-async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), EnvError> {
+async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), Error> {
     match kubectl(&["get", "secret", "muster", &format!("--output={TOKEN}")]).await? {
         Ok(token) if token.trim().is_empty() => notes.say("the Secret muster contains no token"),
         Ok(token) => {
@@ -199,9 +164,13 @@ fn set(env: &mut Environment, name: &str, value: &str) {
 }
 
 /// kubectl's output, or the last line of its error text.
-async fn kubectl(args: &[&str]) -> Result<Result<String, String>, EnvError> {
+async fn kubectl(args: &[&str]) -> Result<Result<String, String>, Error> {
     let ended = output("kubectl", &[&["--request-timeout=10s"], args].concat()).await;
-    let ended = ended.ok_or(EnvError::NoTool("kubectl"))?;
+    let no_tool = || {
+        Error::master("there is no kubectl on the PATH: cannot look for a cluster")
+            .hint("install kubectl; without a cluster, client runs jobs on this machine")
+    };
+    let ended = ended.ok_or_else(no_tool)?;
     if ended.status.success() {
         return Ok(Ok(String::from_utf8_lossy(&ended.stdout).into_owned()));
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::cluster::{EnvError, set_up};
+pub(crate) use self::cluster::set_up;
 
 /// Variables by name.
 pub(crate) type Environment = BTreeMap<String, String>;

@@ -1,24 +1,45 @@
 //! Packs the files that a job brings: finds and reads them, and makes their manifest. If a file changes later, the
 //! client still sends the content that was read here.
 
-mod error;
 mod read;
 mod rules;
 mod walk;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
-use protocol::code::{CODE_BYTES_MAX, CODE_FILES_MAX, CodeFile, CodeId, CodePath, Manifest, ScriptPath, Sha256};
+use protocol::code::{
+    BadManifest, CODE_BYTES_MAX, CODE_FILES_MAX, CodeFile, CodeId, CodePath, Manifest, ScriptPath, Sha256,
+};
 
-pub(crate) use self::error::PackError;
 use self::read::Contents;
 use self::walk::Found;
 pub(crate) use self::walk::{Listing, Scope};
-use crate::request::script::NoScript;
+use crate::ending::error::{Cause, Error};
+use crate::output::size;
+use crate::request::script::no_script;
 
-/// Maximum number of files and folders that [`PackError::TooLarge`] names.
+/// Maximum number of files and folders that the error about too many or too large files names.
 const LARGEST_NAMED: usize = 3;
+
+const NAME_FOLDER: &str = "give the folder that contains the job's script";
+const LEAVE_OUT: &str = "list in .musterignore what the job does not need, and mount data with --volume";
+
+/// An error about the files of a job, for [`Cause::Files`].
+pub(crate) fn wrong_files(sentence: impl Into<String>) -> Error {
+    Error::input(sentence).cause(Cause::Files)
+}
+
+/// The error for a file or folder that cannot be read, or that vanished while it was read.
+fn unreadable(path: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| wrong_files(format!("read {} for the job", path.display())).because(error)
+}
+
+/// The error of a manifest, for example because of two paths that differ only in case.
+fn wrong_manifest(error: &BadManifest) -> Error {
+    wrong_files(error.to_string()).hint("rename one of the files, or exclude it with a pattern in .musterignore")
+}
 
 /// The files of a job.
 #[derive(Debug)]
@@ -29,36 +50,36 @@ pub(crate) struct Packed {
 
 impl Packed {
     /// Packs a folder, which must contain the script. Blocks.
-    pub(crate) fn read(folder: &Path, script: &ScriptPath) -> Result<Self, PackError> {
+    pub(crate) fn read(folder: &Path, script: &ScriptPath) -> Result<Self, Error> {
         Self::of(&Listing::of(folder, Scope::Job)?, script)
     }
 
     /// Packs the listed files, which must include the script. Blocks.
-    pub(crate) fn of(Listing { root, files, .. }: &Listing, script: &ScriptPath) -> Result<Self, PackError> {
+    pub(crate) fn of(Listing { root, files, .. }: &Listing, script: &ScriptPath) -> Result<Self, Error> {
         check_limits(root, files)?;
         let (files, contents) = read::all(files)?;
-        let manifest = Manifest::new(files)?;
-        if !manifest.has(script) {
-            let exists = root.join(script.as_str()).exists();
-            let (script, folder) = (script.clone(), root.clone());
-            return Err(if exists {
-                PackError::LeftOut { script, folder }
-            } else {
-                NoScript { script, folder }.into()
-            });
+        let manifest = Manifest::new(files).map_err(|error| wrong_manifest(&error))?;
+        if manifest.has(script) {
+            return Ok(Self { manifest, contents });
         }
-        Ok(Self { manifest, contents })
+        Err(if root.join(script.as_str()).exists() {
+            let sentence = format!("{script} is left out of the files of {}", root.display());
+            let hint = "check .musterignore; without this file, .dockerignore; without both, .gitignore";
+            wrong_files(sentence).hint(hint)
+        } else {
+            no_script(script, root).hint(NAME_FOLDER).cause(Cause::Files)
+        })
     }
 
     /// Packs files that are in memory.
-    pub(crate) fn in_memory(files: Vec<(CodePath, Vec<u8>)>) -> Result<Self, PackError> {
+    pub(crate) fn in_memory(files: Vec<(CodePath, Vec<u8>)>) -> Result<Self, Error> {
         let mut contents = Contents::new();
         let listed = files.into_iter().map(|(path, content)| {
             let file = CodeFile { path, sha256: Sha256::of(&content), size: content.len() as u64, executable: false };
             contents.insert(file.sha256, content);
             file
         });
-        let manifest = Manifest::new(listed.collect())?;
+        let manifest = Manifest::new(listed.collect()).map_err(|error| wrong_manifest(&error))?;
         Ok(Self { manifest, contents })
     }
 
@@ -92,14 +113,22 @@ impl Packed {
     }
 }
 
-fn check_limits(folder: &Path, found: &[Found]) -> Result<(), PackError> {
+fn check_limits(folder: &Path, found: &[Found]) -> Result<(), Error> {
     let bytes = found.iter().map(|file| file.size).sum();
     if found.len() <= CODE_FILES_MAX && bytes <= CODE_BYTES_MAX {
         return Ok(());
     }
     let by_size = bytes > CODE_BYTES_MAX;
     let largest = largest(found, |size| if by_size { size } else { 1 });
-    Err(PackError::TooLarge { folder: folder.to_owned(), files: found.len(), bytes, largest })
+    let sentence = format!(
+        "{} has {} files with {}; a job brings at most {CODE_FILES_MAX} files with {} (largest: {})",
+        folder.display(),
+        found.len(),
+        size(bytes),
+        size(CODE_BYTES_MAX),
+        largest.join(", ")
+    );
+    Err(wrong_files(sentence).hint(LEAVE_OUT))
 }
 
 /// The heaviest files and folders directly in the packed folder. A folder weighs as much as all its files.

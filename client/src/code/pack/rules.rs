@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-use super::PackError;
+use super::{unreadable, wrong_files};
 use crate::code::ignored::Ignored;
+use crate::ending::error::Error;
 
 /// Names of files and folders that no job needs.
 const NEVER_SENT: [&str; 4] = [".git", "__pycache__", ".venv", "venv"];
@@ -34,14 +35,12 @@ enum Kind {
 }
 
 impl Rules {
-    pub(super) fn of(folder: &Path) -> Result<Self, PackError> {
+    pub(super) fn of(folder: &Path) -> Result<Self, Error> {
         let kind = if folder.join(MUSTERIGNORE).exists() {
             Kind::Git(MUSTERIGNORE, Vec::new())
         } else if let Some(text) = text(&folder.join(DOCKERIGNORE))? {
-            let wrong = |line| PackError::Pattern {
-                file: folder.join(DOCKERIGNORE),
-                wrong: format!("invalid pattern \"{line}\""),
-            };
+            let file = folder.join(DOCKERIGNORE);
+            let wrong = |line| wrong_files(format!("{}: invalid pattern \"{line}\"", file.display()));
             Kind::Docker(Ignored::parse(&text).map_err(wrong)?)
         } else {
             Kind::Git(GITIGNORE, of_repository(folder)?)
@@ -50,7 +49,7 @@ impl Rules {
     }
 
     /// Enters a folder. `real` is the folder's path on this machine, and `path` is the folder's path in the job.
-    pub(super) fn enter(&mut self, real: &Path, path: &Path) -> Result<(), PackError> {
+    pub(super) fn enter(&mut self, real: &Path, path: &Path) -> Result<(), Error> {
         match &mut self.kind {
             Kind::Docker(_) => {}
             Kind::Git(name, patterns) => patterns.push(patterns_of(&real.join(*name), &self.folder.join(path))?),
@@ -96,7 +95,7 @@ impl Rules {
 }
 
 /// The .gitignore files above a folder of a git repository, the outermost first. Empty outside of a repository.
-fn of_repository(folder: &Path) -> Result<Vec<Option<Gitignore>>, PackError> {
+fn of_repository(folder: &Path) -> Result<Vec<Option<Gitignore>>, Error> {
     let is_top = |folder: &&Path| folder.join(".git").exists();
     let Some(top) = folder.ancestors().find(is_top) else { return Ok(Vec::new()) };
     let mut above: Vec<&Path> = folder.ancestors().skip(1).take_while(|above| above.starts_with(top)).collect();
@@ -105,9 +104,9 @@ fn of_repository(folder: &Path) -> Result<Vec<Option<Gitignore>>, PackError> {
 }
 
 /// Reads a file of patterns that apply below `root`. `None` if the file does not exist.
-fn patterns_of(file: &Path, root: &Path) -> Result<Option<Gitignore>, PackError> {
+fn patterns_of(file: &Path, root: &Path) -> Result<Option<Gitignore>, Error> {
     let Some(text) = text(file)? else { return Ok(None) };
-    let wrong = |error: ignore::Error| PackError::Pattern { file: file.to_owned(), wrong: error.to_string() };
+    let wrong = |error: ignore::Error| wrong_files(format!("{}: {error}", file.display()));
     let mut builder = GitignoreBuilder::new(root);
     for line in text.trim_start_matches('\u{feff}').lines() {
         builder.add_line(None, line).map_err(wrong)?;
@@ -115,10 +114,10 @@ fn patterns_of(file: &Path, root: &Path) -> Result<Option<Gitignore>, PackError>
     builder.build().map(Some).map_err(wrong)
 }
 
-fn text(file: &Path) -> Result<Option<String>, PackError> {
+fn text(file: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(PackError::Read { path: file.to_owned(), source }),
+        Err(error) => Err(unreadable(file)(error)),
     }
 }

@@ -7,10 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use protocol::code::ScriptPath;
+use protocol::code::{CODE_FILES_MAX, ScriptPath};
 
-use super::PackError;
 use super::rules::Rules;
+use super::{LEAVE_OUT, NAME_FOLDER, unreadable, wrong_files};
+use crate::ending::error::Error;
 
 /// Maximum files and folders to look at. More would take too long.
 const ENTRIES_MAX: usize = 200_000;
@@ -62,10 +63,10 @@ struct Walk<'a> {
 
 impl Listing {
     /// Lists a folder. Blocks.
-    pub(crate) fn of(folder: &Path, scope: Scope<'_>) -> Result<Self, PackError> {
-        let root = folder.canonicalize().map_err(failed(folder))?;
+    pub(crate) fn of(folder: &Path, scope: Scope<'_>) -> Result<Self, Error> {
+        let root = folder.canonicalize().map_err(unreadable(folder))?;
         if !root.is_dir() {
-            return Err(PackError::NotAFolder(root));
+            return Err(wrong_files(format!("{} is not a folder", root.display())).hint(NAME_FOLDER));
         }
         let rules = Rules::of(&root)?;
         let mut listing = Self { root: root.clone(), files: Vec::new(), folders: Vec::new(), modified: None };
@@ -76,18 +77,20 @@ impl Listing {
 }
 
 impl Walk<'_> {
-    fn folder(&mut self, real: &Path, path: &Path) -> Result<(), PackError> {
+    fn folder(&mut self, real: &Path, path: &Path) -> Result<(), Error> {
         if self.way.iter().any(|above| above == real) {
-            return Err(PackError::LinkLoop(self.listing.root.join(path)));
+            return Err(link_loop(&self.listing.root.join(path)));
         }
         self.way.push(real.to_owned());
         self.listing.folders.push(real.to_owned());
         self.rules.enter(real, path)?;
-        for entry in fs::read_dir(real).map_err(failed(real))? {
-            let entry = entry.map_err(failed(real))?;
+        for entry in fs::read_dir(real).map_err(unreadable(real))? {
+            let entry = entry.map_err(unreadable(real))?;
             self.seen += 1;
             if self.seen > ENTRIES_MAX {
-                return Err(PackError::TooMany { folder: self.listing.root.clone(), most: ENTRIES_MAX });
+                let found = format!("{} has more than {ENTRIES_MAX} files and folders", self.listing.root.display());
+                let sentence = format!("{found}; a job brings at most {CODE_FILES_MAX} files");
+                return Err(wrong_files(sentence).hint(LEAVE_OUT));
             }
             self.entry(&entry.path(), &path.join(entry.file_name()))?;
         }
@@ -96,15 +99,15 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, place: &Path, path: &Path) -> Result<(), PackError> {
+    fn entry(&mut self, place: &Path, path: &Path) -> Result<(), Error> {
         let is_link = fs::symlink_metadata(place).is_ok_and(|found| found.is_symlink());
         let metadata = match fs::metadata(place) {
             Ok(metadata) => metadata,
             // The target of a link does not exist, or the file was removed after the folder was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(_) if self.rules.leave_out(path, false) => return Ok(()),
-            Err(_) if is_link => return Err(PackError::LinkLoop(place.to_owned())),
-            Err(source) => return Err(PackError::Read { path: place.to_owned(), source }),
+            Err(_) if is_link => return Err(link_loop(place)),
+            Err(error) => return Err(unreadable(place)(error)),
         };
         let is_left_out = self.rules.leave_out(path, metadata.is_dir());
         if is_left_out && !(metadata.is_dir() && !is_link && self.rules.take_back()) {
@@ -132,18 +135,25 @@ impl Walk<'_> {
     }
 
     /// The target of a link. If it is outside the folder: an error for [`Scope::Job`], `None` for [`Scope::Sources`].
-    fn target(&self, link: &Path) -> Result<Option<PathBuf>, PackError> {
-        let target = link.canonicalize().map_err(failed(link))?;
+    fn target(&self, link: &Path) -> Result<Option<PathBuf>, Error> {
+        let target = link.canonicalize().map_err(unreadable(link))?;
         if target.starts_with(&self.listing.root) {
             return Ok(Some(target));
         }
         match self.scope {
-            Scope::Job => Err(PackError::LinkOutside { link: link.to_owned(), target }),
+            Scope::Job => {
+                let (link, target) = (link.display(), target.display());
+                Err(wrong_files(format!("{link} is a link to {target}, outside the folder")).hint(REPLACE_LINK))
+            }
             Scope::Sources(_) => Ok(None),
         }
     }
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> PackError {
-    move |source| PackError::Read { path: path.to_owned(), source }
+const REPLACE_LINK: &str = "put a copy in place of the link, or exclude it with a pattern in .musterignore";
+
+/// The error for a link that leads to itself, or to a folder that contains it.
+fn link_loop(link: &Path) -> Error {
+    let sentence = format!("{} is a link to itself, or to a folder that contains it", link.display());
+    wrong_files(sentence).hint(REPLACE_LINK)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use protocol::env::EnvName;
 use serde_json::{Value, json};
 
-use super::SpawnError;
+use crate::ending::error::Error;
 use crate::request::tfjob;
 
 /// The volume with which tf-spawner brings the script. Muster brings the script without a volume.
@@ -37,8 +37,8 @@ impl PodFile {
 }
 
 /// Reads a pod file: a Pod of Kubernetes, whose first container runs the script.
-pub(crate) fn pod_file(text: &str, path: &Path) -> Result<PodFile, SpawnError> {
-    let bad = |why: &str| SpawnError::PodFile { path: path.to_owned(), why: why.to_owned() };
+pub(crate) fn pod_file(text: &str, path: &Path) -> Result<PodFile, Error> {
+    let bad = |why: &str| Error::input(format!("{}: {why}", path.display()));
     let origin = path.display().to_string();
     let documents = tfjob::split(text, &origin, Path::new("")).map_err(|error| bad(&error.to_string()))?;
     let [document] = documents.as_slice() else {
@@ -88,12 +88,12 @@ fn without_script_volume(spec: &mut Value) {
 }
 
 /// Reads an environment file. Strips each line, and splits it at the first `=`. Skips empty lines and comments.
-pub(crate) fn environment(text: &str, path: &Path) -> Result<Vec<(EnvName, String)>, SpawnError> {
+pub(crate) fn environment(text: &str, path: &Path) -> Result<Vec<(EnvName, String)>, Error> {
     let lines = text.lines().map(str::trim).enumerate();
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|(place, line)| {
-            let bad = |why: String| SpawnError::Line { path: path.to_owned(), line: place + 1, why };
+            let bad = |why: String| Error::input(format!("{}, line {}: {why}", path.display(), place + 1));
             let (name, value) = line.split_once('=').ok_or_else(|| bad("not of the form NAME=VALUE".to_owned()))?;
             let name: EnvName = name.parse().map_err(|error: protocol::env::EnvError| bad(error.to_string()))?;
             name.check_value(value).map_err(|error| bad(error.to_string()))?;

@@ -2,9 +2,6 @@
 
 mod files;
 
-use std::io;
-use std::path::PathBuf;
-
 use protocol::code::{CodePath, ScriptPath};
 use protocol::env::EnvName;
 use protocol::group::{Group, Template};
@@ -17,7 +14,8 @@ use protocol::run_policy::RunPolicy;
 
 pub(crate) use self::files::{PodFile, environment, pod_file};
 use crate::args::SpawnArgs;
-use crate::output::command_line::command;
+use crate::ending::error::Error;
+use crate::request::script::bad_name;
 
 /// The tag if the command line names none.
 const DEFAULT_TAG: &str = "tf-spawner";
@@ -30,78 +28,6 @@ const SCRIPT_IN_POD: &str = "/script/training-script.py";
 /// The name of the file with the commands of -c.
 const COMMANDS: &str = ".tf-spawner/command.sh";
 
-/// Why a command line of tf-spawner cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SpawnError {
-    /// A file cannot be read, or is not valid UTF-8.
-    #[error("read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// A line of the environment file is invalid.
-    #[error("{}, line {line}: {why}", path.display())]
-    Line { path: PathBuf, line: usize, why: String },
-    /// The pod file is not valid.
-    #[error("{}: {why}", path.display())]
-    PodFile { path: PathBuf, why: String },
-    /// The tag cannot be a label.
-    #[error(
-        "tag {0:?} cannot be a label: use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
-    )]
-    Tag(String),
-    /// The tag is given twice.
-    #[error("-d {positional} and -t {tag} both name a tag: give only one of them")]
-    TwoTags { positional: String, tag: String },
-    /// There is no script.
-    #[error("no script is given")]
-    NoScript,
-    /// The script's name is no valid path of code.
-    #[error("the script's name is not allowed: {0}")]
-    Name(#[from] protocol::code::BadCodePath),
-    /// Both a namespace and another master are given.
-    #[error("-n {0} cannot be used with the address of a master, or with a local master: they run the job elsewhere")]
-    NamespaceElsewhere(String),
-    /// A training with this tag exists.
-    #[error("a training with tag {tag} exists, as job {name}")]
-    Taken { tag: String, name: JobName },
-    /// Another job has the name that belongs to the tag.
-    #[error("tag {tag} makes the job's name {name}, and another job has this name")]
-    NameTaken { tag: String, name: JobName },
-    /// A job has the name that belongs to the tag, but that job is not the training with this tag.
-    #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
-    Another { tag: String, name: JobName },
-    /// `-d` must ask the user, but there is no terminal.
-    #[error("-d must ask before it deletes, but there is no terminal: give -y")]
-    NoConsent,
-}
-
-impl SpawnError {
-    /// The next step for the user.
-    pub(crate) fn hint(&self) -> Option<String> {
-        match self {
-            Self::Taken { tag, .. } => {
-                let delete = command(&format!("spawn -d {tag}"));
-                Some(format!("use another tag: -t TAG or -r; or delete the training: {delete}"))
-            }
-            Self::NameTaken { name, .. } => {
-                let show = command(&format!("status {name}"));
-                Some(format!("use another tag: -t TAG or -r; to see the other job: {show}"))
-            }
-            Self::Another { name, .. } => Some(format!("to delete this job: {}", command(&format!("delete {name}")))),
-            Self::NoScript => {
-                let example = command("spawn -w 3 train.py");
-                Some(format!("put the script last, for example {example}; client spawn --help lists the options"))
-            }
-            Self::NamespaceElsewhere(_) => Some("leave out -n, or give --master kube".to_owned()),
-            Self::Read { .. }
-            | Self::Line { .. }
-            | Self::PodFile { .. }
-            | Self::Tag(_)
-            | Self::TwoTags { .. }
-            | Self::Name(_)
-            | Self::NoConsent => None,
-        }
-    }
-}
-
 /// The tag of a training. It becomes a label of the pods and gives the job its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
@@ -113,11 +39,12 @@ pub(crate) struct Tag {
 
 impl Tag {
     /// The tag that a command line names. A random tag is the first eight characters of `random`.
-    pub(crate) fn of(args: &SpawnArgs, random: uuid::Uuid) -> Result<Self, SpawnError> {
+    pub(crate) fn of(args: &SpawnArgs, random: uuid::Uuid) -> Result<Self, Error> {
         let positional = args.script.as_ref().filter(|_| args.delete);
         let text = match (positional, &args.tag) {
             (Some(positional), Some(tag)) => {
-                return Err(SpawnError::TwoTags { positional: positional.clone(), tag: tag.clone() });
+                let sentence = format!("-d {positional} and -t {tag} both name a tag: give only one of them");
+                return Err(Error::input(sentence));
             }
             _ if args.randomize_tag => random.to_string()[..8].to_owned(),
             (Some(tag), None) | (None, Some(tag)) => tag.clone(),
@@ -127,7 +54,9 @@ impl Tag {
         let name: String = text.chars().map(plain).take(SHORT_NAME_MAX).collect();
         match (text.parse::<LabelValue>(), name.trim_matches('-').parse()) {
             (Ok(_), Ok(job)) => Ok(Self { text, job }),
-            (_, _) => Err(SpawnError::Tag(text)),
+            (_, _) => Err(Error::input(format!(
+                "tag {text:?} cannot be a label: use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+            ))),
         }
     }
 }
@@ -152,17 +81,17 @@ pub(crate) type Spawned = (JobRequest, Vec<(CodePath, Vec<u8>)>);
 
 /// Makes the job of a command line. If `is_local`, the workers are processes on one machine, without images and without
 /// the folder /script.
-pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) -> Result<Spawned, SpawnError> {
+pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) -> Result<Spawned, Error> {
     let Inputs { script, content, commands, pod, env } = inputs;
     let beside = |text: String| if is_local { text.replace(SCRIPT_IN_POD, SCRIPT) } else { text };
-    let mut files: Vec<(CodePath, Vec<u8>)> = vec![(script.parse()?, content.clone())];
+    let mut files: Vec<(CodePath, Vec<u8>)> = vec![(script.parse().map_err(bad_name)?, content.clone())];
     if script != SCRIPT {
-        files.push((SCRIPT.parse()?, content));
+        files.push((SCRIPT.parse().map_err(bad_name)?, content));
     }
     let PodFile { container, image, command, template } = pod.unwrap_or_else(PodFile::usual);
     let command = match commands {
         Some(commands) => {
-            files.push((COMMANDS.parse()?, beside(commands).into_bytes()));
+            files.push((COMMANDS.parse().map_err(bad_name)?, beside(commands).into_bytes()));
             ["bash", "-e", COMMANDS].map(str::to_owned).into()
         }
         None => command.into_iter().map(beside).collect(),
@@ -173,7 +102,7 @@ pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) ->
     let request = JobRequest {
         worker_num: Some(args.workers),
         image,
-        script: Some(SCRIPT.parse::<ScriptPath>()?),
+        script: Some(SCRIPT.parse::<ScriptPath>().map_err(bad_name)?),
         allow_env: env.iter().map(|(name, _)| name.clone()).filter(EnvName::runs_other_code).collect(),
         env: env.into_iter().collect(),
         groups: vec![group],

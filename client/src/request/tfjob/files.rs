@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Document, TfJobError};
+use super::Document;
+use crate::ending::error::Error;
+use crate::request::unreadable;
 
 /// The path that means stdin.
 const STDIN: &str = "-";
@@ -14,37 +16,36 @@ const STDIN: &str = "-";
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 /// All objects of these files, in their order. `here` is the current folder.
-pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<Document>, TfJobError> {
+pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<Document>, Error> {
     let mut documents = vec![];
     for path in files {
         if path.as_os_str() == STDIN {
             let mut text = String::new();
-            io::stdin().read_to_string(&mut text).map_err(|source| TfJobError::Read { path: path.clone(), source })?;
+            io::stdin().read_to_string(&mut text).map_err(unreadable(path))?;
             documents.extend(split(&text, "stdin", here)?);
             continue;
         }
         for file in files_at(path)? {
-            let unreadable = |source| TfJobError::Read { path: file.clone(), source };
-            let text = fs::read_to_string(&file).map_err(unreadable)?;
-            let folder = file.canonicalize().map_err(unreadable)?.parent().map(Path::to_owned).unwrap_or_default();
+            let text = fs::read_to_string(&file).map_err(unreadable(&file))?;
+            let folder =
+                file.canonicalize().map_err(unreadable(&file))?.parent().map(Path::to_owned).unwrap_or_default();
             documents.extend(split(&text, &file.display().to_string(), &folder)?);
         }
     }
     if documents.is_empty() {
         let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-        return Err(TfJobError::Nothing(names.join(", ")));
+        return Err(Error::input(format!("there is no TFJob in {}", names.join(", "))));
     }
     Ok(documents)
 }
 
 /// The file at this path. If the path is a folder, the files in that folder, in the order of their names.
-fn files_at(path: &Path) -> Result<Vec<PathBuf>, TfJobError> {
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let unreadable = |source| TfJobError::Read { path: path.to_owned(), source };
-    let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(unreadable)?.collect();
-    let paths = entries.map_err(unreadable)?.into_iter().map(|entry| entry.path());
+    let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(unreadable(path))?.collect();
+    let paths = entries.map_err(unreadable(path))?.into_iter().map(|entry| entry.path());
     let is_read = |path: &PathBuf| {
         let extension = path.extension().and_then(|extension| extension.to_str());
         path.is_file() && extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
@@ -55,11 +56,11 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, TfJobError> {
 }
 
 /// The objects of a YAML text. The library refuses duplicate keys, and limits the size of expanded aliases.
-pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, TfJobError> {
+pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, Error> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| TfJobError::NotYaml { origin: origin.to_owned(), reason: reason(&error) })?;
+        .map_err(|error| Error::input(format!("{origin} is not valid YAML: {}", reason(&error))))?;
     let objects: Vec<Value> = values.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
     let is_only = objects.len() == 1;
     let document = |(place, object): (usize, Value)| Document {

@@ -5,74 +5,15 @@ mod files;
 mod scripts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use protocol::code::ScriptPath;
-use protocol::ids::JobName;
 use protocol::image::Entrypoint;
 use protocol::tfjob::TFJOB_CONTAINER;
 use serde_json::{Value, json};
 
 pub(crate) use self::files::{read, split};
-use crate::output::command_line::command;
-
-/// Why there is no TFJob to send.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TfJobError {
-    /// The file or folder cannot be read.
-    #[error("read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// The file is not YAML.
-    #[error("{origin} is not valid YAML: {reason}")]
-    NotYaml { origin: String, reason: String },
-    /// No file contains an object.
-    #[error("there is no TFJob in {0}")]
-    Nothing(String),
-    /// The script is a path in the image, and the folders on this machine have no file with the same name.
-    #[error("{origin}: {script} is a path in the image, and there is no {} in {}", file.display(), listed(folders))]
-    NoScript { origin: String, script: String, file: PathBuf, folders: Vec<PathBuf> },
-    /// No container runs a script that is in the folder of --code.
-    #[error("{origin}: no container runs a script that is in {}", folder.display())]
-    NotInCode { origin: String, folder: PathBuf },
-    /// --code names no folder.
-    #[error("--code {} is not a folder", .0.display())]
-    NoFolder(PathBuf),
-    /// Several TFJobs are given, but a local master runs one, and `--follow` follows one.
-    #[error("{0} TFJobs are given, but a local master runs only one, and --follow follows only one")]
-    Several(usize),
-    /// The same TFJob has ended before.
-    #[error("tfjob {0} has already ended")]
-    Ended(JobName),
-    /// The master refused a document.
-    #[error("{origin}: {detail}")]
-    Refused { origin: String, detail: String },
-}
-
-fn listed(folders: &[PathBuf]) -> String {
-    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" or ")
-}
-
-impl TfJobError {
-    /// The next step for the user.
-    pub(crate) fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::NoScript { .. } => {
-                "put the script beside the TFJob's file, or name the script's folder with --code DIR"
-            }
-            Self::NotInCode { .. } => "give --code the folder of a script that a container runs, or leave out --code",
-            Self::Ended(name) => {
-                let (delete, logs) = (command(&format!("delete {name}")), command(&format!("logs {name}")));
-                return Some(format!("to run it again, first delete it: {delete}; to see its output: {logs}"));
-            }
-            Self::Several(_) => "give one TFJob; to start several, give --master URL and no --follow",
-            Self::Read { .. } | Self::NotYaml { .. } | Self::Nothing(_) | Self::NoFolder(_) | Self::Refused { .. } => {
-                return None;
-            }
-        };
-        Some(hint.to_owned())
-    }
-}
+use crate::ending::error::Error;
 
 /// One object of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,7 +66,7 @@ impl Document {
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
         folders: &[PathBuf],
-    ) -> Result<(), TfJobError> {
+    ) -> Result<(), Error> {
         let origin = self.origin.clone();
         for container in self.containers() {
             complete(container, entrypoints);
@@ -140,13 +81,16 @@ impl Document {
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
         folder: &Path,
-    ) -> Result<ScriptPath, TfJobError> {
+    ) -> Result<ScriptPath, Error> {
         let mut scripts = vec![];
         for container in self.containers() {
             complete(container, entrypoints);
             scripts.extend(scripts::bring(container, folder));
         }
-        let missing = || TfJobError::NotInCode { origin: self.origin.clone(), folder: folder.to_owned() };
+        let missing = || {
+            Error::input(format!("{}: no container runs a script that is in {}", self.origin, folder.display()))
+                .hint("give --code the folder of a script that a container runs, or leave out --code")
+        };
         scripts.into_iter().next().ok_or_else(missing)
     }
 }
@@ -168,9 +112,9 @@ fn lacks(container: &Value, list: &str) -> bool {
 }
 
 /// The folder that --code names.
-pub(crate) fn code_folder(code: &Path) -> Result<PathBuf, TfJobError> {
+pub(crate) fn code_folder(code: &Path) -> Result<PathBuf, Error> {
     let folder = code.canonicalize().ok().filter(|folder| folder.is_dir());
-    folder.ok_or_else(|| TfJobError::NoFolder(code.to_owned()))
+    folder.ok_or_else(|| Error::input(format!("--code {} is not a folder", code.display())))
 }
 
 #[cfg(test)]

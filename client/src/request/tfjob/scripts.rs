@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use protocol::code::ScriptPath;
 use serde_json::Value;
 
-use super::TfJobError;
+use crate::ending::error::Error;
 
 /// Flags with which an interpreter runs something else than a script file.
 const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
@@ -16,7 +16,7 @@ const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
 
 /// If the script is an absolute path that does not exist on this machine, replaces the path by that of a file with the
 /// same name, from the first of these folders that contains such a file.
-pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), TfJobError> {
+pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), Error> {
     let Some(word) = script(container) else { return Ok(()) };
     let script = word.as_str().unwrap_or_default().to_owned();
     let path = Path::new(&script);
@@ -24,13 +24,14 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
         return Ok(());
     }
     let file = PathBuf::from(path.file_name().unwrap_or_default());
-    match folders.iter().map(|folder| folder.join(&file)).find(|found| found.is_file()) {
-        Some(found) => {
-            *word = found.to_string_lossy().into_owned().into();
-            Ok(())
-        }
-        None => Err(TfJobError::NoScript { origin: origin.to_owned(), script, file, folders: folders.to_vec() }),
+    if let Some(found) = folders.iter().map(|folder| folder.join(&file)).find(|found| found.is_file()) {
+        *word = found.to_string_lossy().into_owned().into();
+        return Ok(());
     }
+    let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    let missing = format!("there is no {} in {}", file.display(), folders.join(" or "));
+    Err(Error::input(format!("{origin}: {script} is a path in the image, and {missing}"))
+        .hint("put the script beside the TFJob's file, or name the script's folder with --code DIR"))
 }
 
 /// If the container's script is in this folder, which the job brings, replaces the script's path by the path in the
