@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use backon::Retryable;
@@ -15,15 +14,17 @@ use protocol::agent::{RunState, RunStatus};
 use protocol::code::{CodeId, Sha256};
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 use tracing::debug;
 
+use super::Context;
+use super::common::Common;
 use super::holders::{Holders, ReadBack};
+use super::reports::Report;
+use super::reports::Subject;
 use super::retry::{is_unreachable, patience};
-use super::subject::Subject;
-use super::{Context, Report};
-use crate::agents::client::{AgentClient, AgentError};
+use crate::agents::client::AgentError;
 use crate::code::{Copied, CopyError, Part};
 use crate::error_chain::error_chain;
 use crate::store::StoreError;
@@ -39,16 +40,6 @@ const ATTEMPTS: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Deliveries that take less time than this are not reported.
 const QUIET_DELIVERY: Duration = Duration::from_secs(1);
-
-/// What the deliveries of a job have in common.
-#[derive(Clone)]
-pub(super) struct Common {
-    pub(super) job: JobName,
-    pub(super) agents: AgentClient,
-    pub(super) context: Arc<Context>,
-    /// Receives the reasons why replicas wait.
-    pub(super) reporter: mpsc::Sender<Report>,
-}
 
 pub(super) struct Delivery {
     id: CodeId,
@@ -225,7 +216,7 @@ impl Delivery {
             read = code.copy(part).await;
         }
         read.map_err(|error| match error {
-            CopyError::Lost => DeliveryError::Lost(self.common.job.clone()),
+            CopyError::Lost => DeliveryError::Lost(self.common.job.name.clone()),
             CopyError::Disk(error) => DeliveryError::Store(error),
         })
     }

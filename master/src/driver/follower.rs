@@ -22,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::Report;
 use super::delivery::Delivery;
+use super::reports::Report;
+use super::reports::Subject;
 use super::retry::{is_unreachable, patience};
-use super::subject::Subject;
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;

@@ -14,7 +14,8 @@ use protocol::ids::ReplicaId;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
-use super::delivery::{Common, Delivery, DeliveryError};
+use super::common::Common;
+use super::delivery::{Delivery, DeliveryError};
 use super::holders::Holders;
 use super::tasks::AGENTS_AT_ONCE;
 use super::{Staged, Staging};

@@ -1,92 +1,61 @@
-//! The driver: one task for each job. Only the driver owns the job's phase. The driver passes its observations to
-//! `step` and carries out the actions.
+//! The driver: one task for each job. Only the driver owns the job's phase. It passes its observations to `step` and
+//! carries out the actions. Each part of the driver owns its own state, and knows nothing of the driver.
 
-mod act;
 mod adopt;
-mod advance;
-mod awaited;
+mod common;
 mod context;
-mod create;
 mod delivery;
-mod elastic;
 mod follower;
-mod hear;
 mod holders;
 mod job_code;
-mod prototype;
+mod machine;
+mod pods;
 mod record;
+mod reports;
 mod retry;
+mod room;
+mod shown;
 mod starts;
-mod subject;
+mod step;
 mod tasks;
 mod times;
-mod tracked;
-mod turn;
-mod view;
-mod wake;
 mod writing;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use job::gang::{Gang, Member};
-use job::observation::{AgentState, Wait};
 use job::phase::{self, Action, JobPhase};
 use job::policy::Policy;
-use job::turns::Turn;
-use job::wait::Resources;
-use protocol::failure::FailedStart;
-use protocol::ids::{Generation, ReplicaId};
-use protocol::view::JobTimes;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
 
 pub use self::adopt::Tenure;
+use self::common::Common;
 pub use self::context::{Channels, Context, Staged, Staging};
-use self::delivery::Common;
 use self::job_code::JobCode;
+use self::machine::Machine;
+use self::pods::Pods;
+use self::record::Ledger;
+use self::reports::Report;
+use self::room::Room;
+pub use self::shown::initial as initial_view;
+use self::shown::{Scene, Shown};
 use self::starts::Starts;
-use self::subject::Subject;
-use self::tracked::Replica;
-pub use self::view::initial as initial_view;
 
-use crate::agents::client::AgentClient;
-use crate::agents::token::AgentToken;
-use crate::backend::PodTable;
-use crate::store::{Ended, JobRecord, Stored};
+use crate::store::{Stored, Wish};
 
 /// Maximum number of reports that wait for the driver.
 const BACKLOG: usize = 1024;
 
-/// A report of a task to its driver.
-#[derive(Debug)]
-enum Report {
-    /// A replica's agent has this state now.
-    Agent(Subject, AgentState),
-    /// A replica has no pod yet, or its agent is not ready yet, for this reason.
-    Waits(Subject, Wait),
-    /// A replica's agent does not stop its run.
-    NotStopped {
-        replica: ReplicaId,
-        /// The start whose run was to stop. By now, the replica may have a newer start in another pod.
-        generation: Option<Generation>,
-        /// Why the agent does not stop the run.
-        reason: String,
-    },
-    /// A task of the driver has panicked, so the task's work is not done.
-    Broken,
-}
-
-/// What a driver does after an event.
+/// Why a driver must stop before it has handled an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    GoOn,
-    /// The job no longer exists, or this master shuts down.
+enum Stop {
+    /// This master shuts down, or the job and its record are deleted.
     End,
+    /// Somebody else has deleted the record.
+    Gone,
     /// Another master holds the job.
     Yield,
     /// A task panicked, so the job needs a new driver.
@@ -104,45 +73,25 @@ pub enum Driven {
     Broken,
 }
 
-struct Driver {
-    context: Arc<Context>,
-    agents: AgentClient,
-    token: AgentToken,
-    code: JobCode,
-    channels: Channels,
-    stored: Stored,
-    policy: Policy,
-    phase: JobPhase,
-    replicas: BTreeMap<ReplicaId, Replica>,
-    times: JobTimes,
-    began: Instant,
-    pods: watch::Receiver<PodTable>,
+/// What a driver waits for, besides its pods and its turn.
+struct Inbox {
+    record: watch::Receiver<Option<Stored>>,
+    damaged: Arc<Notify>,
+    surplus: Arc<Notify>,
+    stagings: mpsc::Receiver<Staging>,
     reports: mpsc::Receiver<Report>,
-    reporter: mpsc::Sender<Report>,
     tasks: JoinSet<()>,
-    /// The current task of the start: configuring agents, or launching runs.
-    start: Option<AbortOnDropHandle<()>>,
-    creations: Vec<AbortOnDropHandle<()>>,
+}
+
+struct Driver {
+    machine: Machine,
+    ledger: Ledger,
+    pods: Pods,
+    code: JobCode,
     starts: Starts,
-    /// The resources that the job's pods ask for; `None` if they need no room, or the job has finished.
-    asks: Option<Resources>,
-    /// Whether the gang may create pods now.
-    turn: Turn,
-    /// When the driver must check the job's upkeep or size again, as the time since the driver began.
-    look_at: Option<Duration>,
-    /// The newest start, also after its end; `None` while a gang gathers for the next start.
-    current_start: Option<Generation>,
-    /// The diagnosis of a failed start, until the failure is recorded or a halted job gets new code.
-    failed: Option<FailedStart>,
-    /// The time since each replica's last output, measured at the job's deadline. Kept until the failure is diagnosed.
-    silence: BTreeMap<ReplicaId, Duration>,
-    /// When the driver next renews the network policy of the job's pods.
-    prepare_at: Instant,
-    published_at: Instant,
-    /// When to publish the next view, if something has changed since.
-    publish_at: Option<Instant>,
-    /// When the finished job is deleted, if it has a time to live or there are too many finished jobs.
-    forget_at: Option<Instant>,
+    room: Room,
+    shown: Shown,
+    inbox: Inbox,
 }
 
 /// Drives a job to its end, and then until its deletion.
@@ -164,133 +113,154 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
     let (record, now) = (&stored.record, context.store.now());
     let active_time = record.active_time(now);
     let mut policy = Policy::of(&record.spec, active_time, share_of(&record.uid));
-    elastic::follow(&mut policy, record, (active_time, Duration::ZERO));
+    machine::follow(&mut policy, record, (active_time, Duration::ZERO));
     let (phase, actions) = phase::begin(adopt::known(record, &policy, now), &policy, Duration::ZERO);
     Driver::new(context, stored, channels, (phase, policy)).run(actions).await
 }
 
 impl Driver {
     fn new(context: Arc<Context>, stored: Stored, channels: Channels, (phase, policy): (JobPhase, Policy)) -> Self {
-        let record = &stored.record;
         let (reporter, reports) = mpsc::channel(BACKLOG);
-        let halted = record.waits_after();
-        let (accepted, since) = (Some(record.accepted_at), halted.map(|halted| halted.since));
-        let times = JobTimes { accepted, halted: since, ..JobTimes::default() };
-        let token = context.agent_key.token(&record.uid);
+        let Channels { record, damaged, surplus, stagings, view, logs, seat, series } = channels;
+        let token = context.agent_key.token(&stored.record.uid);
         let agents = context.agents.with_token(&token);
-        let common = Common {
-            job: stored.name().clone(),
-            agents: agents.clone(),
-            context: Arc::clone(&context),
-            reporter: reporter.clone(),
-        };
+        let asks = context.backend.asks(&stored.record.spec).filter(|_| stored.record.ended.is_none());
+        let common = Common { job: stored.key(), agents, context: Arc::clone(&context), reporter };
         Self {
-            code: JobCode::new(common, record.code()),
-            agents,
-            token,
-            pods: context.backend.watch(&stored.key()),
-            replicas: tracked(record).into_iter().map(|id| (id, Replica::first(record.epoch))).collect(),
-            times: record.ended.as_ref().map_or(times, Ended::times_of_finished),
-            began: Instant::now(),
-            tasks: JoinSet::new(),
-            start: None,
-            creations: vec![],
-            starts: Starts::new(record),
-            asks: context.backend.asks(&record.spec).filter(|_| record.ended.is_none()),
-            turn: Turn::Go,
-            look_at: None,
-            current_start: phase.generation(),
-            failed: halted.map(|halted| halted.failed.clone()),
-            silence: BTreeMap::new(),
-            prepare_at: Instant::now() + wake::PREPARE_INTERVAL,
-            published_at: Instant::now(),
-            publish_at: None,
-            forget_at: None,
-            context,
-            channels,
-            stored,
-            policy,
-            phase,
-            reports,
-            reporter,
+            code: JobCode::new(common.clone(), stored.record.code()),
+            pods: Pods::new(common, token, (logs, series), &stored.record),
+            starts: Starts::new(&stored.record),
+            room: Room::new(seat, asks),
+            shown: Shown::new(view.clone(), &stored.record),
+            ledger: Ledger::new(context, view, stored, phase.generation()),
+            machine: Machine::new(phase, policy),
+            inbox: Inbox { record, damaged, surplus, stagings, reports, tasks: JoinSet::new() },
         }
     }
 
     async fn run(mut self, actions: Vec<Action>) -> Driven {
+        let stop = match Box::pin(self.begin(actions)).await {
+            Ok(()) => loop {
+                if let Err(stop) = self.turn().await {
+                    break stop;
+                }
+            },
+            Err(stop) => stop,
+        };
+        match stop {
+            Stop::End => Driven::Ended,
+            Stop::Gone => {
+                self.abandon().await;
+                Driven::Ended
+            }
+            Stop::Yield => Driven::Yielded,
+            Stop::Broken => Driven::Broken,
+        }
+    }
+
+    async fn begin(&mut self, actions: Vec<Action>) -> Result<(), Stop> {
         self.take_pods();
-        let mut next = Next::GoOn;
         for action in actions {
-            if next == Next::GoOn {
-                next = Box::pin(self.act(action)).await;
-            }
+            self.act(action).await?;
         }
-        if next == Next::GoOn {
-            next = Box::pin(self.advance()).await;
-        }
-        loop {
-            match next {
-                Next::GoOn => next = self.turn().await,
-                Next::End => return Driven::Ended,
-                Next::Yield => return Driven::Yielded,
-                Next::Broken => return Driven::Broken,
-            }
-        }
+        self.advance().await
     }
 
     /// Waits for one event and handles it.
-    async fn turn(&mut self) -> Next {
+    async fn turn(&mut self) -> Result<(), Stop> {
         let mut batch = Vec::new();
         let wake = self.wake_at();
+        let Inbox { record, damaged, surplus, stagings, reports, tasks } = &mut self.inbox;
         tokio::select! {
-            changed = self.channels.record.changed() => match changed {
+            changed = record.changed() => match changed {
                 Ok(()) => return Box::pin(self.take_record()).await,
                 // The registry has ended, because this master shuts down.
-                Err(_) => return Next::End,
+                Err(_) => return Err(Stop::End),
             },
-            () = self.channels.damaged.notified() => return Box::pin(self.mend()).await,
-            () = self.channels.seat.changed_from(&self.turn), if self.asks.is_some() => {}
-            () = self.channels.surplus.notified() => self.forget_at = Some(Instant::now()),
-            Some(staging) = self.channels.stagings.recv() => {
-                let agents = self.replicas.iter().filter_map(|(id, replica)| Some((*id, replica.agent()?)));
-                self.code.stage(staging, agents, &mut self.tasks);
-                return Next::GoOn;
+            () = damaged.notified() => return Box::pin(self.ledger.mend()).await,
+            () = self.room.changed(), if self.room.is_needed() => {}
+            () = surplus.notified() => self.machine.forget_at(Some(Instant::now())),
+            Some(staging) = stagings.recv() => {
+                self.code.stage(staging, self.pods.answering(), tasks);
+                return Ok(());
             }
             changed = self.pods.changed() => match changed {
                 Ok(()) => self.take_pods(),
-                Err(_) => return Next::End,
+                Err(_) => return Err(Stop::End),
             },
-            _ = self.reports.recv_many(&mut batch, BACKLOG) => if let Some(next) = self.take_reports(batch) {
-                return next;
+            _ = reports.recv_many(&mut batch, BACKLOG) => if !self.take_reports(batch)? {
+                return Ok(());
             },
             // Remove each ended task. Otherwise the number of tasks would grow with the job's age.
-            Some(ended) = self.tasks.join_next() => match ended {
-                Ok(()) => return Next::GoOn,
-                Err(failure) => {
-                    error!(job = %self.stored.name(), %failure, "a task of a driver panicked");
-                    return Next::Broken;
-                }
-            },
-            () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
+            Some(ended) = tasks.join_next() => return ended.map_err(|failure| {
+                error!(job = %self.ledger.name(), %failure, "a task of a driver panicked");
+                Stop::Broken
+            }),
+            () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
         }
-        self.prepare_again();
+        self.pods.prepare_again(&mut self.inbox.tasks);
         Box::pin(self.advance()).await
     }
 
-    fn gang(&self) -> Gang {
-        let horizon = self.phase.horizon();
-        let member = |(id, replica): (&ReplicaId, &Replica)| {
-            let mut member = Member::of(*id, &replica.seen, horizon);
-            member.place.create_at = replica.replacements.next_at();
-            member
-        };
-        Gang::new(self.replicas.iter().map(member).collect(), horizon)
+    async fn take_record(&mut self) -> Result<(), Stop> {
+        let newest = self.inbox.record.borrow_and_update().clone().ok_or(Stop::Gone)?;
+        if !self.ledger.take(newest)? {
+            return Ok(());
+        }
+        let before = self.machine.policy().workers;
+        self.machine.follow(self.ledger.get(), self.ledger.active_time());
+        self.code.follow(self.ledger.get().code());
+        if !self.ledger.has_ended() {
+            self.pods.resize(self.ledger.get(), self.machine.policy().workers != before);
+        }
+        self.advance().await
     }
-}
 
-/// The replicas that a new driver tracks from the beginning. If the job has ended, these are only the replicas that
-/// still have pods, which the back end lists: a master may have thousands of finished jobs.
-fn tracked(record: &JobRecord) -> Vec<ReplicaId> {
-    if record.ended.is_some() { vec![] } else { record.replicas() }
+    fn take_pods(&mut self) {
+        let has_run = self.ledger.get().newest_ended().is_some() || !self.starts.roster().is_empty();
+        self.pods.take(has_run, (self.ledger.get(), &self.machine), &self.code);
+    }
+
+    /// Handles reports. Returns whether the driver must call `step`.
+    fn take_reports(&mut self, batch: Vec<Report>) -> Result<bool, Stop> {
+        let phase = self.machine.phase();
+        let are_awaited = batch.iter().all(|report| pods::is_awaited(phase, report));
+        for report in batch {
+            match report {
+                Report::Agent(subject, agent) => {
+                    self.pods.hear((subject, agent), (self.ledger.get(), &self.machine), &self.code);
+                }
+                Report::Waits(subject, wait) => self.pods.wait(subject, wait),
+                Report::NotStopped { replica, generation, reason } if generation == phase.generation() => {
+                    self.pods.delete_unstopped((replica, &reason), phase.horizon(), &mut self.inbox.tasks);
+                }
+                // The report is about an earlier start, whose runs are dead.
+                Report::NotStopped { .. } => {}
+                Report::Broken => return Err(Stop::Broken),
+            }
+        }
+        if !are_awaited || !self.pods.awaits_others(phase) {
+            return Ok(true);
+        }
+        self.publish(false);
+        Ok(false)
+    }
+
+    /// The next time to act without an event.
+    fn wake_at(&self) -> Option<Instant> {
+        let is_emptied = self.is_to_be_forgotten() || self.machine.is_finished() && self.pods.are_leaving();
+        let times = [self.machine.wake_at(is_emptied), self.pods.prepare_at(), self.shown.publish_at()];
+        times.into_iter().flatten().min()
+    }
+
+    fn is_to_be_forgotten(&self) -> bool {
+        self.machine.is_over() || self.machine.is_finished() && self.ledger.get().wish == Wish::Delete
+    }
+
+    fn publish(&mut self, has_moved: bool) {
+        let Self { machine, ledger, starts, pods, code, shown, .. } = self;
+        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, pods, code });
+    }
 }
 
 /// A number from 0 to 255 that differs between jobs, so that their pauses differ too.

@@ -1,33 +1,171 @@
-//! What a driver writes to its job's record: starts, failures, halts, suspensions, and the job's end. Also deletes the
-//! record.
+//! The record of a driver's job, and what the driver writes to it: launches, failures, halts, suspensions, and the job's
+//! end. Also keeps the evidence of a failed start until the failure is on record.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use job::diagnosis::{Evidence, diagnose, longest_silent};
 use job::gang::Gang;
-use job::phase::{Halt, JobPhase, PodSelection};
-use job::replica::ReplicaPhase;
-use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
-use protocol::ids::{Generation, ReplicaId};
-use protocol::view::JobResult;
-use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use job::phase::{Halt, JobEvent, JobPhase};
+use job::policy::{FORGIVE_AFTER, Policy};
+use protocol::failure::{FailedStart, Failure, Restarts};
+use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
+use protocol::view::JobView;
+use tokio::sync::watch;
+use tracing::{debug, info};
 
-use super::tracked::Replica;
 use super::writing::{Written, amend_or_mend, persistently};
-use super::{Driver, Next, follower};
-use crate::store::{Change, Ended, Halted, JobRecord};
+use super::{Context, Stop};
+use crate::store::{Change, Ended, Halted, JobRecord, Stored, Wish};
 
-/// Maximum time to copy the last output of a failed replica before its last lines are read.
-const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The record of one job, as this driver knows it.
+pub(super) struct Ledger {
+    context: Arc<Context>,
+    view: watch::Sender<JobView>,
+    stored: Stored,
+    /// The newest start, also after its end; `None` while a gang gathers for the next start.
+    current_start: Option<Generation>,
+    /// The diagnosis of a failed start, until the failure is recorded or a halted job gets new code.
+    failed: Option<FailedStart>,
+    /// The time since each replica's last output, measured at the job's deadline. Kept until the failure is diagnosed.
+    silence: BTreeMap<ReplicaId, Duration>,
+}
 
-impl Driver {
+impl Ledger {
+    /// `current_start` is the start that the driver continues, if any.
+    pub(super) fn new(
+        context: Arc<Context>,
+        view: watch::Sender<JobView>,
+        stored: Stored,
+        current_start: Option<Generation>,
+    ) -> Self {
+        let failed = stored.record.waits_after().map(|halted| halted.failed.clone());
+        Self { context, view, stored, current_start, failed, silence: BTreeMap::new() }
+    }
+
+    pub(super) fn get(&self) -> &JobRecord {
+        &self.stored.record
+    }
+
+    pub(super) fn name(&self) -> &JobName {
+        self.stored.name()
+    }
+
+    /// The present time, by the store's clock.
+    pub(super) fn now(&self) -> UnixMillis {
+        self.context.store.now()
+    }
+
+    /// The time since `since`.
+    pub(super) fn age(&self, since: UnixMillis) -> Duration {
+        self.context.age(since)
+    }
+
+    /// The job's age without suspensions.
+    pub(super) fn active_time(&self) -> Duration {
+        self.get().active_time(self.now())
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.get().ended.is_some()
+    }
+
+    /// The next event for `step`. A wish to cancel takes precedence over observations, so that the end of a cancelled
+    /// run does not count as a failure.
+    pub(super) fn wished(&self) -> JobEvent {
+        if self.get().wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
+    }
+
+    /// The diagnosis of a failed start, if it is not on record yet.
+    pub(super) fn failed(&self) -> Option<&FailedStart> {
+        self.failed.as_ref()
+    }
+
+    /// The job's restarts. After [`FORGIVE_AFTER`] without a counted failure, an elastic job's failures are forgiven.
+    pub(super) fn restarts(&self, policy: &Policy) -> Cow<'_, Restarts> {
+        let restarts = &self.get().restarts;
+        let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;
+        if !policy.is_fixed() && restarts.last_counted_at.is_some_and(is_forgiven) {
+            // `step` reads only the numbers.
+            let Restarts { counted, uncounted, .. } = *restarts;
+            return Cow::Owned(Restarts { counted, uncounted, forgiven: counted, ..Restarts::default() });
+        }
+        Cow::Borrowed(restarts)
+    }
+
+    /// Takes the newest record that the watch has reported. Returns whether the record is new.
+    pub(super) fn take(&mut self, newest: Stored) -> Result<bool, Stop> {
+        let (known, epoch) = (&self.stored.record, newest.record.epoch);
+        if epoch > known.epoch {
+            info!(job = %newest.name(), epoch, "another master has taken the job over");
+            return Err(Stop::Yield);
+        }
+        // The watch may report a change late, even a change from before a takeover.
+        let is_new = (epoch, newest.record.revision) >= (known.epoch, known.revision);
+        if is_new {
+            self.stored = newest;
+        }
+        Ok(is_new)
+    }
+
+    /// Notes the phase that the job enters.
+    pub(super) fn enter(&mut self, phase: &JobPhase) {
+        let generation = phase.generation();
+        if generation.is_some() || matches!(phase, JobPhase::Restarting { .. }) {
+            self.current_start = generation;
+        }
+    }
+
+    /// Notes how long the scripts have been silent when the job exceeds its deadline.
+    pub(super) fn note_silence(&mut self, silence: BTreeMap<ReplicaId, Duration>) {
+        self.silence = silence;
+    }
+
+    /// The replica whose last output explains this failure.
+    pub(super) fn to_quote(&self, failure: &Failure) -> Option<ReplicaId> {
+        failure.replica().or_else(|| longest_silent(&self.silence))
+    }
+
+    /// Stores the diagnosis of a failed start.
+    pub(super) fn diagnose(&mut self, failure: Failure, gang: &Gang, policy: &Policy, last_lines: Vec<String>) {
+        let silence = mem::take(&mut self.silence);
+        let budget = policy.budget_of(&failure, gang.helper_of(&failure));
+        let evidence = Evidence { generation: self.current_start, now: self.now(), budget, last_lines, silence };
+        self.failed = Some(diagnose(failure, gang, evidence));
+    }
+
+    /// Drops the diagnosis of a failed start, for example when a halted job receives new code.
+    pub(super) fn forget_failure(&mut self) {
+        self.failed = None;
+    }
+
+    /// Changes the record if this master still holds the job. Otherwise leaves the record unchanged.
+    async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Result<(), Stop> {
+        let (uid, epoch) = (self.get().uid.clone(), self.get().epoch);
+        let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
+        let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
+        let (store, known) = (self.context.store.as_ref(), &self.stored);
+        match persistently(&self.view, || amend_or_mend(store, known, while_held)).await {
+            Written::Stored(stored) if is_held(&stored.record) => self.stored = stored,
+            Written::Stored(stored) if stored.record.uid == uid => return Err(Stop::Yield),
+            Written::OtherFormat => return Err(Stop::Yield),
+            // The record no longer exists, or another job has its name.
+            Written::Stored(_) | Written::Gone => return Err(Stop::Gone),
+        }
+        Ok(())
+    }
+
+    /// Rewrites the record after somebody has damaged it.
+    pub(super) async fn mend(&mut self) -> Result<(), Stop> {
+        self.write(|_| Change::Nothing).await
+    }
+
     /// Records that a start is about to begin. Only gangs with agents of the first prototype need this: a later master
     /// cannot ask these agents about the start.
-    pub(super) async fn remember(&mut self, generation: Generation) -> Next {
+    pub(super) async fn remember(&mut self, generation: Generation) -> Result<(), Stop> {
         self.write(|record| {
             if record.launched == Some(generation) {
                 return Change::Nothing;
@@ -38,40 +176,12 @@ impl Driver {
         .await
     }
 
-    /// Changes the record if this master still holds the job. Otherwise leaves the record unchanged.
-    async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
-        let (uid, epoch) = (self.stored.record.uid.clone(), self.stored.record.epoch);
-        let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
-        let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
-        let (store, known) = (self.context.store.as_ref(), &self.stored);
-        match persistently(&self.channels.view, || amend_or_mend(store, known, while_held)).await {
-            Written::Stored(stored) if is_held(&stored.record) => self.stored = stored,
-            Written::Stored(stored) if stored.record.uid == uid => return Next::Yield,
-            Written::OtherFormat => return Next::Yield,
-            // The record no longer exists, or another job has its name.
-            Written::Stored(_) | Written::Gone => return self.abandon().await,
-        }
-        Next::GoOn
-    }
-
-    /// Rewrites the record after somebody has damaged it.
-    pub(super) async fn mend(&mut self) -> Next {
-        self.write(|_| Change::Nothing).await
-    }
-
-    /// Deletes the pods of a job whose record somebody else has deleted.
-    pub(super) async fn abandon(&mut self) -> Next {
-        warn!(job = %self.stored.name(), "someone else deleted the record; deleting the pods");
-        self.delete_all_pods().await;
-        Next::End
-    }
-
     /// Records the failure before the evidence is deleted, so that later drivers count the failure exactly once.
-    pub(super) async fn record_restart(&mut self) -> Next {
-        let Some(failed) = self.failed.take() else { return Next::GoOn };
-        let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
-        info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "restarting the gang");
-        let (forgiven, now) = (self.restarts().forgiven, self.context.store.now());
+    pub(super) async fn record_restart(&mut self, policy: &Policy) -> Result<(), Stop> {
+        let Some(failed) = self.failed.take() else { return Ok(()) };
+        let (restarts, failure) = (self.get().restarts.total() + 1, &failed.failure);
+        info!(job = %self.name(), %failure, counted = failed.counted, restarts, "restarting the gang");
+        let (forgiven, now) = (self.restarts(policy).forgiven, self.now());
         self.write(|record| {
             // An earlier attempt may have succeeded although its answer was lost.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
@@ -89,11 +199,9 @@ impl Driver {
 
     /// Records the failure after which the job waits for new code, and since when. A later master may be unable to
     /// observe this failure.
-    pub(super) async fn record_halt(&mut self) -> Next {
-        let (JobPhase::Halted(Halt { pushes, .. }), Some(failed), Some(since)) =
-            (&self.phase, &self.failed, self.times.halted)
-        else {
-            return Next::GoOn;
+    pub(super) async fn record_halt(&mut self, phase: &JobPhase, since: Option<UnixMillis>) -> Result<(), Stop> {
+        let (JobPhase::Halted(Halt { pushes, .. }), Some(failed), Some(since)) = (phase, &self.failed, since) else {
+            return Ok(());
         };
         let halted = Halted { since, pushes: *pushes, failed: failed.clone() };
         self.write(|record| {
@@ -103,13 +211,12 @@ impl Driver {
         .await
     }
 
-    /// Records which start the suspension has ended, and the number of starts. After the pods are deleted, no agent can
-    /// report these values to a later master.
-    pub(super) async fn record_suspension(&mut self) -> Next {
-        let JobRecord { restarts, suspension, .. } = &self.stored.record;
+    /// Records which start the suspension has ended, and the number of starts so far. After the pods are deleted, no
+    /// agent can report these values to a later master.
+    pub(super) async fn record_suspension(&mut self, starts: u32) -> Result<(), Stop> {
+        let JobRecord { restarts, suspension, .. } = self.get();
         let known = restarts.newest_failed().max(suspension.ended);
-        let Some(ended) = self.current_start.filter(|start| Some(*start) > known) else { return Next::GoOn };
-        let starts = self.starts_so_far(&self.gang());
+        let Some(ended) = self.current_start.filter(|start| Some(*start) > known) else { return Ok(()) };
         self.write(|record| {
             record.halted = None;
             record.suspension.ended = Some(ended);
@@ -120,13 +227,9 @@ impl Driver {
     }
 
     /// Records the result before the pods and their evidence are deleted. The driver does nothing else meanwhile.
-    pub(super) async fn conclude(&mut self, result: JobResult) -> Next {
-        let generation = self.channels.view.borrow().generation;
-        let failed = self.failed.take();
-        let replicas = self.replica_views();
-        info!(job = %self.stored.name(), result = %result.state(), "job ended");
-        let roster = self.shown_roster();
-        let ended = Ended { result, times: self.times.clone(), generation, roster, replicas }.bounded();
+    pub(super) async fn conclude(&mut self, ended: Ended) -> Result<(), Stop> {
+        let (failed, ended) = (self.failed.take(), ended.bounded());
+        info!(job = %self.name(), result = %ended.result.state(), "job ended");
         self.write(|record| {
             if record.ended.is_some() {
                 return Change::Nothing;
@@ -138,67 +241,10 @@ impl Driver {
         .await
     }
 
-    /// Builds the diagnosis of a failed start. If exec.py of a replica has failed, first waits until the replica's last
-    /// output is copied.
-    pub(super) async fn failed_start(&mut self, failure: Failure, gang: &Gang) -> FailedStart {
-        let mut last_lines = vec![];
-        let silence = mem::take(&mut self.silence);
-        if let Some(id) = failure.replica().or_else(|| longest_silent(&silence))
-            && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.channels.logs.of(id))
-        {
-            // The last lines lack any output that arrives after this timeout. That output is still copied.
-            if let (Failure::ReplicaExited { .. }, Some(follower)) = (&failure, &replica.follower) {
-                let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
-            }
-            last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from).await;
-        }
-        let budget = self.policy.budget_of(&failure, gang.helper_of(&failure));
-        let evidence =
-            Evidence { generation: self.current_start, now: self.context.store.now(), budget, last_lines, silence };
-        diagnose(failure, gang, evidence)
-    }
-
-    /// The time since the last copied output of each running replica.
-    pub(super) async fn silences(&self) -> BTreeMap<ReplicaId, Duration> {
-        let (horizon, now) = (self.phase.horizon(), SystemTime::now());
-        let runs = |(_, replica): &(&ReplicaId, &Replica)| {
-            matches!(ReplicaPhase::of(&replica.seen, horizon), ReplicaPhase::Running(_))
-        };
-        let mut silences = BTreeMap::new();
-        for (id, _) in self.replicas.iter().filter(runs) {
-            if let Some(last) = self.channels.logs.last_output(*id).await {
-                silences.insert(*id, now.duration_since(last).unwrap_or_default());
-            }
-        }
-        silences
-    }
-
-    /// Marks the logs as complete when the copies in progress have ended or have taken too long.
-    pub(super) fn complete_logs(&mut self) {
-        let followers: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.follower.take()).collect();
-        let logs = Arc::clone(&self.channels.logs);
-        self.tasks.spawn(async move {
-            follower::await_copies(followers).await;
-            logs.complete().await;
-        });
-    }
-
-    /// Deletes a job after a user's request, or after its time to live. Deletes the record last: if this master dies
-    /// before that, the next master finds the record and continues.
-    pub(super) async fn forget(&mut self) -> Next {
-        self.take_pods();
-        if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {
-            self.delete_pods(PodSelection::All).await;
-            return Next::GoOn;
-        }
-        // The watch might not have reported a pod that was created a moment ago.
-        self.delete_all_pods().await;
-        if let Err(error) = self.channels.logs.remove().await {
-            warn!(job = %self.stored.name(), %error, "could not remove the job's output");
-        }
-        let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
-        persistently(&self.channels.view, || store.delete(name, uid)).await;
+    /// Deletes the record.
+    pub(super) async fn delete(&mut self) {
+        let (store, name, uid) = (self.context.store.as_ref(), self.name(), &self.get().uid);
+        persistently(&self.view, || store.delete(name, uid)).await;
         debug!(job = %name, "job deleted");
-        Next::End
     }
 }

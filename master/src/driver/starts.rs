@@ -3,7 +3,7 @@
 use std::mem;
 
 use job::gang::{Gang, Member};
-use job::phase::{Ending, JobPhase};
+use job::phase::{Ending, Halt, JobPhase};
 use job::policy::{GangKind, Policy};
 use job::roster::Roster;
 use protocol::failure::Failure;
@@ -58,10 +58,9 @@ impl Starts {
         self.started_pushes
     }
 
-    /// Stores how often a user had pushed new code when this start was configured. Call this function when all scripts
-    /// of the start run, or when one of them has failed. If an earlier master configured the start, only the agents can
-    /// report the number.
-    pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
+    /// Stores how often a user had pushed new code when this start was configured. All scripts of the start run, or one
+    /// of them has failed. If an earlier master configured the start, only the agents can report the number.
+    fn note_running(&mut self, generation: Generation, gang: &Gang) {
         self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
     }
 
@@ -135,6 +134,10 @@ impl Starts {
     /// When a phase begins, notes why the previous start has ended. Also notes the members of a start that an earlier
     /// master began.
     pub(super) fn note(&mut self, (before, phase): (&JobPhase, &JobPhase), gang: &Gang, policy: &Policy) {
+        // One script may have failed before all scripts ran, and then the start never reached `Running`.
+        if let JobPhase::Halted(Halt { generation, .. }) | JobPhase::Running { generation, .. } = phase {
+            self.note_running(*generation, gang);
+        }
         if let (JobPhase::Stopping { ending, .. }, false) = (before, matches!(phase, JobPhase::Stopping { .. })) {
             self.lost_steps = gang.unsaved_steps();
             if let Ending::Failed(known) = ending {

@@ -23,10 +23,10 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use super::Report;
 use super::delivery::Delivery;
+use super::reports::Report;
+use super::reports::Subject;
 use super::retry::{is_unreachable, patience};
-use super::subject::Subject;
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;

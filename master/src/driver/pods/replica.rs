@@ -11,9 +11,9 @@ use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::follower::Follower;
 use super::prototype::Launched;
-use super::subject::Subject;
+use crate::driver::follower::Follower;
+use crate::driver::reports::Subject;
 
 /// How a replica's pod has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use job::phase::{JobPhase, StartStage};
 use protocol::agent::RunState;
 use protocol::ids::Generation;
 
-use super::tracked::Replica;
-use super::{Driver, Report};
+use super::{Pods, Replica};
+use crate::driver::reports::Report;
 
 /// What the phase awaits from each member of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,24 +21,22 @@ enum Awaited {
     End,
 }
 
-impl Driver {
-    /// Whether this report is what the phase awaits from each member. Any other report may move the phase at once.
-    pub(super) fn is_awaited(&self, report: &Report) -> bool {
-        let (Report::Agent(_, agent), Some((start, awaited))) = (report, self.awaited()) else { return false };
-        match (awaited, agent) {
-            (Awaited::Environment, AgentState::Configured(of)) | (Awaited::Start, AgentState::Started(of)) => {
-                *of == start
-            }
-            (Awaited::End, AgentState::Status(status)) => {
-                status.state == RunState::Exited && status.generation == Some(start)
-            }
-            (Awaited::Environment | Awaited::Start | Awaited::End, _) => false,
+/// Whether this report is what the phase awaits from each member. Any other report may move the phase at once.
+pub(in crate::driver) fn is_awaited(phase: &JobPhase, report: &Report) -> bool {
+    let (Report::Agent(_, agent), Some((start, awaited))) = (report, awaited(phase)) else { return false };
+    match (awaited, agent) {
+        (Awaited::Environment, AgentState::Configured(of)) | (Awaited::Start, AgentState::Started(of)) => *of == start,
+        (Awaited::End, AgentState::Status(status)) => {
+            status.state == RunState::Exited && status.generation == Some(start)
         }
+        (Awaited::Environment | Awaited::Start | Awaited::End, _) => false,
     }
+}
 
+impl Pods {
     /// Whether the phase still awaits a report from a member. If so, a step would change nothing.
-    pub(super) fn waits_for_others(&self) -> bool {
-        let Some((start, awaited)) = self.awaited() else { return false };
+    pub(in crate::driver) fn awaits_others(&self, phase: &JobPhase) -> bool {
+        let Some((start, awaited)) = awaited(phase) else { return false };
         let is_due = |replica: &Replica| {
             let is_asked = awaited != Awaited::End || replica.is_stopped;
             // If the pod is in any other state, the member is lost or has no run.
@@ -48,24 +46,24 @@ impl Driver {
         // Agents are called in the order of the map, so the last agents usually answer last. Search from the end.
         self.replicas.values().rev().any(is_due)
     }
+}
 
-    fn awaited(&self) -> Option<(Generation, Awaited)> {
-        match &self.phase {
-            JobPhase::Starting { generation, stage: StartStage::Configuring, .. } => {
-                Some((*generation, Awaited::Environment))
-            }
-            JobPhase::Starting { generation, stage: StartStage::Launching, .. } => Some((*generation, Awaited::Start)),
-            JobPhase::Stopping { generation: Some(generation), .. } => Some((*generation, Awaited::End)),
-            JobPhase::Stopping { generation: None, .. }
-            | JobPhase::Pending { .. }
-            | JobPhase::Queued { .. }
-            | JobPhase::Running { .. }
-            | JobPhase::Restarting { .. }
-            | JobPhase::Suspended { .. }
-            | JobPhase::Halted { .. }
-            | JobPhase::Releasing { .. }
-            | JobPhase::Finished { .. } => None,
+fn awaited(phase: &JobPhase) -> Option<(Generation, Awaited)> {
+    match phase {
+        JobPhase::Starting { generation, stage: StartStage::Configuring, .. } => {
+            Some((*generation, Awaited::Environment))
         }
+        JobPhase::Starting { generation, stage: StartStage::Launching, .. } => Some((*generation, Awaited::Start)),
+        JobPhase::Stopping { generation: Some(generation), .. } => Some((*generation, Awaited::End)),
+        JobPhase::Stopping { generation: None, .. }
+        | JobPhase::Pending { .. }
+        | JobPhase::Queued { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Restarting { .. }
+        | JobPhase::Suspended { .. }
+        | JobPhase::Halted { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => None,
     }
 }
 

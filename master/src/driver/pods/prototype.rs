@@ -5,7 +5,7 @@ use job::observation::{AgentState, Enrolled, PodState};
 use protocol::agent::Membership;
 use protocol::ids::{Generation, ReplicaId};
 
-use super::tracked::Replica;
+use super::replica::Replica;
 use crate::store::JobRecord;
 
 /// The start for which an earlier master has asked agents of the first prototype to run exec.py, according to the

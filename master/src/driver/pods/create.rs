@@ -7,50 +7,54 @@ use futures_util::{StreamExt, stream};
 use job::observation::{AgentState, LostRun, Wait};
 use protocol::failure::NEVER_STARTED;
 use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tracing::warn;
 
-use super::act::PODS_AT_ONCE;
-use super::subject::Subject;
-use super::tracked::Replica;
-use super::{Driver, Report, tasks};
+use super::{Pods, Replica};
 use crate::backend::{BackendError, PodSpec};
+use crate::driver::common::Common;
+use crate::driver::machine::Machine;
+use crate::driver::reports::{Report, Subject};
+use crate::driver::tasks;
 use crate::error_chain::error_chain;
+
+/// Maximum number of pods that are created or deleted at the same time.
+pub(super) const PODS_AT_ONCE: usize = 32;
 
 /// Pause between two attempts while a quota has no room. The master has no right to watch quotas, so no event reports
 /// that a quota has room again.
 const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 
-impl Driver {
+impl Pods {
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
-    pub(super) fn request_pods(&mut self, mut replicas: Vec<ReplicaId>) {
-        let (now, at) = (self.began.elapsed(), Instant::now());
-        replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, at)));
+    pub(super) fn request(&mut self, mut replicas: Vec<ReplicaId>, spec: &JobSpec, machine: &Machine) {
+        let soon = machine.policy().release_timeout;
+        replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, soon)));
         for id in &replicas {
-            self.replicas.entry(*id).and_modify(|replica| replica.request(now));
+            self.replicas.entry(*id).and_modify(|replica| replica.request(machine.elapsed()));
         }
         if !replicas.is_empty() {
-            self.create_pods(&replicas);
+            self.create(&replicas, spec);
         }
     }
 
-    /// Whether the replica's pod was not requested yet. Also true if the pod has not appeared within `release_timeout`
-    /// and no request is in progress: somebody may have deleted the pod before the watch could list it.
-    fn is_to_be_requested(&self, replica: &Replica, now: Instant) -> bool {
-        let has_time = |at: Instant| now < at + self.policy.release_timeout;
+    /// Whether the replica's pod was not requested yet. Also true if the pod has not appeared within `soon` and no
+    /// request is in progress: somebody may have deleted the pod before the watch could list it.
+    fn is_to_be_requested(&self, replica: &Replica, soon: Duration) -> bool {
         let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());
-        replica.requested_at().is_none_or(|at| !has_time(at) && !is_in_progress())
+        replica.requested_at().is_none_or(|at| at.elapsed() >= soon && !is_in_progress())
     }
 
-    fn create_pods(&mut self, replicas: &[ReplicaId]) {
-        let record = &self.stored.record;
-        let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
+    fn create(&mut self, replicas: &[ReplicaId], spec: &JobSpec) {
+        let Common { job, context, reporter, .. } = self.common.clone();
+        let pod = |id: ReplicaId| PodSpec::new(job.clone(), spec, id, self.token.sha256());
         let known = replicas.iter().filter_map(|id| Some((self.replicas.get(id)?.subject(*id), pod(*id))));
         let pods: Vec<_> = known.collect();
-        let (backend, reporter, job) = (Arc::clone(&self.context.backend), self.reporter.clone(), self.stored.key());
+        let backend = Arc::clone(&context.backend);
         self.creations.retain(|creation| !creation.is_finished());
-        let creation = tasks::spawn(&self.reporter, async move {
+        let creation = tasks::spawn(&self.common.reporter, async move {
             let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
             if let Err(error) = within_quota(&reporter, &all, || backend.prepare(&job)).await {
                 warn!(job = %job.name, error = error_chain(&error), "could not create any pod");

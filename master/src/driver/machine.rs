@@ -1,0 +1,130 @@
+//! The state machine of a job under one driver: the phase, the rules, and the times at which the driver must look again.
+
+use std::time::Duration;
+
+use job::gang::Gang;
+use job::phase::{self, Action, JobEvent, JobPhase, Seen};
+use job::policy::{Deadline, Policy};
+use job::turns::Turn;
+use protocol::failure::Restarts;
+use protocol::ids::Generation;
+use tokio::time::Instant;
+
+use crate::store::JobRecord;
+
+/// The phase and the rules of one job.
+pub(super) struct Machine {
+    phase: JobPhase,
+    policy: Policy,
+    began: Instant,
+    /// When the driver must check the job's upkeep or size again.
+    look_at: Option<Instant>,
+    /// When the finished job is deleted, if it has a time to live or there are too many finished jobs.
+    forget_at: Option<Instant>,
+}
+
+/// What the state machine observes besides its own phase, rules and clock.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'a> {
+    pub(super) gang: &'a Gang,
+    pub(super) restarts: &'a Restarts,
+    pub(super) turn: &'a Turn,
+    /// The epoch of the job's record.
+    pub(super) epoch: u32,
+}
+
+impl Machine {
+    pub(super) fn new(phase: JobPhase, policy: Policy) -> Self {
+        Self { phase, policy, began: Instant::now(), look_at: None, forget_at: None }
+    }
+
+    pub(super) fn phase(&self) -> &JobPhase {
+        &self.phase
+    }
+
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The oldest generation whose runs count.
+    pub(super) fn horizon(&self) -> Option<Generation> {
+        self.phase.horizon()
+    }
+
+    /// When this driver began. Times in the phase count from here.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// The time since the driver began.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// The next phase and its actions. If the phase stays, stores when to look again. `ask_at` is when to ask for the
+    /// job's turn again.
+    pub(super) fn step(
+        &mut self,
+        event: JobEvent,
+        around: Around<'_>,
+        ask_at: Option<Duration>,
+    ) -> (JobPhase, Vec<Action>) {
+        let Around { gang, restarts, turn, epoch } = around;
+        let seen = Seen { gang, policy: &self.policy, restarts, turn, epoch, now: self.elapsed() };
+        let (phase, actions) = phase::step(self.phase.clone(), event, seen);
+        if phase == self.phase {
+            let look_at = phase::next_look(&phase, &actions, seen).into_iter().chain(ask_at).min();
+            self.look_at = look_at.map(|at| self.began + at);
+        }
+        (phase, actions)
+    }
+
+    pub(super) fn enter(&mut self, phase: JobPhase) {
+        self.phase = phase;
+    }
+
+    /// Applies what users have changed in the record. `active_time` is the job's age without suspensions.
+    pub(super) fn follow(&mut self, record: &JobRecord, active_time: Duration) {
+        let elapsed = self.elapsed();
+        follow(&mut self.policy, record, (active_time, elapsed));
+    }
+
+    /// Lets the finished job be deleted at this time.
+    pub(super) fn forget_at(&mut self, at: Option<Instant>) {
+        self.forget_at = at;
+    }
+
+    /// Whether the job has finished, and the time to delete it has come.
+    pub(super) fn is_over(&self) -> bool {
+        let is_its_time = self.forget_at.is_some_and(|time| time <= Instant::now());
+        self.is_finished() && is_its_time
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        matches!(self.phase, JobPhase::Finished { .. })
+    }
+
+    /// The next time limit of the phase, the end of the time to live, or the next look. If a time limit has passed, the
+    /// driver has already acted, and checks again after [`Policy::release_timeout`]. With `is_emptied`, it also checks
+    /// then: no event reports that a pod has survived its deletion.
+    pub(super) fn wake_at(&self, is_emptied: bool) -> Option<Instant> {
+        let later = Instant::now() + self.policy.release_timeout;
+        let deadline = self.phase.deadline(&self.policy).map(|at| self.began + at).or(self.forget_at);
+        let act_at = if is_emptied { Some(later) } else { deadline };
+        act_at.map(|at| if at <= Instant::now() { later } else { at }).into_iter().chain(self.look_at).min()
+    }
+}
+
+/// Applies to the policy what users have changed since the job was accepted. `active_time` is the job's age without
+/// suspensions. `elapsed` is the time since the driver began.
+pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
+    policy.workers = record.workers().unwrap_or(policy.workers);
+    policy.pushes = record.pushes;
+    let is_suspended = record.suspension.since.is_some();
+    if is_suspended == policy.is_suspended {
+        return;
+    }
+    policy.is_suspended = is_suspended;
+    let given = record.spec.run_policy.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    policy.deadline = given.filter(|_| !is_suspended).map(|given| Deadline::of(given, active_time, elapsed));
+}

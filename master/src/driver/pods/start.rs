@@ -1,0 +1,162 @@
+//! Starts and stops the runs of a gang: asks the agents, in one task at a time.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use job::observation::Enrolled;
+use job::phase::{Ending, JobPhase};
+use job::replica::ReplicaPhase;
+use protocol::ids::{Generation, Role};
+use tokio::task::JoinSet;
+use tracing::debug;
+
+use super::{Pods, Replica};
+use crate::driver::follower::Follower;
+use crate::driver::job_code::JobCode;
+use crate::driver::machine::Machine;
+use crate::driver::reports::{Report, Subject};
+use crate::driver::retry::patience;
+use crate::driver::tasks::{self, Fanout, Meeting, Seat};
+use crate::error_chain::error_chain;
+use crate::store::JobRecord;
+
+impl Pods {
+    /// Sends every member of this start its environment.
+    pub(in crate::driver) async fn configure(
+        &mut self,
+        generation: Generation,
+        (record, machine): (&JobRecord, &Machine),
+        code: &JobCode,
+    ) {
+        for (id, replica) in &mut self.replicas {
+            replica.output_from = self.logs.of(*id).map_or(0, |log| log.progress().end);
+        }
+        let gang = self.gang(machine.horizon());
+        debug!(job = %self.common.job.name, %generation, members = gang.members().count(), "gang complete");
+        let (mut members, mut seats) = (BTreeMap::new(), vec![]);
+        for member in gang.members() {
+            let Some(replica) = self.replicas.get(&member.id) else { continue };
+            let Some(addresses) = replica.seen.addresses() else { continue };
+            let Some(Enrolled { membership, .. }) = replica.seen.enrolled else { continue };
+            let seat = gang.seat(member);
+            members.insert(seat, addresses.tensorflow);
+            seats.push(Seat {
+                subject: replica.subject(member.id),
+                agent: addresses.agent,
+                seat,
+                membership,
+                renewal: replica.follower.as_ref().and_then(Follower::renewal),
+            });
+        }
+        let restarts = seats.first().map_or(0, |seat| seat.membership.start);
+        let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts };
+        let fanout = self.fanout(generation, machine, code);
+        self.begin(tasks::configure(fanout, seats, meeting)).await;
+    }
+
+    /// Asks every member of this start to run exec.py, unless it runs already.
+    pub(in crate::driver) async fn launch(&mut self, generation: Generation, machine: &Machine, code: &JobCode) {
+        let waiting = self.agents(machine, |_, phase| !phase.was_launched());
+        let fanout = self.fanout(generation, machine, code);
+        self.begin(tasks::launch(fanout, waiting)).await;
+    }
+
+    /// Whether a replica has an agent of the first prototype.
+    pub(in crate::driver) fn has_prototypes(&self) -> bool {
+        self.replicas.values().any(|replica| replica.is_seed_only)
+    }
+
+    fn fanout(&self, generation: Generation, machine: &Machine, code: &JobCode) -> Fanout {
+        // With leases, retry without a limit: if an agent's lease lapses, the agent's follower reports the loss.
+        let has_lease = machine.policy().lease.is_some();
+        let pauses = if has_lease { patience().without_max_times() } else { patience() };
+        let (agents, reporter) = (self.common.agents.clone(), self.common.reporter.clone());
+        let delivery = code.delivery().borrow().clone();
+        Fanout { agents, generation, reporter, pauses, delivery }
+    }
+
+    /// Cancels the task of an earlier start, then runs this work in a new task. An agent that is configured for the
+    /// newer start refuses the earlier task's requests, and that task would report the refusals as failures.
+    async fn begin(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        self.cancel_start().await;
+        self.start = Some(tasks::spawn(&self.common.reporter, work));
+    }
+
+    /// Cancels the tasks of a start and waits until they have ended. A requested pod may still appear later.
+    pub(super) async fn call_start_back(&mut self) {
+        for creation in self.creations.drain(..) {
+            creation.abort();
+            let _ = creation.await;
+        }
+        self.replicas.values_mut().for_each(Replica::give_up_request);
+        self.cancel_start().await;
+    }
+
+    async fn cancel_start(&mut self) {
+        if let Some(start) = self.start.take() {
+            start.abort();
+            // The task's result does not matter: the watch and the agents show what the task did.
+            let _ = start.await;
+        }
+    }
+
+    /// Cancels a start in progress, then asks agents to stop their runs. After a stop request, an agent refuses to
+    /// start a run. The task of the start would report this refusal as a failure.
+    pub(in crate::driver) async fn stop(
+        &mut self,
+        grace: Duration,
+        (record, machine): (&JobRecord, &Machine),
+        tasks: &mut JoinSet<()>,
+    ) {
+        self.call_start_back().await;
+        let generation = machine.phase().generation();
+        // While runs stop, `step` returns this action at each change. Skip the agents that were already asked.
+        let targets =
+            self.agents(machine, |replica, phase| !replica.is_stopped && phase.was_configured() && !phase.is_dead());
+        for (subject, _) in &targets {
+            self.replicas.entry(subject.id).and_modify(|replica| {
+                replica.watch_run(generation);
+                replica.is_stopped = true;
+            });
+        }
+        if targets.is_empty() {
+            return;
+        }
+        let (agents, reporter) = (self.common.agents.clone(), self.common.reporter.clone());
+        let grace_of = grace_of(grace, record, machine);
+        tasks.spawn(async move {
+            let stop = async |(subject, agent): (Subject, SocketAddr)| {
+                let grace = grace_of(subject.id.role);
+                if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
+                    let report = Report::NotStopped { replica: subject.id, generation, reason: error_chain(&error) };
+                    // The send fails only if the driver has ended, so the error does not matter.
+                    let _ = reporter.send(report).await;
+                }
+            };
+            stream::iter(targets).for_each_concurrent(tasks::AGENTS_AT_ONCE, stop).await;
+        });
+    }
+
+    /// The members of the current start for which `test` holds, with the addresses of their agents.
+    fn agents(&self, machine: &Machine, test: impl Fn(&Replica, &ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
+        let Some(start) = machine.phase().generation() else { return vec![] };
+        let passes = |replica: &Replica| test(replica, &ReplicaPhase::of(&replica.seen, machine.horizon()));
+        let chosen = self.replicas.iter().filter(|(_, replica)| replica.is_member(start) && passes(replica));
+        chosen.filter_map(|(id, replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent))).collect()
+    }
+}
+
+/// The time between SIGTERM and SIGKILL for each role. After a success, only replicas that run the training loop get the
+/// full grace, because they may still save something. TensorFlow's servers ignore SIGTERM.
+fn grace_of(grace: Duration, record: &JobRecord, machine: &Machine) -> impl Fn(Role) -> Duration + Send + 'static {
+    let has_succeeded = matches!(machine.phase(), JobPhase::Stopping { ending: Ending::Succeeded, .. });
+    let of_servers = if has_succeeded { machine.policy().stop_grace } else { grace };
+    let workers_serve = record.spec.ps_num > 0 && record.spec.chief_num > 0;
+    move |role| match role {
+        Role::Ps | Role::Evaluator => of_servers,
+        Role::Worker if workers_serve => of_servers,
+        Role::Worker | Role::Chief => grace,
+    }
+}

@@ -1,0 +1,92 @@
+//! The views of a job's replicas.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use job::observation::{Observation, Presence, Wait};
+use job::phase::JobPhase;
+use job::replica::ReplicaPhase;
+use job::roster::wanted;
+use protocol::agent::ExitReport;
+use protocol::ids::{Generation, PodName, ReplicaId};
+use protocol::view::ReplicaView;
+
+use super::{Pods, Replica};
+use crate::driver::machine::Machine;
+use crate::store::JobRecord;
+
+/// The views of all replicas of a job before its driver has observed them.
+pub(crate) fn initial(record: &JobRecord) -> Arc<[ReplicaView]> {
+    record.replicas().into_iter().map(|id| of_replica(record, id, &Observation::NEW, None)).collect()
+}
+
+impl Pods {
+    /// The views of the replicas. If the job has ended, these are the views in its record.
+    pub(in crate::driver) fn views(&self, record: &JobRecord, machine: &Machine) -> Arc<[ReplicaView]> {
+        if let Some(ended) = &record.ended {
+            return Arc::clone(&ended.replicas);
+        }
+        let view = |(id, replica): (&ReplicaId, &Replica)| {
+            // The pods of a gang that waits for its turn are being deleted. This is no failure.
+            let is_queued = matches!(machine.phase(), JobPhase::Queued { .. });
+            let seen = if is_queued { &Observation::NEW } else { &replica.seen };
+            let mut view = of_replica(record, *id, seen, machine.horizon());
+            if matches!(machine.phase(), JobPhase::Pending { .. }) {
+                view.reason = why_others_wait(record, &view, &replica.seen).or(view.reason);
+            }
+            view
+        };
+        let unwanted = self.unwanted(machine);
+        self.replicas.iter().filter(|(id, _)| !unwanted.contains(*id)).map(view).collect()
+    }
+
+    /// The replicas that have no pod and need none, because enough other replicas have pods.
+    fn unwanted(&self, machine: &Machine) -> BTreeSet<ReplicaId> {
+        let gang = self.gang(machine.horizon());
+        let absent = gang.places().iter().filter(|place| place.pod == Presence::Absent && !gang.has(place));
+        let mut unwanted: BTreeSet<ReplicaId> = absent.map(|place| place.id).collect();
+        for place in wanted(&gang, machine.policy().workers) {
+            unwanted.remove(&place.id);
+        }
+        unwanted
+    }
+}
+
+/// Why the next start of a job waits for this replica: exec.py may still run there.
+fn why_others_wait(record: &JobRecord, view: &ReplicaView, seen: &Observation) -> Option<String> {
+    let known = view.reason.as_ref().map(|reason| format!("{reason}; ")).unwrap_or_default();
+    let spec = &record.spec;
+    // The advice is for Kubernetes, where pods have an image. With a lease, the start does not wait long.
+    let advice = spec.image.as_ref().filter(|_| spec.run_policy.lease().is_none());
+    let advice =
+        advice.map_or(String::new(), |_| format!("; if the node is dead: kubectl delete pod {} --force", view.pod));
+    seen.may_run().then(|| format!("{known}the next start waits, because exec.py may still run here{advice}"))
+}
+
+/// The view of one replica. Runs of generations before `horizon` belong to earlier starts.
+fn of_replica(record: &JobRecord, id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> ReplicaView {
+    let phase = &ReplicaPhase::of(seen, horizon);
+    let status = seen.agent.status();
+    ReplicaView {
+        replica: id,
+        state: phase.state(),
+        pod: PodName::new(&record.spec.name, id).to_string(),
+        address: seen.addresses().map(|addresses| addresses.tensorflow.to_string()),
+        reason: reason(seen, phase),
+        pid: status.and_then(|status| status.pid),
+        started_at: status.and_then(|status| status.started_at),
+        exit: phase.exit().map(ExitReport::without_output),
+    }
+}
+
+fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {
+    match phase {
+        ReplicaPhase::Lost(lost) => Some(lost.reason.clone()),
+        ReplicaPhase::Requested
+        | ReplicaPhase::Scheduled
+        | ReplicaPhase::Joined
+        | ReplicaPhase::Configured(_)
+        | ReplicaPhase::Running(_)
+        | ReplicaPhase::Exited(..) => seen.waits_for().map(Wait::to_string),
+    }
+}

@@ -1,0 +1,173 @@
+//! What users see of a job: its view, built from the parts of its driver, and the times at which it reached its phases.
+
+use std::time::Duration;
+
+use job::phase::JobPhase;
+use protocol::ids::ReplicaId;
+use protocol::view::{JobState, JobTimes, JobView};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::job_code::JobCode;
+use super::machine::Machine;
+use super::pods::{self, Pods};
+use super::record::Ledger;
+use super::starts::Starts;
+use super::times::{self, Launches};
+use crate::store::{Ended, JobRecord};
+
+/// Maximum number of replicas in a small gang. Except during a start, the view of a small gang is published after every
+/// change.
+const SMALL_GANG: usize = 64;
+/// Minimum time between two views of a larger gang while its phase stays the same.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The view of a job before its driver has observed it.
+pub fn initial(record: &JobRecord) -> JobView {
+    JobView {
+        name: record.spec.name.clone(),
+        uid: record.uid.clone(),
+        seq: 1,
+        state: JobState::Pending,
+        generation: None,
+        result: None,
+        restarts: record.restarts.clone(),
+        spec: record.spec.clone(),
+        workers: record.workers(),
+        code: record.code(),
+        wanted_code: None,
+        pushes: record.pushes,
+        started_pushes: 0,
+        roster: vec![],
+        changes: vec![],
+        replicas: pods::initial(record),
+        warnings: vec![],
+        queued_behind: None,
+        times: times(record, &JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() }),
+    }
+}
+
+/// The times at which the job reached its phases, was suspended and was resumed.
+fn times(record: &JobRecord, reached: &JobTimes) -> JobTimes {
+    let (suspended, resumed) = (record.suspension.since, record.suspension.resumed);
+    JobTimes { suspended, resumed, ..reached.clone() }
+}
+
+/// The parts of a driver that the view shows.
+#[derive(Clone, Copy)]
+pub(super) struct Scene<'a> {
+    pub(super) ledger: &'a Ledger,
+    pub(super) machine: &'a Machine,
+    pub(super) starts: &'a Starts,
+    pub(super) pods: &'a Pods,
+    pub(super) code: &'a JobCode,
+}
+
+/// The view of one job, and what only the view shows.
+pub(super) struct Shown {
+    view: watch::Sender<JobView>,
+    times: JobTimes,
+    published_at: Instant,
+    /// When to publish the next view, if something has changed since.
+    publish_at: Option<Instant>,
+}
+
+impl Shown {
+    pub(super) fn new(view: watch::Sender<JobView>, record: &JobRecord) -> Self {
+        let (accepted, halted) = (Some(record.accepted_at), record.waits_after().map(|halted| halted.since));
+        let times = JobTimes { accepted, halted, ..JobTimes::default() };
+        let times = record.ended.as_ref().map_or(times, Ended::times_of_finished);
+        Self { view, times, published_at: Instant::now(), publish_at: None }
+    }
+
+    pub(super) fn times(&self) -> &JobTimes {
+        &self.times
+    }
+
+    pub(super) fn publish_at(&self) -> Option<Instant> {
+        self.publish_at
+    }
+
+    /// Stores when the phase `after` is entered.
+    pub(super) fn reach(&mut self, (before, after): (&JobPhase, &JobPhase), launches: &Launches, ledger: &Ledger) {
+        times::reach(&mut self.times, (before, after), launches, ledger.now());
+    }
+
+    /// The end of the job with this result, for its record.
+    pub(super) fn end(&self, result: protocol::view::JobResult, scene: Scene<'_>) -> Ended {
+        Ended {
+            result,
+            times: self.times.clone(),
+            generation: self.view.borrow().generation,
+            roster: roster(scene),
+            replicas: scene.pods.views(scene.ledger.get(), scene.machine),
+        }
+    }
+
+    /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
+    /// [`PUBLISH_INTERVAL`]: a large view takes long to build, and thousands of reports may arrive in a second.
+    pub(super) fn publish_in_time(&mut self, has_moved: bool, scene: Scene<'_>) {
+        // During a start, publish only when the stage changes: the agents of a large gang send thousands of answers.
+        let shows_wanted = || self.view.borrow().wanted_code == scene.pods.wanted_code(scene.code);
+        if !has_moved && matches!(scene.machine.phase(), JobPhase::Starting { .. }) && shows_wanted() {
+            return;
+        }
+        let next = self.published_at + PUBLISH_INTERVAL;
+        let is_due = has_moved || scene.pods.count() <= SMALL_GANG || next <= Instant::now();
+        self.publish_at = (!is_due).then_some(next);
+        if is_due {
+            self.published_at = Instant::now();
+            let shown = self.shown(scene);
+            self.view.send_if_modified(|view| renew(view, shown));
+        }
+    }
+
+    /// The current view of the job, without its `seq`: see [`renew`].
+    fn shown(&self, scene: Scene<'_>) -> JobView {
+        let Scene { ledger, machine, starts, pods, code } = scene;
+        let (record, phase) = (ledger.get(), machine.phase());
+        let mut restarts = record.restarts.clone();
+        // A failure that was just diagnosed is not yet in `restarts`. The record of a halted job has it in `halted`.
+        ledger.failed().iter().for_each(|failed| restarts.note((*failed).clone()));
+        JobView {
+            name: record.spec.name.clone(),
+            uid: record.uid.clone(),
+            seq: 0,
+            state: phase.state(),
+            generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
+            result: phase.result().cloned(),
+            restarts,
+            spec: record.spec.clone(),
+            workers: record.workers(),
+            code: record.code(),
+            wanted_code: pods.wanted_code(code).filter(|_| record.ended.is_none()),
+            pushes: record.pushes,
+            started_pushes: starts.started_pushes(),
+            roster: record.ended.as_ref().map_or_else(|| roster(scene), |ended| ended.roster.clone()),
+            changes: starts.changes().to_vec(),
+            replicas: pods.views(record, machine),
+            warnings: vec![],
+            queued_behind: if let JobPhase::Queued { behind, .. } = phase { Some(behind.clone()) } else { None },
+            times: times(record, &self.times),
+        }
+    }
+}
+
+/// The members of the newest start of an elastic job. A fixed job always has the same members.
+fn roster(scene: Scene<'_>) -> Vec<ReplicaId> {
+    if scene.machine.policy().is_fixed() { vec![] } else { scene.starts.roster().to_vec() }
+}
+
+/// Replaces a view if the new view differs in more than its `seq`. Returns whether the view was replaced.
+/// After a start has ended, the view keeps the generation and the number of pushes of that start.
+fn renew(view: &mut JobView, mut shown: JobView) -> bool {
+    shown.seq = view.seq;
+    shown.generation = shown.generation.or(view.generation);
+    shown.started_pushes = shown.started_pushes.max(view.started_pushes);
+    if shown == *view {
+        return false;
+    }
+    shown.seq += 1;
+    *view = shown;
+    true
+}

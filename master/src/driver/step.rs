@@ -1,0 +1,188 @@
+//! Moves the job's phase: calls `step` with the current gang, and lets the parts of the driver carry out the actions.
+
+use std::time::Duration;
+
+use job::gang::Gang;
+use job::phase::{Action, Halt, JobPhase, PodSelection};
+use job::replica::ReplicaPhase;
+use protocol::failure::Failure;
+use protocol::view::JobResult;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::machine::Around;
+use super::shown::Scene;
+use super::times::Launches;
+use super::{Driver, Stop};
+
+impl Driver {
+    /// Moves the phase as far as possible, carries out the actions, and publishes the view.
+    pub(super) async fn advance(&mut self) -> Result<(), Stop> {
+        let before = self.machine.phase().clone();
+        loop {
+            if self.pods.have_changed() {
+                self.take_pods();
+            }
+            let gang = self.pods.gang(self.machine.horizon());
+            self.starts.note_saved(&gang);
+            let record = self.ledger.get();
+            let ask_at = self.room.ask(&gang, self.pods.hold_room(), record, &self.machine);
+            let restarts = self.ledger.restarts(self.machine.policy());
+            let around = Around { gang: &gang, restarts: &restarts, turn: self.room.turn(), epoch: record.epoch };
+            let (phase, actions) = self.machine.step(self.ledger.wished(), around, ask_at);
+            let has_moved = phase != *self.machine.phase();
+            // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
+            self.diagnose(judged(&phase, &actions), &gang).await;
+            if has_moved {
+                // Measure now how long scripts have been silent: they may print something when they are stopped.
+                if phase.is_late() {
+                    self.ledger.note_silence(self.pods.silences(self.machine.horizon()).await);
+                }
+                self.enter(phase, &gang);
+            }
+            for action in actions {
+                self.act(action).await?;
+            }
+            if !has_moved {
+                break;
+            }
+        }
+        // The view of a finished job does not change.
+        if !matches!(before, JobPhase::Finished { .. }) {
+            self.publish(*self.machine.phase() != before);
+        }
+        if self.is_to_be_forgotten() { self.forget().await } else { Ok(()) }
+    }
+
+    /// Stores the diagnosis of this failure if none is stored yet. Without a failure, drops the stored diagnosis, for
+    /// example when a halted job receives new code.
+    async fn diagnose(&mut self, failure: Option<&Failure>, gang: &Gang) {
+        match failure {
+            Some(failure) if self.ledger.failed().is_none() => {
+                let last_lines = match self.ledger.to_quote(failure) {
+                    Some(id) => self.pods.last_lines(id, failure).await,
+                    None => vec![],
+                };
+                self.ledger.diagnose(failure.clone(), gang, self.machine.policy(), last_lines);
+            }
+            Some(_) => {}
+            None => self.ledger.forget_failure(),
+        }
+    }
+
+    /// Enters a phase. `gang` was observed in the previous phase.
+    fn enter(&mut self, phase: JobPhase, gang: &Gang) {
+        let before = self.machine.phase();
+        self.starts.note((before, &phase), gang, self.machine.policy());
+        let launches = Launches {
+            are_all_seen: self.ledger.get().epoch == 1,
+            are_complete: gang.all(ReplicaPhase::was_launched),
+            last: phase.generation().and_then(|generation| self.pods.last_launch(generation)),
+        };
+        self.shown.reach((before, &phase), &launches, &self.ledger);
+        self.pods.enter(&phase, (self.ledger.get(), self.machine.policy()), &self.code);
+        self.ledger.enter(&phase);
+        if matches!(phase, JobPhase::Finished { .. }) {
+            self.pods.complete_logs(&mut self.inbox.tasks);
+            self.machine.forget_at(self.time_left().map(|left| Instant::now() + left));
+        }
+        let generation = phase.generation().map(tracing::field::display);
+        debug!(job = %self.ledger.name(), state = %phase.state(), generation, "job moved");
+        self.machine.enter(phase);
+    }
+
+    /// The remaining time to live of a finished job, if it has one.
+    fn time_left(&self) -> Option<Duration> {
+        let record = self.ledger.get();
+        let ttl = Duration::from_secs(record.spec.run_policy.ttl_after_finished_seconds?.into());
+        let age = self.shown.times().finished.map_or(Duration::ZERO, |finished| self.ledger.age(finished));
+        Some(ttl.saturating_sub(age))
+    }
+
+    /// Carries out an action. Slow work runs in tasks, which report their results to the driver.
+    pub(super) async fn act(&mut self, action: Action) -> Result<(), Stop> {
+        let record = self.ledger.get();
+        match action {
+            Action::Keep(upkeep) => self.pods.keep(upkeep, &record.spec, &self.machine),
+            Action::Enrol { generation, roster } => {
+                let (earlier, policy) = (self.starts_so_far(), self.machine.policy());
+                self.pods.enrol(generation, &roster, (earlier, policy.pushes));
+                self.starts.begin(earlier, (generation, self.ledger.now()), &roster, policy.kind);
+            }
+            Action::Configure(generation) => {
+                // The record may include a push that the policy does not include yet.
+                self.starts.configure(self.machine.policy().pushes);
+                self.pods.configure(generation, (record, &self.machine), &self.code).await;
+            }
+            Action::Launch(generation) => {
+                if self.pods.has_prototypes() {
+                    self.ledger.remember(generation).await?;
+                }
+                self.pods.launch(generation, &self.machine, &self.code).await;
+            }
+            Action::StopRuns { grace } => {
+                self.pods.stop(grace, (record, &self.machine), &mut self.inbox.tasks).await;
+            }
+            // `advance` has stored the diagnosis.
+            Action::RecordRestart(_) => self.ledger.record_restart(self.machine.policy()).await?,
+            Action::RecordHalt => {
+                self.ledger.record_halt(self.machine.phase(), self.shown.times().halted).await?;
+            }
+            Action::RecordSuspension => self.ledger.record_suspension(self.starts_so_far()).await?,
+            Action::Conclude(result) => {
+                let Self { machine, ledger, starts, pods, code, shown, .. } = &*self;
+                let ended = shown.end(result, Scene { ledger, machine, starts, pods, code });
+                self.ledger.conclude(ended).await?;
+            }
+            Action::ReleasePods => self.pods.release(&mut self.inbox.tasks).await,
+            Action::DeletePods(which) => self.pods.delete(which, &self.machine).await,
+        }
+        Ok(())
+    }
+
+    /// The number of starts so far: the greatest number from the record, the agents and this master.
+    fn starts_so_far(&self) -> u32 {
+        self.starts.so_far(&self.pods.gang(self.machine.horizon()), self.ledger.get().starts())
+    }
+
+    /// Deletes the pods of a job whose record somebody else has deleted.
+    pub(super) async fn abandon(&mut self) {
+        warn!(job = %self.ledger.name(), "someone else deleted the record; deleting the pods");
+        self.pods.delete_all().await;
+    }
+
+    /// Deletes a job after a user's request, or after its time to live. Deletes the record last: if this master dies
+    /// before that, the next master finds the record and continues.
+    async fn forget(&mut self) -> Result<(), Stop> {
+        self.take_pods();
+        if self.pods.has_any() {
+            self.pods.delete(PodSelection::All, &self.machine).await;
+            return Ok(());
+        }
+        // The watch might not have reported a pod that was created a moment ago.
+        self.pods.delete_all().await;
+        self.pods.remove_logs().await;
+        self.ledger.delete().await;
+        Err(Stop::End)
+    }
+}
+
+/// The failure that one of these actions records, or after which the job is halted.
+fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure> {
+    if let JobPhase::Halted(Halt { failure, .. }) = phase {
+        return Some(failure);
+    }
+    actions.iter().find_map(|action| match action {
+        Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
+        Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
+        | Action::RecordHalt
+        | Action::RecordSuspension
+        | Action::Keep(_)
+        | Action::Enrol { .. }
+        | Action::Configure(_)
+        | Action::Launch(_)
+        | Action::StopRuns { .. }
+        | Action::ReleasePods
+        | Action::DeletePods(_) => None,
+    })
+}
