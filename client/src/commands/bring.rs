@@ -9,7 +9,7 @@ use protocol::code::CodeId;
 use protocol::dry_run::DryRun;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
-use protocol::job::JobSpec;
+use protocol::job::{JobRequest, JobSpec};
 use protocol::master::BackendKind;
 use protocol::origin::{Origin, Warning};
 use protocol::tfjob::TfJobRequest;
@@ -30,7 +30,6 @@ use crate::master::error::MasterError;
 use crate::master::patience::persist;
 use crate::output::command_line::command;
 use crate::output::{Notes, size, spelled};
-use crate::request;
 use crate::request::script::Named;
 
 /// Maximum number of uploads. During an upload, the master may remove blobs that it had before. The next upload then
@@ -39,14 +38,14 @@ const UPLOADS_MAX: usize = 3;
 
 /// Packs the code in the job's folder, and checks its script if pods will run the code: a mistake would be found only
 /// after the image pull. A master with processes checks the script itself, with the Python that runs it. Returns
-/// the job with the id of the code, and the code.
+/// the request with the id of the code, and the code.
 pub(super) async fn with_code(
-    spec: JobSpec,
+    request: JobRequest,
     named: Named,
     (backend, image, syntax): (BackendKind, ImageArgs, Syntax),
-) -> Result<(JobSpec, Packed), Error> {
-    let spec = match backend {
-        BackendKind::Process | BackendKind::Joined => spec,
+) -> Result<(JobRequest, Packed), Error> {
+    let request = match backend {
+        BackendKind::Process | BackendKind::Joined => request,
         BackendKind::Kubernetes => {
             if let Some(flag) = image.given_for_wrapping() {
                 let sentence = format!(
@@ -59,15 +58,16 @@ pub(super) async fn with_code(
                 Error::input("no image to run: a job that brings its code to Kubernetes needs --image")
                     .hint("give an image with Python, for example --image tensorflow/tensorflow:2.21.0")
             };
-            request::in_image(spec, image.image.ok_or_else(no_image)?)
+            JobRequest { image: Some(image.image.ok_or_else(no_image)?), ..request }
         }
     };
+    let script = named.script.clone();
     let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
     let packed = packing.await.expect("packing does not panic")?;
     if backend == BackendKind::Kubernetes && syntax == Syntax::Checked {
-        syntax::check_script(&packed, spec.script.as_str()).await?;
+        syntax::check_script(&packed, script.as_str()).await?;
     }
-    Ok((JobSpec { code: Some(packed.id()), ..spec }, packed))
+    Ok((JobRequest { code: Some(packed.id()), ..request }, packed))
 }
 
 /// What is submitted.

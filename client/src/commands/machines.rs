@@ -1,7 +1,7 @@
 //! Jobs on machines that join: the job that is submitted, and the command by which a machine joins the job.
 
 use protocol::ids::JobName;
-use protocol::job::JobSpec;
+use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::run_policy::{OnUnreachable, RunPolicy};
 
 use crate::address::master_url::MasterUrl;
@@ -22,10 +22,10 @@ pub(super) fn how_to_join(job: &JobName, master: &MasterUrl) -> String {
 
 /// Makes the job elastic, with `replace` as the default of `on_unreachable`: this value gives the agents a lease, and
 /// only a lease shows that a machine is lost. If the user has `given` another value, the master refuses the job.
-pub(super) fn on_machines(spec: JobSpec, given: Option<OnUnreachable>) -> JobSpec {
-    let on_unreachable = given.unwrap_or(OnUnreachable::Replace);
-    let run_policy = RunPolicy { on_unreachable, ..spec.run_policy };
-    JobSpec { worker_min: spec.worker_min.or(Some(spec.worker_num)), run_policy, ..spec }
+pub(super) fn on_machines(request: JobRequest, given: Option<OnUnreachable>) -> Result<JobSpec, SpecError> {
+    let JobSpec { worker_min, worker_num, run_policy, .. } = JobSpec::try_from(request.clone())?;
+    let run_policy = RunPolicy { on_unreachable: given.unwrap_or(OnUnreachable::Replace), ..run_policy };
+    JobSpec::try_from(JobRequest { worker_min: worker_min.or(Some(worker_num)), run_policy, ..request })
 }
 
 #[cfg(test)]

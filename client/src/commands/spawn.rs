@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use protocol::error::ErrorCode;
-use protocol::job::JobSpec;
+use protocol::job::{JobRequest, JobSpec};
 use protocol::master::BackendKind;
 use protocol::origin::Origin;
 use tokio::sync::watch;
@@ -114,8 +114,8 @@ async fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind)
     if backend == BackendKind::Kubernetes && Syntax::of(args.syntax) == Syntax::Checked {
         syntax::check_script(&code, &script).await?;
     }
-    let spec = JobSpec::try_from(request)?;
-    Ok(Order::Job { spec: Box::new(JobSpec { code: Some(code.id()), ..spec }), code: Some(code) })
+    let spec = JobSpec::try_from(JobRequest { code: Some(code.id()), ..request })?;
+    Ok(Order::Job { spec: Box::new(spec), code: Some(code) })
 }
 
 /// Submits the training, and returns when the master has accepted it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use protocol::dry_run::DryRun;
 use protocol::ids::JobName;
-use protocol::job::JobSpec;
+use protocol::job::{JobRequest, JobSpec};
 use protocol::master::BackendKind;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
 use protocol::view::JobView;
@@ -63,15 +63,15 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     };
     let variable = &variable_to_pass_on;
     let surroundings = Surroundings { folder: &folder, random, restarts_by_default, variable };
-    let script = named.as_ref().map(|named| named.script.clone()).unwrap_or_default();
-    let spec = JobSpec { script, ..request::job_spec(args, &surroundings)? };
+    let script = named.as_ref().map(|named| named.script.clone());
+    let request = JobRequest { script, ..request::job_request(args, &surroundings)? };
     match running_master(config).await? {
         None => {
-            if let Some(flag) = flag_for_kubernetes(&image, &spec) {
+            if let Some(flag) = flag_for_kubernetes(&image, &request) {
                 let why = "a local master runs replicas as processes on this machine";
                 return Err(of_kubernetes(&flag, &format!("cannot be used with a local master: {why}")));
             }
-            let order = Order::Job { spec: Box::new(request::in_folder(spec, &folder)?), code: None };
+            let order = Order::Job { spec: Box::new(request::in_folder(request, &folder)?), code: None };
             if let Some(checker) = dry_run {
                 return checked(&order, dry_run::without_master(checker)?.as_ref(), (format, data, notes));
             }
@@ -86,7 +86,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         }
         Some(client) => {
             let place = Place { folder, named, syntax, image, on_unreachable, dry_run };
-            let order = placed(spec, place, &client, (&config.image, notes)).await?;
+            let order = placed(request, place, &client, (&config.image, notes)).await?;
             if let Some(checker) = dry_run {
                 let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
                 let answer = dry_run::check(&order, checker, (&client, old)).await?;
@@ -123,7 +123,7 @@ struct Place {
 /// Adds to the job what its replicas run. If the command line names a script or a folder, the job brings its code.
 /// Otherwise the master's back end decides: processes run the script in the folder, and pods run an image.
 async fn placed(
-    spec: JobSpec,
+    request: JobRequest,
     place: Place,
     client: &MasterClient,
     (config, notes): (&ImageConfig, &Notes),
@@ -131,31 +131,32 @@ async fn placed(
     let master = persist(notes, || client.about()).await?;
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
-        let script = &spec.script;
+        let script = request.script.clone().unwrap_or_default();
         notes.say(&format!("the master at {url} runs as another user (uid {uid}): {script} will run as that user too"));
     }
     if master.backend == BackendKind::Joined {
-        return at_machines(spec, &place, client);
+        return at_machines(request, &place, client);
     }
     let Place { folder, named, syntax, image, on_unreachable: _, dry_run } = place;
-    if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
+    if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &request)) {
         let why = format!("the master at {} runs replicas as processes on its host", client.url());
         return Err(of_kubernetes(&flag, &format!("works only in Kubernetes: {why}")));
     }
     let (spec, code) = match (named, master.backend) {
         (Some(named), backend) => {
-            let (spec, code) = bring::with_code(spec, named, (backend, image, syntax)).await?;
-            (spec, Some(code))
+            let (request, code) = bring::with_code(request, named, (backend, image, syntax)).await?;
+            (JobSpec::try_from(request)?, Some(code))
         }
-        (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(spec, &folder)?, None),
+        (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(request, &folder)?, None),
         (None, BackendKind::Kubernetes) => {
-            request::check_without_code(&spec)?;
-            let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&spec.pod)?;
+            let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&request.pod)?;
+            // Check the job before the image is made, which may take long.
+            JobSpec::try_from(JobRequest { image: Some(order.planned_name()), ..request.clone() })?;
             let image = match dry_run {
                 None => image::prepare(&order, notes).await?,
                 Some(_) => order.planned_name(),
             };
-            (request::in_image(spec, image), None)
+            (JobSpec::try_from(JobRequest { image: Some(image), ..request })?, None)
         }
     };
     Ok(Order::Job { spec: Box::new(spec), code })
@@ -169,20 +170,20 @@ fn of_kubernetes(flag: &str, wrong: &str) -> Error {
 
 /// The job for a master with machines that join. Each machine has its own script, so a script on the command line is an
 /// error. A flag for Kubernetes is an error too.
-fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient) -> Result<Order, Error> {
+fn at_machines(request: JobRequest, place: &Place, client: &MasterClient) -> Result<Order, Error> {
     let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
-    if let Some(what) = script.or(flag_for_kubernetes(&place.image, &spec)) {
+    if let Some(what) = script.or(flag_for_kubernetes(&place.image, &request)) {
         let why = "this master runs jobs on machines that join it, and each machine has its own script";
-        let join = machines::join_command(&spec.name, client.url());
+        let join = machines::join_command(&request.name, client.url());
         return Err(Error::input(format!("{what} has no meaning here: {why}"))
             .hint(format!("leave it out; each machine has its own command: {join}")));
     }
-    Ok(Order::OnMachines { spec: Box::new(machines::on_machines(spec, place.on_unreachable)) })
+    Ok(Order::OnMachines { spec: Box::new(machines::on_machines(request, place.on_unreachable)?) })
 }
 
 /// The first flag that only works in Kubernetes.
-fn flag_for_kubernetes(image: &ImageArgs, spec: &JobSpec) -> Option<String> {
-    let of_pods = || spec.pod.asked_for().first().map(|name| format!("--{name}"));
+fn flag_for_kubernetes(image: &ImageArgs, request: &JobRequest) -> Option<String> {
+    let of_pods = || request.pod.asked_for().first().map(|name| format!("--{name}"));
     image.given().map(str::to_owned).or_else(of_pods)
 }
 

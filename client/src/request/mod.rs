@@ -13,10 +13,8 @@ use std::path::Path;
 use protocol::env::EnvName;
 use protocol::group::WorkerGroup;
 use protocol::ids::{JobName, SHORT_NAME_MAX};
-use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
-use protocol::run_policy::OnFailure;
 use protocol::tf_config::TfConfigOptions;
 
 use crate::args::{EnvArg, SubmitArgs};
@@ -98,8 +96,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, Error>,
 }
 
-/// Makes the job without its folder or image. [`in_folder`] and [`in_image`] add these.
-pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, Error> {
+/// The request for a job, without what its replicas run. Checks the values.
+pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobRequest, Error> {
     let SubmitArgs {
         strategy,
         worker_num,
@@ -115,7 +113,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         policy,
         pod,
         code: _,    // added by `commands::submit`
-        image: _,   // added to the job when the image with the agent exists
+        image: _,   // added by `commands::submit`
         detach: _,  // for the client only
         replace: _, // for the client only
         dry_run: _, // for the client only
@@ -151,37 +149,28 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         env: variables(env, env_file.as_deref(), surroundings.variable)?,
         allow_env: allow_env.into_iter().collect(),
     };
-    Ok(JobSpec::try_from(request)?)
+    // Report a mistake before anything starts.
+    JobSpec::try_from(request.clone())?;
+    Ok(request)
 }
 
-/// Completes a job whose replicas are processes. The replicas run the script in `folder`, which must be absolute.
-pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, Error> {
+/// The job whose replicas are processes. The replicas run the script in `folder`, which must be absolute.
+pub(crate) fn in_folder(request: JobRequest, folder: &Path) -> Result<JobSpec, Error> {
     if folder.to_str().is_none() {
         // The request is JSON, which cannot contain such a path.
         return Err(Error::input(format!("the folder {} has a name that is not valid UTF-8", folder.display())));
     }
-    let script = &spec.script;
+    let script = request.script.clone().unwrap_or_default();
     match folder.join(script.as_str()).metadata() {
-        Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder.to_owned()), ..spec }),
+        Ok(found) if found.is_file() => {
+            Ok(JobSpec::try_from(JobRequest { work_dir: Some(folder.to_owned()), ..request })?)
+        }
         Ok(_) => Err(Error::input(format!("{script} in {} is not a file", folder.display()))),
         Err(_) => {
             let hint = format!("name the training script, for example {}", command("train.py"));
-            Err(no_script(script, folder).hint(hint))
+            Err(no_script(&script, folder).hint(hint))
         }
     }
-}
-
-/// Refuses a job whose script is in its image if the job would wait for new code after a failure.
-pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), Error> {
-    match spec.run_policy.on_failure {
-        OnFailure::Restart => Ok(()),
-        OnFailure::Wait => Err(SpecError::WaitWithoutCode.into()),
-    }
-}
-
-/// Completes a job whose replicas are pods. The pods run the script that is in this image or in the job's code.
-pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
-    JobSpec { image: Some(image), ..spec }
 }
 
 /// The variables of flags and of a file. `variable` looks up a variable of the client's environment.
@@ -236,6 +225,10 @@ mod tests {
     const RANDOM: [u8; 16] = [0, 25, 26, 35, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
     fn spec(flags: &[&str]) -> Result<JobSpec, String> {
+        JobSpec::try_from(request(flags)?).map_err(|error| error.to_string())
+    }
+
+    fn request(flags: &[&str]) -> Result<JobRequest, String> {
         let line = ["client"].iter().chain(flags).map(Into::into);
         let crate::args::Parsed::Command(cli) = crate::args::parse(line).map_err(|error| error.to_string())? else {
             panic!("{flags:?} contains --help");
@@ -243,7 +236,7 @@ mod tests {
         let variable = |name: &EnvName| Ok((name.as_str() == "MINE").then(|| "my own".to_owned()));
         let folder = Path::new("/home/me/digits");
         let surroundings = Surroundings { folder, random: RANDOM, restarts_by_default: 3, variable: &variable };
-        job_spec(cli.submit, &surroundings).map_err(|error| error.to_string())
+        job_request(cli.submit, &surroundings).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -345,12 +338,13 @@ mod tests {
 
     #[test]
     fn a_job_whose_script_is_in_its_image_cannot_wait_for_new_code() {
-        let refused = check_without_code(&spec(&["--on-failure", "wait"]).unwrap()).unwrap_err();
-        assert!(refused.to_string().starts_with("on-failure wait needs a job that brings its code"), "{refused}");
-        assert_eq!(
-            check_without_code(&spec(&["--on-failure", "restart"]).unwrap()).map_err(|error| error.to_string()),
-            Ok(())
-        );
+        let in_image = |choice| {
+            let image = Some("digits_pod:1".parse().unwrap());
+            JobSpec::try_from(JobRequest { image, ..request(&["--on-failure", choice]).unwrap() })
+        };
+        let refused = in_image("wait").unwrap_err().to_string();
+        assert!(refused.starts_with("on-failure wait needs a job that brings its code"), "{refused}");
+        assert!(in_image("restart").is_ok());
     }
 
     #[test]
@@ -360,15 +354,13 @@ mod tests {
     }
 
     #[test]
-    fn a_job_runs_the_script_of_a_folder_or_of_an_image() {
+    fn a_job_of_processes_runs_the_script_of_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = in_folder(spec(&[]).unwrap(), folder.path()).unwrap_err();
+        let missing = in_folder(request(&[]).unwrap(), folder.path()).unwrap_err();
         assert!(missing.to_string().starts_with("no exec.py in "));
         std::fs::write(folder.path().join("exec.py"), "").unwrap();
-        let local = in_folder(spec(&[]).unwrap(), folder.path()).unwrap();
+        let local = in_folder(request(&[]).unwrap(), folder.path()).unwrap();
         assert_eq!((local.work_dir.as_deref(), local.image), (Some(folder.path()), None));
-        let remote = in_image(spec(&[]).unwrap(), "digits_pod:1".parse().unwrap());
-        assert_eq!((remote.work_dir, remote.image.unwrap().to_string()), (None, "digits_pod:1".to_owned()));
     }
 
     #[test]
