@@ -149,9 +149,6 @@ pub enum UsageError {
 }
 
 /// Reads the process's own command line and environment.
-///
-/// # Errors
-/// All of [`UsageError`].
 pub fn from_process() -> Result<Invocation, UsageError> {
     #[expect(clippy::disallowed_methods, reason = "this is the place where the environment is read")]
     let environment = std::env::vars_os().collect();
@@ -159,9 +156,6 @@ pub fn from_process() -> Result<Invocation, UsageError> {
 }
 
 /// Parses a command line, without the program's name, and an environment.
-///
-/// # Errors
-/// All of [`UsageError`].
 pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invocation, UsageError> {
     if arguments.first().is_some_and(|first| first == shim::FLAG) {
         return parse_shim(arguments, &environment);

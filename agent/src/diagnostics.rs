@@ -29,9 +29,6 @@ enum Message {
 }
 
 /// Starts the writing thread, and makes it the destination of all log lines of this process.
-///
-/// # Errors
-/// The thread cannot be started.
 pub fn start() -> io::Result<Diagnostics> {
     let (lines, messages) = sync_channel(LINES_MAX);
     thread::Builder::new().name("diagnostics".to_owned()).spawn(move || write_all(&messages))?;

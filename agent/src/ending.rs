@@ -25,9 +25,6 @@ pub(crate) struct Stops {
 
 impl Stops {
     /// Installs the signal handlers.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub(crate) fn new(supervision: Supervision, grace: Duration) -> io::Result<Self> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(Self { terminate, interrupt, supervision, grace })

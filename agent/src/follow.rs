@@ -74,9 +74,6 @@ impl Follower {
     }
 
     /// Waits for the next piece.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub async fn next(&mut self) -> io::Result<Piece> {
         loop {
             // Look for the end before reading. If the run has exited by then, its last output is in the log, and the

@@ -108,9 +108,6 @@ fn run_agent(config: Config) -> u8 {
 }
 
 /// Runs the agent until it ends, and returns the exit code.
-///
-/// # Errors
-/// The agent could not start, or could not join a job.
 async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let machine = config.join.take().map(Machine::prepare).transpose()?;
     config.listen = config.listen.or(machine.as_ref().map(Machine::address));

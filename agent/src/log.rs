@@ -211,9 +211,6 @@ impl StreamLog {
 
     /// Reads the first kept bytes at or after `offset`, like [`BoundedLog::read`], but only those that were printed at
     /// about the same time. More bytes may follow even if the buffer is not full.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Part> {
         let timed = self.lock();
         let first = timed.log.next_kept(offset);

@@ -44,9 +44,6 @@ pub struct Reaped {
 
 impl Reaper {
     /// Makes this process the parent of orphans.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn new() -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         Ok(Self { child_ended: unix::signal(SignalKind::child())? })

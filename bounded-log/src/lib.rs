@@ -100,9 +100,6 @@ pub enum OpenError {
 
 impl BoundedLog {
     /// Creates an anonymous log: its file in `dir` has no name, and vanishes with the process.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn create_anonymous(dir: &Path, capacity: NonZeroU64) -> io::Result<Self> {
         let file = tempfile::tempfile_in(dir)?;
         Ok(Self { file, extent: Extent::empty(capacity.get()), kind: Kind::Anonymous })
@@ -207,9 +204,6 @@ impl BoundedLog {
 
     /// Appends `bytes`, whose first byte is at `offset` in the stream. Omits the bytes before the log's end, because
     /// the log has already received them. If `offset` is after the end, leaves a gap.
-    ///
-    /// # Errors
-    /// The file system's error, as for [`BoundedLog::append`].
     pub fn append_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.skip_to(offset)?;
         let known = (self.end() - offset).min(bytes.len() as u64) as usize;
@@ -238,9 +232,6 @@ impl BoundedLog {
     /// If the returned offset is after `offset`, the bytes between these offsets were dropped or lost. This also holds
     /// if no bytes were read. If the buffer is not full, a gap may follow. To read the bytes after the gap, call again
     /// with the offset after the last byte read.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<(u64, usize)> {
         let (from, run_end) = self.extent.run_from(offset);
         let wanted = (run_end - from).min(buffer.len() as u64) as usize;
@@ -257,9 +248,6 @@ impl BoundedLog {
 
     /// The offset where the last `lines` lines begin. If fewer lines are kept, returns [`BoundedLog::start`]. A last
     /// line without a newline counts as a line. A part of a line before or after a gap also counts as a line.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn tail_offset(&self, lines: u64) -> io::Result<u64> {
         let mut tail = Tail::Before { offset: self.end(), lines };
         loop {
@@ -273,9 +261,6 @@ impl BoundedLog {
     /// One step of [`BoundedLog::tail_offset`]. A step searches 64 KiB at most. The first step begins at the log's end.
     /// Each later step gets the offset and the number of lines that the previous step returned. Between two steps, the
     /// log may grow and drop bytes.
-    ///
-    /// # Errors
-    /// The file system's error.
     pub fn tail_step(&self, offset: u64, lines: u64) -> io::Result<Tail> {
         let offset = offset.min(self.end());
         let Some((run_start, run_end)) = self.extent.runs().rfind(|(run_start, _)| *run_start < offset) else {

@@ -78,9 +78,6 @@ pub struct Registries {
 impl Registries {
     /// Prepares requests. Uses plain HTTP for registries on the loopback interface, and for the hosts in `plain`, each
     /// with its port if the names of images have one. Uses HTTPS for all other registries.
-    ///
-    /// # Errors
-    /// Fails if the HTTP library cannot be set up.
     pub fn new(plain: Vec<String>) -> Result<Self, SetupError> {
         let http = Http::new(plain).map_err(SetupError)?;
         Ok(Self { http, turns: Semaphore::new(LOOK_UPS_MAX), known: Mutex::default() })
@@ -88,9 +85,6 @@ impl Registries {
 
     /// Returns ENTRYPOINT, CMD and USER of an image. Sends the login only to the image's registry, and to the token
     /// server that this registry names.
-    ///
-    /// # Errors
-    /// See [`LookUpError`].
     pub async fn program(&self, image: &ImageRef, login: Option<&Login>) -> Result<Entrypoint, LookUpError> {
         let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
         let address = Address::of(image)?;

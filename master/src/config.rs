@@ -13,7 +13,6 @@ use protocol::master::BackendKind;
 use protocol::routes::MASTER_PORT;
 
 use crate::agents::token::AgentKey;
-use crate::http::Guard;
 use crate::registry::KEPT_FINISHED;
 
 /// Minimum length of the bearer token, in characters.
@@ -131,6 +130,17 @@ impl From<Backend> for BackendKind {
     }
 }
 
+/// Who may send requests.
+#[derive(Debug)]
+pub enum Guard {
+    /// Callers with this token.
+    Token(String),
+    /// Programs of this machine, except browsers.
+    ThisMachine,
+    /// All programs that reach the port, except browsers.
+    Anyone,
+}
+
 impl Config {
     /// The back end that the flag names. The default is Kubernetes inside a pod of a cluster, else processes.
     pub fn backend(&self) -> Backend {
@@ -191,9 +201,6 @@ impl Config {
     }
 
     /// The path of the agent's program.
-    ///
-    /// # Errors
-    /// Fails if the program does not exist.
     pub fn agent_binary(&self) -> anyhow::Result<PathBuf> {
         let path = match &self.agent_binary {
             Some(path) => path.clone(),

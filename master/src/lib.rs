@@ -65,9 +65,6 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// Like [`run`], with a `change` to the context that all drivers share. A test program injects faults with it.
-///
-/// # Errors
-/// As [`run`].
 pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(Config::log_filter()).context("RUST_LOG")?;
     let colours = std::io::stderr().is_terminal();

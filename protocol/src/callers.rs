@@ -33,9 +33,6 @@ const BROWSER_NAME: &[u8] = b"Mozilla/";
 impl Callers {
     /// Checks a request without a token. `target` is the host in the request's target, if it names one, as in
     /// `GET http://HOST/create` (RFC 9112, 3.2.2). `headers` are names in lower case, and values.
-    ///
-    /// # Errors
-    /// The reason for the refusal.
     pub fn check(self, target: Option<&str>, headers: &[(&str, &[u8])]) -> Result<(), ForeignRequest> {
         if headers.iter().any(|(name, value)| is_of_browsers(name, value)) {
             return Err(ForeignRequest::Browser);

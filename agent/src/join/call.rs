@@ -57,9 +57,6 @@ pub(super) enum CallError {
 
 impl Master {
     /// Sends a message.
-    ///
-    /// # Errors
-    /// [`CallError`].
     pub(super) async fn ask(&self, message: &JoinRequest) -> Result<JoinAnswer, CallError> {
         let body = serde_json::to_vec(message).expect("messages have text keys and no failing parts");
         let answer = timeout(EXCHANGE_LIMIT, self.exchange(body.into())).await;

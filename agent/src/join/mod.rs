@@ -118,9 +118,6 @@ impl Joining {
 }
 
 /// Tells the master that this agent ends, unless the job ended first. Returns the agent's exit code.
-///
-/// # Errors
-/// Fails if the agent could not join.
 pub(crate) async fn leave(joining: Option<Joining>, end: AgentEnd) -> anyhow::Result<u8> {
     let Some(Joining { leaving, task }) = joining else { return Ok(end.code) };
     let left = if end.signal_deadline.is_some() { Left::Terminated } else { Left::Finished };

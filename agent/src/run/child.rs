@@ -43,9 +43,6 @@ impl RunTemplate {
     }
 
     /// The command of a run with this environment.
-    ///
-    /// # Errors
-    /// See [`expanded`].
     pub fn command_with(&self, environment: &Environment) -> io::Result<Vec<OsString>> {
         let (entrypoint, command) = self.command.split_at(self.entrypoint_words);
         Ok([entrypoint, &expanded(command, environment)?].concat())
@@ -73,9 +70,6 @@ pub struct Pipes {
 }
 
 /// Starts a run in a new process.
-///
-/// # Errors
-/// See [`spawn`].
 pub fn start(template: &RunTemplate, start: Start) -> io::Result<(Pid, Pipes)> {
     let Start { command, mut environment, helper } = start;
     // No other process inherits the socket, because only this thread starts processes.

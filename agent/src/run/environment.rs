@@ -38,9 +38,6 @@ pub enum ConfigError {
 
 /// Reads the body of `/config`. The value of a variable is the content of a JSON string, or the compact text of another
 /// JSON value, with keys and numbers as they were sent. `null` removes the variable.
-///
-/// # Errors
-/// All of [`ConfigError`].
 pub fn parse_config(body: &[u8]) -> Result<EnvChanges, ConfigError> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?;
     members.into_iter().map(|(name, value)| parse_member(&name, value.get())).collect()

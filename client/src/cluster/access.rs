@@ -19,9 +19,6 @@ pub(super) async fn require(cluster: &Cluster, rights: impl IntoIterator<Item = 
 }
 
 /// Which of these rights the user lacks, in the given order.
-///
-/// # Errors
-/// Fails if a call fails.
 pub(super) async fn missing(cluster: &Cluster, rights: impl IntoIterator<Item = Right>) -> Result<Vec<Right>, Error> {
     let asked = rights
         .into_iter()

@@ -163,9 +163,6 @@ impl AgentClient {
     }
 
     /// `GET /status`. With `poll`, this is a long poll.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn status(&self, agent: SocketAddr, poll: Option<Poll>) -> Result<AgentAnswer, AgentError> {
         let path = routes::AGENT_STATUS;
         let (path, limit) = match poll {
@@ -191,9 +188,6 @@ impl AgentClient {
     }
 
     /// `GET /healthz`: succeeds if the agent with this boot id answers.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn find(&self, agent: SocketAddr, boot_id: &str) -> Result<(), AgentError> {
         let path = format!("{}?boot_id={boot_id}", routes::HEALTHZ);
         self.call(get(agent, &path), FIND_TIMEOUT).await.map(drop)
@@ -209,27 +203,18 @@ impl AgentClient {
     }
 
     /// `POST /warm`.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn warm(&self, agent: SocketAddr, request: &WarmRequest) -> Result<(), AgentError> {
         let body = serde_json::to_vec(request).expect("texts always serialize");
         self.call(post(agent, routes::AGENT_WARM, body.into()), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `GET /run`.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn run(&self, agent: SocketAddr, generation: Generation) -> Result<(), AgentError> {
         let path = format!("{}?generation={generation}", routes::AGENT_RUN);
         self.call(get(agent, &path), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `POST /stop`. Stops the run of this generation. Without a generation, stops any run.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn stop(
         &self,
         agent: SocketAddr,
@@ -242,9 +227,6 @@ impl AgentClient {
     }
 
     /// `POST /finish`.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn finish(&self, agent: SocketAddr) -> Result<(), AgentError> {
         self.call(post(agent, routes::AGENT_FINISH, Bytes::new()), CALL_TIMEOUT).await.map(drop)
     }

@@ -7,6 +7,8 @@ pub mod process;
 mod table;
 
 use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,10 +22,9 @@ use protocol::group::Template;
 use protocol::ids::{JobName, PodName, ReplicaId};
 use protocol::image::ImageRef;
 use protocol::job::JobSpec;
+use protocol::join::JoinRequest;
 use protocol::pod::PodOptions;
 use tokio::sync::watch;
-
-use self::joined::JoinedBackend;
 
 /// The specification of a pod, which depends on no other pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,6 +154,21 @@ pub enum BackendError {
     },
 }
 
+/// The places of a back end for machines whose agents join by themselves.
+#[async_trait]
+pub trait Machines: Send + Sync {
+    /// Handles the message of a machine. The message's `lease_seconds` must be the job's lease. Returns the machine's
+    /// place, or `None` if the machine waits for a place, must leave its place, or has left.
+    ///
+    /// # Errors
+    /// Fails if a change cannot be written to disk. The table of pods then does not show this change.
+    async fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>>;
+
+    /// A machine of this job that can test whether `address` is reachable: the first machine that has another address
+    /// and has not left.
+    fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)>;
+}
+
 /// A back end: it creates, deletes and watches pods.
 #[async_trait]
 pub trait PodBackend: Send + Sync {
@@ -163,9 +179,6 @@ pub trait PodBackend: Send + Sync {
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal>;
 
     /// Like [`PodBackend::admit`]. Also returns the pods that this back end would create, if they are Kubernetes pods.
-    ///
-    /// # Errors
-    /// As [`PodBackend::admit`].
     async fn preview(&self, spec: &JobSpec) -> Result<Vec<PodsOfKind>, Refusal> {
         self.admit(spec).await?;
         Ok(vec![])
@@ -217,7 +230,7 @@ pub trait PodBackend: Send + Sync {
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
     /// The places for machines whose agents join by themselves, if this back end has any.
-    fn machines(&self) -> Option<&JoinedBackend> {
+    fn machines(&self) -> Option<&dyn Machines> {
         None
     }
 

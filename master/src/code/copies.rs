@@ -83,9 +83,6 @@ impl Copied {
 
 impl CodeStore {
     /// Reads a part. Concurrent calls for a part share one copy. Waits while other copies take up all the room.
-    ///
-    /// # Errors
-    /// [`CopyError`].
     pub async fn copy(self: &Arc<Self>, part: Part) -> Result<Copied, CopyError> {
         let copied = Copied(self.copies.of(&part));
         copied.0.get_or_try_init(|| self.load(part)).await?;

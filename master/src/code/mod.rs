@@ -90,17 +90,11 @@ pub enum CodeError {
 impl CodeStore {
     /// Opens the store in this folder, and creates the folder if it is missing. Removes unfinished uploads, and blobs
     /// that no manifest names.
-    ///
-    /// # Errors
-    /// The folder cannot be created or listed.
     pub fn open(folder: &Path) -> io::Result<Self> {
         Self::with_room(folder, CODE_STORE_BYTES)
     }
 
     /// Like [`Self::open`], with a limit of `most` bytes.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub fn with_room(folder: &Path, most: u64) -> io::Result<Self> {
         let disk = Disk::open(folder)?;
         // A crash during a sweep leaves blobs that no manifest names.
@@ -196,9 +190,6 @@ impl CodeStore {
 
     /// Reads a blob; `None` if the file is missing or damaged. Removes a damaged file, so that the next client sends
     /// the blob again.
-    ///
-    /// # Errors
-    /// The file cannot be read or removed.
     pub fn blob(&self, blob: Sha256) -> io::Result<Option<Vec<u8>>> {
         if let Some(content) = self.disk.blob(blob)? {
             return Ok(Some(content));
@@ -214,9 +205,6 @@ impl CodeStore {
     }
 
     /// Removes all code that is not in `used` and was last sent or required more than [`UNUSED_TIME`] before `now`.
-    ///
-    /// # Errors
-    /// A folder cannot be listed, or a file cannot be read or removed.
     pub fn sweep(&self, used: &BTreeSet<CodeId>, now: SystemTime) -> io::Result<()> {
         let mut space = self.lock();
         let is_old = |id: CodeId| {

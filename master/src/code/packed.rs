@@ -56,17 +56,11 @@ impl CodeStore {
 
     /// Stores code that [`Self::pack`] has packed. The content may come from anyone: it is stored only if all hashes
     /// match.
-    ///
-    /// # Errors
-    /// [`UnpackError`].
     pub fn unpack(&self, id: CodeId, packed: &[u8]) -> Result<(), UnpackError> {
         self.take_in(id, GzDecoder::new(packed))
     }
 
     /// Stores code that arrives as one stream. The stream may come from anyone, as for [`Self::unpack`].
-    ///
-    /// # Errors
-    /// [`UnpackError`].
     pub(super) fn take_in(&self, id: CodeId, content: impl Read) -> Result<(), UnpackError> {
         let mut content = BufReader::new(content);
         let manifest = manifest_of(&mut content).map_err(UnpackError::NoManifest)?;

@@ -58,9 +58,6 @@ impl CodeStore {
     }
 
     /// Stores code that arrives as one stream, see [`packed`](super::packed).
-    ///
-    /// # Errors
-    /// [`UnpackError`].
     pub(crate) async fn take_back<E: Error + Send + Sync + 'static>(
         self: &Arc<Self>,
         id: CodeId,

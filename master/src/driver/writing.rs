@@ -74,9 +74,6 @@ pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
 
 /// Changes a record like [`amend`], but reads the record only if it is no longer `known`. If somebody has damaged the
 /// record, rewrites it from `known`.
-///
-/// # Errors
-/// Like [`amend`].
 pub(super) async fn amend_or_mend(
     store: &dyn JobStore,
     known: &Stored,

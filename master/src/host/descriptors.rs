@@ -31,9 +31,6 @@ pub struct TooMany {
 
 impl Descriptors {
     /// Raises this process's soft limit of open files to its hard limit.
-    ///
-    /// # Errors
-    /// Fails with the error of the kernel.
     pub fn raise() -> io::Result<Self> {
         let inherited = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: inherited.maximum, maximum: inherited.maximum })?;
@@ -52,9 +49,6 @@ impl Descriptors {
     }
 
     /// Refuses a job whose own replicas need too many descriptors. Does not consider other jobs.
-    ///
-    /// # Errors
-    /// [`TooMany`].
     pub(crate) fn admit(self, replicas: u64) -> Result<(), TooMany> {
         let fit = self.most.saturating_sub(OWN) / PER_POD;
         if replicas <= fit { Ok(()) } else { Err(TooMany { replicas, fit, most: self.most }) }

@@ -13,9 +13,6 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Installs the handlers. With `is_supervised`, the end of stdin also stops the master.
-    ///
-    /// # Errors
-    /// Fails if the system refuses a handler.
     pub(crate) fn install(is_supervised: bool) -> anyhow::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,

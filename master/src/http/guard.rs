@@ -12,17 +12,7 @@ use protocol::error::ErrorCode;
 use subtle::ConstantTimeEq;
 
 use super::error::ApiError;
-
-/// Who may send requests.
-#[derive(Debug)]
-pub enum Guard {
-    /// Callers with this token.
-    Token(String),
-    /// Programs of this machine, except browsers.
-    ThisMachine,
-    /// All programs that reach the port, except browsers.
-    Anyone,
-}
+use crate::config::Guard;
 
 impl Guard {
     /// Whether a request with this method, target and headers is allowed. Only for fuzzing.

@@ -37,8 +37,8 @@ use utoipa_axum::routes;
 
 pub use self::about::About;
 use self::connections::Connections;
-pub use self::guard::Guard;
 use self::metrics::Metrics;
+pub use crate::config::Guard;
 use crate::registry::Jobs;
 
 /// Maximum bytes of a request's body, except code. A spec with thousands of variables fits.

@@ -181,9 +181,6 @@ impl JobLogs {
     }
 
     /// Removes the output. Streams that still read this output then end.
-    ///
-    /// # Errors
-    /// Fails if the folder cannot be removed.
     pub async fn remove(&self) -> io::Result<()> {
         self.complete().await;
         self.with_each(LogFile::remove).await;
@@ -221,9 +218,6 @@ impl ReplicaLog {
 
     /// Keeps bytes that begin at `offset` and were printed at `at`. Bytes that are already kept are skipped. If `offset`
     /// is after the end, a gap is kept there, even if `bytes` is empty.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
     pub async fn append(&self, offset: u64, bytes: Bytes, at: UnixMillis) -> io::Result<()> {
         let end = self.on_file(move |file| file.append(offset, &bytes, at)).await?;
         self.reach(end);
@@ -250,9 +244,6 @@ impl ReplicaLog {
     }
 
     /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read.
     pub async fn read(&self, offset: u64) -> io::Result<Chunk> {
         self.read_wanted(offset, Wanted::Bytes).await
     }
@@ -263,18 +254,12 @@ impl ReplicaLog {
 
     /// The beginning of the first line with a byte that was printed at or after `since`. If there is none, the offset
     /// of the end. Bytes whose time is unknown count as older.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read.
     pub async fn offset_since(&self, since: UnixMillis) -> io::Result<u64> {
         self.on_file(move |file| file.offset_since(since)).await
     }
 
     /// The offset at which the output of the agent with this boot id begins. Each agent counts its output from 0, and
     /// a new pod of the replica has a new agent. The offset is stored for later masters.
-    ///
-    /// # Errors
-    /// Fails if the offset cannot be stored.
     pub async fn base_of(&self, boot_id: &str) -> io::Result<u64> {
         let boot_id = boot_id.to_owned();
         let (base, end) = self.on_file(move |file| Ok((file.base_of(&boot_id)?, file.end()?))).await?;
@@ -305,9 +290,6 @@ impl ReplicaLog {
     }
 
     /// The offset at which the last `lines` lines begin. If fewer lines are kept, the offset of the oldest byte.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read.
     pub async fn tail_offset(&self, lines: u64) -> io::Result<u64> {
         let mut tail = Tail::Before { offset: u64::MAX, lines };
         loop {

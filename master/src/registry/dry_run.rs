@@ -20,9 +20,6 @@ pub enum OldJob {
 
 impl Jobs {
     /// Makes the checks of [`Jobs::submit`]. Missing code is no error, because the caller can send the code later.
-    ///
-    /// # Errors
-    /// As [`Jobs::submit`].
     pub async fn dry_run(&self, spec: &JobSpec, old: OldJob) -> Result<DryRun, JobsError> {
         in_time(&spec.name, async {
             if old == OldJob::Stays
@@ -37,9 +34,6 @@ impl Jobs {
     }
 
     /// Makes the checks of [`Jobs::apply`].
-    ///
-    /// # Errors
-    /// As [`Jobs::apply`].
     pub async fn dry_run_of_tfjob(&self, tfjob: &Read) -> Result<DryRun, JobsError> {
         let spec = &tfjob.spec;
         in_time(&spec.name, async {

@@ -13,8 +13,7 @@ use super::error::JobsError;
 use super::requests::in_time;
 use super::{JobHandle, Jobs, Submitted};
 use crate::agents::client::AgentError;
-use crate::backend::Refusal;
-use crate::backend::joined::JoinedBackend;
+use crate::backend::{Machines, Refusal};
 use crate::error_chain::error_chain;
 
 /// Maximum length of a boot id in bytes.
@@ -23,9 +22,6 @@ const BOOT_ID_MAX: usize = 64;
 impl Jobs {
     /// Handles the message of an agent on a bare machine. Gives the agent a place in this job, or notes that the agent
     /// leaves. The first agent that joins submits the job.
-    ///
-    /// # Errors
-    /// [`JobsError`].
     pub async fn join(&self, name: &JobName, request: JoinRequest) -> Result<JoinAnswer, JobsError> {
         in_time(name, self.take_machine(name, request)).await
     }
@@ -78,7 +74,7 @@ impl Jobs {
 
     /// Checks that this agent answers at its address. If the agent is new, also checks that another machine of the job
     /// can connect to the agent.
-    async fn probe(&self, job: &JobKey, request: &JoinRequest, machines: &JoinedBackend) -> Result<(), JobsError> {
+    async fn probe(&self, job: &JobKey, request: &JoinRequest, machines: &dyn Machines) -> Result<(), JobsError> {
         let agent = request.address;
         let unreachable = |by: String, reason| Err(JobsError::AgentUnreachable { by, agent, reason });
         match self.context.agents.find(agent, &request.boot_id).await {

@@ -28,9 +28,6 @@ const STAGING_WAIT: Duration = Duration::from_secs(15);
 
 impl Jobs {
     /// Accepts a job. When this function has returned, the job is on record and survives a crash.
-    ///
-    /// # Errors
-    /// [`JobsError`].
     pub async fn submit(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
         in_time(&spec.name.clone(), self.put_on_record(spec, false)).await
     }
@@ -98,9 +95,6 @@ impl Jobs {
     }
 
     /// Records the wish to delete a job. With a `uid`, deletes only the job with this uid: a later job may have the name.
-    ///
-    /// # Errors
-    /// As [`Self::wish`].
     pub async fn delete(&self, name: &JobName, uid: Option<&str>) -> Result<(), JobsError> {
         in_time(name, self.put_wish_on_record(name, uid, Wish::Delete)).await
     }
@@ -138,9 +132,6 @@ impl Jobs {
     }
 
     /// Like [`Self::patch`]. Waits at most `wait` for agents to receive new code.
-    ///
-    /// # Errors
-    /// As [`Self::patch`].
     pub async fn patch_within(&self, name: &JobName, patch: JobPatch, wait: Duration) -> Result<JobRecord, JobsError> {
         in_time(name, self.put_patch_on_record(name, patch, wait)).await
     }

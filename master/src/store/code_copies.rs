@@ -60,26 +60,14 @@ impl fmt::Display for Unkept {
 pub trait CodeCopies: Send + Sync {
     /// Keeps a copy with this content of at most [`CODE_COPY_BYTES_MAX`] bytes. Replaces a copy with another content,
     /// unless it is a copy of the same code, see [`is_copy_of`](crate::code::is_copy_of).
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn keep(&self, id: CodeId, content: &[u8]) -> Result<Kept, StoreError>;
 
     /// Reads the content of a copy. `None` if there is no copy.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn read(&self, id: CodeId) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Lists all copies, in the order of their ids.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn copies(&self) -> Result<Vec<CodeCopy>, StoreError>;
 
     /// Removes a copy. Changes nothing if the copy has another uid or version by now, or does not exist.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn remove(&self, copy: &CodeCopy) -> Result<(), StoreError>;
 }

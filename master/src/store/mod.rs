@@ -149,16 +149,10 @@ pub trait JobStore: Send + Sync {
     async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError>;
 
     /// Reads all readable records, in the order of their names.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn list(&self) -> Result<Vec<Stored>, StoreError>;
 
     /// The field `holder` of all readable records. A store that can read one record after another does not keep all
     /// records in memory.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn holders(&self) -> Result<Vec<String>, StoreError> {
         Ok(self.list().await?.into_iter().map(|stored| stored.record.holder).collect())
     }
@@ -172,9 +166,6 @@ pub trait JobStore: Send + Sync {
 
     /// Removes the record of the job with this uid. Succeeds without a change if no record has this name, or if the
     /// record belongs to another job by now.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError>;
 
     /// Removes the unreadable record with this name. Succeeds if no record has this name.
@@ -197,9 +188,6 @@ pub trait JobStore: Send + Sync {
 
     /// Reports every readable record, then [`StoreEvent::Replayed`], then each change in order. The watch ends when its
     /// receiver is dropped. A receiver that does not read may block the store's writers.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`].
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
 }
 

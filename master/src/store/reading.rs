@@ -27,9 +27,6 @@ struct FormatAlone {
 
 impl JobRecord {
     /// Reads the record of the job with this name. Ignores unknown fields.
-    ///
-    /// # Errors
-    /// [`NotRead`].
     pub fn read(name: &JobName, text: &[u8]) -> Result<Self, NotRead> {
         // Another format may differ in all other fields, so the format is read first.
         match serde_json::from_slice(text) {

@@ -10,6 +10,7 @@ use job::key::JobKey;
 use job::observation::{Pod, PodState};
 use master::agents::client::{AgentAnswer, AgentClient};
 use master::agents::token::AgentKey;
+use master::backend::Machines as _;
 use master::backend::joined::JoinedBackend;
 use master::backend::{PodBackend, PodSpec, PodTable};
 use protocol::ids::ReplicaId;

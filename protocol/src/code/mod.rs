@@ -176,9 +176,6 @@ impl TryFrom<ManifestWire> for Manifest {
 
 impl Manifest {
     /// Sorts the files and checks them together.
-    ///
-    /// # Errors
-    /// [`BadManifest`].
     pub fn new(mut files: Vec<CodeFile>) -> Result<Self, BadManifest> {
         if files.len() > CODE_FILES_MAX {
             return Err(BadManifest::TooManyFiles(files.len()));

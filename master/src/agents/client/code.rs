@@ -20,17 +20,11 @@ const PIECE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AgentClient {
     /// `PUT /code/ID`. Returns the blobs that the agent does not have.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn offer_code(&self, agent: SocketAddr, id: CodeId, manifest: Bytes) -> Result<MissingBlobs, AgentError> {
         self.put(agent, &format!("{}{id}", routes::AGENT_CODE), manifest, CALL_TIMEOUT).await
     }
 
     /// `PUT /code/ID/blobs`. Returns the blobs that the agent still does not have.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn send_code(&self, agent: SocketAddr, id: CodeId, blobs: Bytes) -> Result<MissingBlobs, AgentError> {
         let path = format!("{}{id}{}", routes::AGENT_CODE, routes::AGENT_CODE_BLOBS);
         self.put(agent, &path, blobs, SEND_TIMEOUT).await

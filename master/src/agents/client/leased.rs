@@ -40,9 +40,6 @@ pub struct PartOfStart {
 
 impl AgentClient {
     /// `POST /config` with a JSON object.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn configure(&self, agent: SocketAddr, part: PartOfStart, body: Bytes) -> Result<(), AgentError> {
         let PartOfStart { generation, membership, code, renewal: of_lease } = part;
         let Membership { seat, of, start, pushes } = membership;
@@ -56,9 +53,6 @@ impl AgentClient {
 
     /// `GET /status` of an agent with a lease. The agent answers when its status changes, or after `wait`, which may be
     /// 0.
-    ///
-    /// # Errors
-    /// [`AgentError`].
     pub async fn poll(&self, agent: SocketAddr, poll: LeasePoll) -> Result<AgentAnswer, AgentError> {
         let LeasePoll { lease, after, wait, heard } = poll;
         let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));

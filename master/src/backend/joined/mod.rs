@@ -31,7 +31,7 @@ use tracing::{info, warn};
 
 use self::files::Files;
 use self::places::{Choice, Places};
-use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use super::{BackendError, Machines, PodBackend, PodSpec, PodTable, Refusal};
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::agents::token::AgentKey;
 
@@ -71,24 +71,6 @@ impl JoinedBackend {
             }
         }
         Ok(Self(shared))
-    }
-
-    /// Handles the message of a machine. The message's `lease_seconds` must be the job's lease. Returns the machine's
-    /// place, or `None` if the machine waits for a place, must leave its place, or has left.
-    ///
-    /// # Errors
-    /// Fails if a change cannot be written to disk. The table of pods then does not show this change.
-    pub async fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
-        let (shared, job) = (Arc::clone(&self.0), job.clone());
-        // The task continues if the caller is cancelled. Otherwise a message could be on disk while its machine has no
-        // place.
-        tokio::spawn(async move { shared.take(job, message).await }).await.map_err(io::Error::other)?
-    }
-
-    /// A machine of this job that can test whether `address` is reachable: the first machine that has another address
-    /// and has not left.
-    pub fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
-        self.0.with_job(job, |places| places.neighbour(address))
     }
 
     fn delete_one(&self, job: &JobKey, replica: ReplicaId) {
@@ -233,6 +215,20 @@ fn lease_of(message: &JoinRequest) -> Lease {
 }
 
 #[async_trait]
+impl Machines for JoinedBackend {
+    async fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
+        let (shared, job) = (Arc::clone(&self.0), job.clone());
+        // The task continues if the caller is cancelled. Otherwise a message could be on disk while its machine has no
+        // place.
+        tokio::spawn(async move { shared.take(job, message).await }).await.map_err(io::Error::other)?
+    }
+
+    fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
+        self.0.with_job(job, |places| places.neighbour(address))
+    }
+}
+
+#[async_trait]
 impl PodBackend for JoinedBackend {
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
         let of_pods = || spec.pod.asked_for().first().map(|option| (ErrorCode::BadPod, (*option).to_owned()));
@@ -306,7 +302,7 @@ impl PodBackend for JoinedBackend {
         self.0.with_job(job, |places| places.table.subscribe())
     }
 
-    fn machines(&self) -> Option<&JoinedBackend> {
+    fn machines(&self) -> Option<&dyn Machines> {
         Some(self)
     }
 

@@ -43,9 +43,6 @@ const GPU: &str = "nvidia.com/gpu";
 
 /// Builds the pod. The same arguments always give the same pod. If the job brings its code or the pod has a template,
 /// the agent comes from `agent`. Otherwise the job's image contains the agent.
-///
-/// # Errors
-/// Returns the refused fields of the template.
 pub(super) fn pod(
     spec: &PodSpec,
     agent: Option<&AgentSource>,

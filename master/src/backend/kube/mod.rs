@@ -117,9 +117,6 @@ pub enum BeginError {
 impl KubeBackend {
     /// Begins the watch, and returns when the watch has listed all existing pods. By default, the back end refuses
     /// mounts of the nodes' folders (see [`Self::with_host_volumes`]).
-    ///
-    /// # Errors
-    /// [`BeginError`].
     pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();

@@ -67,9 +67,6 @@ impl ProcessBackend {
     ///
     /// If a pod's folder exists, an earlier master created the pod. The pod died with that master, so the back end
     /// lists the pod as disrupted.
-    ///
-    /// # Errors
-    /// Fails if the folders cannot be read.
     pub fn new(
         agent_binary: PathBuf,
         default_work_dir: PathBuf,

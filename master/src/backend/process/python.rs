@@ -47,9 +47,6 @@ async fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Checks that Python works, before the job's script has arrived.
-///
-/// # Errors
-/// A [`Refusal`] that names Python.
 pub(super) async fn check_python() -> Result<(), Refusal> {
     parse(Path::new("/"), None).await
 }

@@ -131,7 +131,7 @@ impl Pods {
                 PodNews::Deleted if is_coming_up => replica.lose_run(machine.horizon()),
                 PodNews::Deleted => {}
             }
-            replica.count_as_launched(launched, *id);
+            prototype::count_as_launched(&mut replica.seen, launched, *id);
             if replica.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
                 code.note_held(*id, None);

@@ -1,11 +1,10 @@
 //! Stands in for agents of the first prototype, which report neither a status nor their membership: what the record and
 //! this master know about their start takes the place of the missing report.
 
-use job::observation::{AgentState, Enrolled, PodState};
+use job::observation::{AgentState, Enrolled, Observation, PodState};
 use protocol::agent::Membership;
 use protocol::ids::{Generation, ReplicaId};
 
-use super::replica::Replica;
 use crate::store::JobRecord;
 
 /// The start for which an earlier master has asked agents of the first prototype to run exec.py, according to the
@@ -32,27 +31,30 @@ impl Launched {
     }
 }
 
-impl Replica {
-    /// The state of this replica's agent if it reports `agent`. The record may show that the agent was already asked to
-    /// run exec.py. Then it must not be asked again.
-    pub(super) fn state_of(&mut self, agent: AgentState, launched: Option<Launched>, id: ReplicaId) -> AgentState {
-        match launched.filter(|_| agent == AgentState::SeedOnly) {
-            Some(launched) => self.started_in(launched, id),
-            None => agent,
-        }
+/// The state of a replica's agent if it reports `agent`. The record may show that the agent was already asked to run
+/// exec.py. Then it must not be asked again.
+pub(super) fn state_of(
+    seen: &mut Observation,
+    agent: AgentState,
+    launched: Option<Launched>,
+    id: ReplicaId,
+) -> AgentState {
+    match launched.filter(|_| agent == AgentState::SeedOnly) {
+        Some(launched) => started_in(seen, launched, id),
+        None => agent,
     }
+}
 
-    /// If the pod has ended and its agent never answered, assumes that exec.py ran in the start `launched`. The pod's
-    /// exit status then counts for that start.
-    pub(super) fn count_as_launched(&mut self, launched: Option<Launched>, id: ReplicaId) {
-        let has_ended = matches!(self.seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
-        if let (AgentState::Silent, true, Some(launched)) = (&self.seen.agent, has_ended, launched) {
-            self.seen.agent = self.started_in(launched, id);
-        }
+/// If the pod has ended and its agent never answered, assumes that exec.py ran in the start `launched`. The pod's exit
+/// status then counts for that start.
+pub(super) fn count_as_launched(seen: &mut Observation, launched: Option<Launched>, id: ReplicaId) {
+    let has_ended = matches!(seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
+    if let (AgentState::Silent, true, Some(launched)) = (&seen.agent, has_ended, launched) {
+        seen.agent = started_in(seen, launched, id);
     }
+}
 
-    fn started_in(&mut self, launched: Launched, id: ReplicaId) -> AgentState {
-        self.seen.enrolled.get_or_insert(launched.enrolled(id));
-        AgentState::Started(launched.generation)
-    }
+fn started_in(seen: &mut Observation, launched: Launched, id: ReplicaId) -> AgentState {
+    seen.enrolled.get_or_insert(launched.enrolled(id));
+    AgentState::Started(launched.generation)
 }

@@ -11,7 +11,7 @@ use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::prototype::Launched;
+use super::prototype::{self, Launched};
 use crate::driver::follower::Follower;
 use crate::driver::reports::Subject;
 
@@ -101,7 +101,7 @@ impl Replica {
             // Now the pod can be deleted without a confirmation by its node, so allow a new deletion.
             self.deletion_asked_at = None;
         }
-        let agent = self.state_of(agent, launched, subject.id);
+        let agent = prototype::state_of(&mut self.seen, agent, launched, subject.id);
         self.seen.hear(agent);
     }
 
