@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use protocol::ids::JobName;
 
-use crate::ending::error::{Cause, Error};
+use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::client::MasterClient;
-use crate::master::error::MasterError;
 use crate::master::patience::persist;
 use crate::output::{Notes, spelled};
 

@@ -6,9 +6,8 @@ use serde_json::Value;
 
 use super::bring::Order;
 use crate::args::{Checker, Format};
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::master::client::{MasterClient, OldJob};
-use crate::master::error::MasterError;
 use crate::output::narrate;
 use crate::output::{Data, Notes, yaml};
 

@@ -5,10 +5,9 @@ use super::which_master::through_cluster;
 use crate::address::config::Config;
 use crate::args::{InstallArgs, Service};
 use crate::cluster::{self, Cluster, Order, ServiceChoice};
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
-use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 use crate::output::{Data, Notes};
 

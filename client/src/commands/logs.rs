@@ -11,13 +11,12 @@ use tokio::sync::watch;
 
 use super::leaving::{Stage, unless_interrupted};
 use crate::args::{Format, LogsArgs};
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Unfinished, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::follow::{Following, Logs, Told, follow, tell_end};
 use crate::master::client::MasterClient;
-use crate::master::error::MasterError;
 use crate::output::narrate;
 use crate::output::{Data, LineForm, Notes};
 

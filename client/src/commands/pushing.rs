@@ -12,11 +12,10 @@ use tokio::time::sleep;
 
 use super::{bring, current_folder};
 use crate::code::pack::Packed;
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::{deleted, replaced};
 use crate::master::client::{LONG_POLL, MasterClient};
-use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 use crate::output::{Notes, spelled};
 

@@ -25,7 +25,7 @@ use super::which_master::{START_A_MASTER, running_master};
 use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::args::{Checker, Format, ImageArgs, SubmitArgs};
 use crate::code::pack::Packed;
-use crate::ending::error::{Cause, Error};
+use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::Wanted;
 use crate::follow::{Following, Logs, Told, deleted, follow};
@@ -33,7 +33,6 @@ use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::master::announcement::{Announced, Announcement, own_uid};
 use crate::master::client::{MasterClient, OldJob, Submitted};
-use crate::master::error::MasterError;
 use crate::master::local::LocalMaster;
 use crate::master::patience::persist;
 use crate::output::narrate;
@@ -401,15 +400,14 @@ fn before_submitted(name: &JobName) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::address::master_url::MasterUrl;
 
     #[test]
     fn a_client_whose_master_does_not_return_tells_how_to_follow_the_job_later() {
-        let url: MasterUrl = "http://h:1".parse().unwrap();
+        let url = || "http://h:1".into();
         let name = "alone".parse().unwrap();
         let sentence = "job alone may still be running; to follow it: client logs alone -f";
-        let away = MasterError::Silent { url: url.clone() };
+        let away = MasterError::Silent { url: url() };
         assert_eq!(way_back(&away, &name).as_deref(), Some(sentence));
-        assert_eq!(way_back(&MasterError::NotAMaster { url, status: 200 }, &name), None);
+        assert_eq!(way_back(&MasterError::NotAMaster { url: url(), status: 200 }, &name), None);
     }
 }

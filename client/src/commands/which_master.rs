@@ -8,10 +8,9 @@ use crate::address::config::{Config, LocalBecause, MasterChoice, Token};
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
 use crate::cluster::{Cluster, Forward};
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::master::announcement::{self, Announced, Found};
 use crate::master::client::MasterClient;
-use crate::master::error::MasterError;
 use crate::output::Notes;
 use crate::output::command_line::command;
 

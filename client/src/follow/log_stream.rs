@@ -13,8 +13,8 @@ use reqwest::Response;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
+use crate::ending::error::MasterError;
 use crate::master::client::MasterClient;
-use crate::master::error::MasterError;
 
 /// Maximum bytes of a JSON line. In JSON, a byte of output takes at most 6 bytes, as `\u00XX`. The other fields of the
 /// line may take as many bytes as the output.

@@ -16,11 +16,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::follow::log_stream::{Lines, Unfinished, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::master::client::{LONG_POLL, MasterClient};
-use crate::master::error::MasterError;
 use crate::master::patience::Patience;
 use crate::output::command_line::command;
 use crate::output::hints;

@@ -2,8 +2,7 @@
 
 use protocol::view::JobView;
 
-use crate::ending::error::{Cause, Error};
-use crate::master::error::MasterError;
+use crate::ending::error::{Cause, Error, MasterError};
 use crate::master::patience::Patience;
 
 /// A stream that stores how far it has been read.

@@ -15,7 +15,7 @@ struct Flaky {
 }
 
 fn away() -> MasterError {
-    MasterError::Unreachable { url: "http://h:1".parse().unwrap(), reason: "away".into() }
+    MasterError::Unreachable { url: "http://h:1".into(), reason: "away".into() }
 }
 
 impl Resumable for Flaky {

@@ -7,9 +7,8 @@ use bytes::Bytes;
 
 use super::elf::{Machine, machine_of_static};
 use super::layer::digest;
-use crate::ending::error::Error;
+use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
-use crate::master::error::MasterError;
 use crate::output::Notes;
 
 const AGENT_HINT: &str = "make build puts an agent beside the client; or give --agent-binary PATH";
@@ -154,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_hint_about_a_missing_agent_is_about_the_master_unless_the_master_has_no_agent() {
-        let unreachable = not_fetched(MasterError::Silent { url: "http://h:1".parse().unwrap() });
+        let unreachable = not_fetched(MasterError::Silent { url: "http://h:1".into() });
         assert_eq!(unreachable.to_string(), "fetch the agent from the master");
         assert!(unreachable.hint.unwrap().starts_with("is the master running"));
         let answer = r#"{"status": 404, "code": "unknown_route", "detail": "no agent"}"#;

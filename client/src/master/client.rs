@@ -29,8 +29,7 @@ use crate::address::config::Token;
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
 use crate::cluster::Forward;
-use crate::ending::error::root_cause;
-use crate::master::error::MasterError;
+use crate::ending::error::{MasterError, root_cause};
 
 /// The target of the log messages about requests.
 pub(crate) const LOG_TARGET: &str = module_path!();
@@ -209,7 +208,7 @@ impl MasterClient {
     ) -> Result<Response, MasterError> {
         let request = self.http.get(self.job(name, "/logs")).query(query);
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.send(request)).await;
-        let answer = answer.map_err(|_| MasterError::Silent { url: self.url.clone() })??;
+        let answer = answer.map_err(|_| MasterError::Silent { url: self.url.to_string().into() })??;
         let found = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if found.starts_with(media_type) { Ok(answer) } else { Err(self.not_a_master(answer.status())) }
     }
@@ -220,10 +219,10 @@ impl MasterClient {
             return MasterError::NoWay(trouble);
         }
         if error.is_timeout() && !error.is_connect() {
-            return MasterError::Silent { url: self.url.clone() };
+            return MasterError::Silent { url: self.url.to_string().into() };
         }
         let reason = if error.is_timeout() { "no connection in time".into() } else { root_cause(error).into() };
-        let url = self.url.clone();
+        let url = self.url.to_string().into();
         if error.is_connect() {
             MasterError::NotConnected { url, reason }
         } else {
@@ -234,12 +233,12 @@ impl MasterClient {
     /// The error for a log stream that ended before its job. This happens when the master shuts down.
     pub(crate) fn log_stream_ended_early(&self) -> MasterError {
         let reason = "the log stream ended before the job".into();
-        MasterError::Unreachable { url: self.url.clone(), reason }
+        MasterError::Unreachable { url: self.url.to_string().into(), reason }
     }
 
     /// The error for a response that no master sends.
     pub(crate) fn not_a_master(&self, status: StatusCode) -> MasterError {
-        MasterError::NotAMaster { url: self.url.clone(), status: status.as_u16() }
+        MasterError::NotAMaster { url: self.url.to_string().into(), status: status.as_u16() }
     }
 
     fn code(&self, route: &str, id: CodeId) -> Url {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
-use crate::master::error::MasterError;
+use crate::ending::error::MasterError;
 use crate::output::Notes;
 
 /// How long a command waits for an unreachable master, for example while the master restarts.
