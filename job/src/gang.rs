@@ -101,9 +101,9 @@ impl Member {
         Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by, place }
     }
 
-    /// Whether the replica's pod is alive and the agent was not configured in this start.
+    /// Whether the replica's pod is alive and exec.py was not started in it, so that the pod does not end by itself.
     pub fn is_idle(&self) -> bool {
-        self.pod == Presence::Live && !self.phase.was_configured()
+        self.pod == Presence::Live && !self.phase.was_launched()
     }
 
     /// Whether the replica's pod is being evicted or deleted, so that this master need not delete the pod. False for
@@ -117,12 +117,12 @@ impl Member {
         self.pod == Presence::Live && !self.phase.is_dead()
     }
 
-    /// Whether the replica's current or next pod can serve another start. A pod whose deletion this master has
-    /// requested cannot serve another start, even if the pod still looks healthy.
+    /// Whether the replica's current or next pod can serve another start. A pod that is being removed, or whose deletion
+    /// this master has requested, cannot, even if the pod still looks healthy.
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
-            Presence::Live => self.deleted_by == DeletedBy::Others && !self.phase.is_lost(),
+            Presence::Live => self.deleted_by == DeletedBy::Others && !self.phase.is_lost() && !self.place.is_leaving,
             Presence::Occupied | Presence::Ended => false,
         }
     }

@@ -52,12 +52,13 @@ fn limited(wanted: Vec<&Member>, growth: Growth) -> Vec<&Member> {
     }
 }
 
-/// Decides which pods of a job to create and to delete, independent of the starts of its gang. The pods of the
-/// gang's members stay in any state, because they show how the start ended.
-pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, now: Duration) -> Upkeep {
+/// Decides which pods of a job to create and to delete. While the gang is in a start, the pods of its members stay in any
+/// state and are not replaced, because they show how the start ended.
+pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, is_in_start: bool, now: Duration) -> Upkeep {
     let wanted = limited(wanted(gang, workers), growth);
-    let (create, later): (Vec<&Member>, Vec<&Member>) =
-        wanted.iter().filter(|place| place.pod == Presence::Absent).partition(|place| place.place.create_at <= now);
+    let is_free = |place: &Member| !(is_in_start && gang.has(place));
+    let absent = wanted.iter().filter(|place| place.pod == Presence::Absent && is_free(place));
+    let (create, later): (Vec<&Member>, Vec<&Member>) = absent.partition(|place| place.place.create_at <= now);
     let ids: BTreeSet<ReplicaId> = wanted.iter().map(|place| place.id).collect();
     let is_surplus = |place: &Member| !ids.contains(&place.id);
     let is_useless = |place: &Member| match place.pod {
@@ -66,7 +67,7 @@ pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, now: Duration) -> U
         Presence::Live if is_surplus(place) => !place.place.may_run || !place.is_fit(),
         Presence::Live => !place.is_fit() && !may_recover(place),
     };
-    let delete = gang.places().iter().filter(|place| !gang.has(place) && !place.is_on_its_way() && is_useless(place));
+    let delete = gang.places().iter().filter(|place| is_free(place) && !place.is_on_its_way() && is_useless(place));
     Upkeep {
         create: create.into_iter().map(|place| place.id).collect(),
         delete: delete.map(|place| place.id).collect(),

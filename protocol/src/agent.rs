@@ -127,8 +127,7 @@ impl RunStatus {
 pub struct Membership {
     /// The member's index within its role in this start, from 0.
     pub seat: u32,
-    /// The number of members of this start, over all roles. In a fixed job, the evaluator has no membership and is not
-    /// included.
+    /// The number of members of this start, over all roles.
     pub of: u32,
     /// How often the job had restarted before this start, as in `MUSTER_RESTART_COUNT`.
     pub start: u32,

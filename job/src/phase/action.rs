@@ -19,7 +19,7 @@ pub enum PodSelection {
     /// Pods that may have a run of the current start or, after a takeover, of any start, whose end their agent has not
     /// reported.
     Unended,
-    /// Pods whose agent was not configured. These pods do not end by themselves.
+    /// Pods in which exec.py was not started. These pods do not end by themselves.
     Idle,
     /// All pods of the job.
     All,

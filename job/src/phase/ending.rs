@@ -17,7 +17,8 @@ use crate::observation::{DeletedBy, Presence};
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
     // After a takeover, this master may discover a run only now.
-    let generation = stop.generation.or(gang.newest_generation());
+    let generation = stop.generation.max(gang.newest_generation());
+    let stop = if generation > stop.generation { of_newer_start(stop) } else { stop };
     if has_unended_run(seen) || generation != stop.generation {
         let given = grace(&stop.ending, seen);
         // A run that was asked earlier may have been given more.
@@ -46,6 +47,15 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
             let fingerprint = fingerprint(&failure, gang);
             halt.map_or_else(|| judge(failure, fingerprint.as_ref(), stop.next, seen), |halt| halt::enter(halt, seen))
         }
+    }
+}
+
+/// The stop when an agent has reported a newer start than the start that is being stopped. An earlier master began that
+/// start, so it has dealt with the failure of the older start.
+fn of_newer_start(stop: Stop) -> Stop {
+    match (stop.generation, &stop.ending) {
+        (Some(_), Ending::Failed(_)) => Stop { ending: Ending::Regroup, ..stop },
+        (_, _) => stop,
     }
 }
 

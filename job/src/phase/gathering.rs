@@ -25,8 +25,10 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         return resume(generation, phase, seen);
     }
     // An earlier master may have asked a configured agent to run exec.py. That request may still take effect. In a fixed
-    // gang, each agent takes part in the next start too, and then refuses this request.
-    if seen.is_taken_over() && !seen.policy.is_fixed() && has_live_run(seen.gang) {
+    // gang, each agent takes part in the next start too, and then refuses this request. An agent that has not answered
+    // yet may already run exec.py, and then the start continues.
+    let may_all_run = seen.policy.is_fixed() || seen.gang.any_place(Member::may_have_unknown_run);
+    if seen.is_taken_over() && !may_all_run && has_live_run(seen.gang) {
         return stop(&phase, Ending::Regroup, seen);
     }
     match choose(seen.gang, seen.policy, gathering.ready_since, seen.now) {

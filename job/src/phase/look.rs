@@ -30,24 +30,29 @@ pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     match phase {
         JobPhase::Suspended { .. } | JobPhase::Queued { .. } => suspension::upkeep(seen.gang),
-        // An agent that has not answered yet may show that a lost pod was a member of its start. Then this pod shows how
-        // the start ended.
-        JobPhase::Pending { .. } if seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run) => {
-            let upkeep = upkeep(seen.gang, seen.policy.workers, growth(seen), seen.now);
-            Upkeep { delete: vec![], ..upkeep }
-        }
-        JobPhase::Pending { .. }
-        | JobPhase::Starting { .. }
+        JobPhase::Pending { .. } => gathering(seen),
+        JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Halted { .. }
-        | JobPhase::Restarting { is_empty: false, .. } => {
-            upkeep(seen.gang, seen.policy.workers, growth(seen), seen.now)
-        }
+        | JobPhase::Restarting { is_empty: false, .. } => kept(seen, true),
         JobPhase::Restarting { is_empty: true, .. }
         | JobPhase::Stopping { .. }
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => Upkeep::default(),
     }
+}
+
+/// The upkeep of a gang that gathers. It is in a start only if an earlier master has begun this start, and exec.py ran.
+fn gathering(seen: Seen<'_>) -> Upkeep {
+    let upkeep = kept(seen, seen.gang.newest_launch().is_some());
+    // An agent that has not answered yet may show that a lost pod was a member of its start. Then this pod shows how the
+    // start ended.
+    let may_be_in_start = seen.is_taken_over() && seen.gang.any_place(Member::may_have_unknown_run);
+    if may_be_in_start { Upkeep { delete: vec![], ..upkeep } } else { upkeep }
+}
+
+fn kept(seen: Seen<'_>, is_in_start: bool) -> Upkeep {
+    upkeep(seen.gang, seen.policy.workers, growth(seen), is_in_start, seen.now)
 }
 
 /// How many workers may get pods now.

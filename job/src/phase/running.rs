@@ -26,9 +26,12 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
     }
 }
 
-/// Whether an earlier master has stopped this start to begin another start, with other members or with new code.
+/// Whether this start was stopped and nothing has failed in it. The first failure is a stopped run only then. An earlier
+/// master has stopped the start to begin another start, or because of a user's wish. In a fixed gang, a run that somebody
+/// else stops is a failure.
 fn was_to_start_again(failure: &Failure, generation: Generation, seen: Seen<'_>) -> bool {
-    was_stopped(failure) && (!seen.policy.is_fixed() || is_outdated(generation, seen))
+    let has_reason = !seen.policy.is_fixed() || seen.is_taken_over() || is_outdated(generation, seen);
+    was_stopped(failure) && has_reason
 }
 
 /// Whether new code must end this start: a user has pushed the code since the start began. After a member has

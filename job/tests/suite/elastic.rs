@@ -132,7 +132,7 @@ fn a_surplus_pod_whose_agent_has_failed_is_deleted() {
     failed.hear(AgentState::Failed(LostRun::broken("it does not answer")));
     let surplus = Observation { deleted_by: DeletedBy::Others, ..failed };
     let gang = gang(&[joined(), joined(), surplus], Some(SECOND));
-    let kept = upkeep(&gang, Workers { min: 1, max: 2 }, Growth::Free, SINCE);
+    let kept = upkeep(&gang, Workers { min: 1, max: 2 }, Growth::Free, true, SINCE);
     assert_eq!(kept.delete, [id("worker-2")]);
 }
 
@@ -145,7 +145,7 @@ fn a_gang_that_an_earlier_master_was_stopping_is_not_recorded_as_failed() {
 }
 
 #[test]
-fn a_fixed_gang_that_an_earlier_master_was_stopping_has_failed_if_no_new_code_was_pushed() {
+fn a_fixed_gang_that_an_earlier_master_was_stopping_has_not_failed_if_all_runs_were_stopped() {
     let halted = |seat: u32| {
         let seen = member(seat, RunState::Exited, Some(stopped(1)));
         Member::of(id(&format!("worker-{seat}")), &seen, None)
@@ -164,7 +164,8 @@ fn a_fixed_gang_that_an_earlier_master_was_stopping_has_failed_if_no_new_code_wa
         step(pending(), JobEvent::Observed, seen).0
     };
     assert!(matches!(after(1), JobPhase::Stopping { ending: Ending::Regroup, .. }), "{:?}", after(1));
-    assert!(matches!(after(0), JobPhase::Stopping { ending: Ending::Failed(_), .. }), "{:?}", after(0));
+    // The earlier master may also have stopped the runs for a user who had the job suspended and resumed.
+    assert!(matches!(after(0), JobPhase::Stopping { ending: Ending::Regroup, .. }), "{:?}", after(0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use job::observation::{AgentState, Incarnation, Observation, Pod, Wait};
 use job::upkeep::Replacements;
-use protocol::agent::{CodeStatus, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -131,14 +131,17 @@ impl Replica {
         }
     }
 
-    /// Ignores all further reports about the deleted pod. If the end of the pod's run is unknown, treats the run as
-    /// lost. Runs of generations before `horizon` belong to earlier starts.
+    /// Ignores all further reports about the deleted pod. If the pod had a run whose end is unknown, or no run, treats the
+    /// run as lost. Runs of generations before `horizon` belong to earlier starts.
     pub(super) fn lose_run(&mut self, horizon: Option<Generation>) {
         self.stop_hearing();
         self.has_lost_run = true;
         (self.deletion_asked_at, self.deletion) = (None, None);
-        let has_ended =
-            |status: &RunStatus| status.exit.is_some() && (horizon.is_none() || status.generation >= horizon);
+        let never_ran = |exit: &ExitReport| exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_));
+        let has_ended = |status: &RunStatus| {
+            status.exit.as_ref().is_some_and(|exit| !never_ran(exit))
+                && (horizon.is_none() || status.generation >= horizon)
+        };
         if !self.seen.agent.status().is_some_and(has_ended) {
             self.seen.agent_becomes(AgentState::Failed(self.seen.lost("its pod was deleted")));
         }
@@ -265,6 +268,7 @@ impl Replica {
 mod tests {
     use super::*;
     use job::observation::{Addresses, PodState};
+    use protocol::ids::UnixMillis;
 
     #[test]
     fn late_reports_about_an_earlier_pod_are_ignored() {
@@ -278,6 +282,25 @@ mod tests {
         assert_eq!((replica.seen.agent.clone(), replica.is_seed_only), (AgentState::Silent, false));
         replica.hear(replica.subject(id), AgentState::SeedOnly, None);
         assert_eq!(replica.seen.agent, AgentState::SeedOnly);
+    }
+
+    #[test]
+    fn the_end_of_a_run_that_never_began_is_lost_with_its_pod() {
+        let exit = |outcome| ExitReport { stopped: true, ..ExitReport::new(outcome, UnixMillis(1)) };
+        let after = |outcome| {
+            let mut replica = Replica::new();
+            let generation = Some("1.1".parse().unwrap());
+            let exit = Some(exit(outcome));
+            let status = RunStatus { state: RunState::Exited, generation, exit, ..RunStatus::idle("boot") };
+            replica.seen.agent = AgentState::Status(Box::new(status));
+            replica.lose_run(generation);
+            replica.seen.agent.is_lost()
+        };
+        assert!(
+            after(ExitOutcome::NotStarted("it was stopped first".to_owned())),
+            "a new pod would count as configured"
+        );
+        assert!(!after(ExitOutcome::Signal(9)), "the end of the run is forgotten");
     }
 
     #[test]
