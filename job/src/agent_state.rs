@@ -115,8 +115,8 @@ impl LostRun {
     /// The loss of a replica whose agent is the first prototype's, in a job for which that agent cannot work.
     pub fn of_prototype() -> Self {
         Self::hopeless(
-            "its agent is the first prototype's, which can neither receive code nor take part in an elastic job: build \
-             the image again",
+            "its agent is the first prototype's, which can neither receive code nor take part in an elastic job or a job \
+             with leases: build the image again",
         )
     }
 

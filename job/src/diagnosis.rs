@@ -62,7 +62,7 @@ pub fn fingerprint(failure: &Failure, gang: &Gang) -> Option<Fingerprint> {
         return None;
     };
     let member = gang.failed(failure)?;
-    let (step, split) = member.place.reported.unzip();
+    let (step, split) = member.reported.unzip();
     // The agent of an evaluator does not report how often a user had pushed.
     let pushes = || gang.pushes_in(member.phase.generation()?);
     Some(Fingerprint {

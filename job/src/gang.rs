@@ -25,13 +25,6 @@ pub struct Member {
     pub waits_for: Option<Wait>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// What a start needs to know about the place that the pod takes.
-    pub place: Place,
-}
-
-/// A replica as a place that a pod can take.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
     /// The membership of the replica's pod in the newest start of which the pod is known to be a member.
     pub enrolled: Option<Enrolled>,
     /// Whether exec.py of any start may still run in the replica's pod.
@@ -85,7 +78,12 @@ impl Member {
         let waits_for = seen.waits_for().cloned();
         let status = seen.agent.status();
         let progress = status.and_then(|status| status.helper.as_ref());
-        let place = Place {
+        Self {
+            id,
+            phase,
+            pod: seen.presence(),
+            waits_for,
+            deleted_by: seen.deleted_by,
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_found: seen.is_found,
@@ -97,8 +95,7 @@ impl Member {
             reported: progress.and_then(|progress| Some((progress.step?, progress.split))),
             unsaved: progress.and_then(Progress::unsaved),
             create_at: Duration::ZERO,
-        };
-        Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by, place }
+        }
     }
 
     /// Whether the replica's pod is alive and exec.py was not started in it, so that the pod does not end by itself.
@@ -109,7 +106,7 @@ impl Member {
     /// Whether the replica's pod is being evicted or deleted, so that this master need not delete the pod. False for
     /// the pod of a fenced agent: the node of that pod may be dead, and then the pod would stay.
     pub fn is_on_its_way(&self) -> bool {
-        self.place.is_leaving && self.place.standing < Standing::Fenced
+        self.is_leaving && self.standing < Standing::Fenced
     }
 
     /// Whether the replica's pod is alive and has not reported the end of the run.
@@ -122,15 +119,20 @@ impl Member {
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
-            Presence::Live => self.deleted_by == DeletedBy::Others && !self.phase.is_lost() && !self.place.is_leaving,
+            Presence::Live => self.deleted_by == DeletedBy::Others && !self.phase.is_lost() && !self.is_leaving,
             Presence::Occupied | Presence::Ended => false,
         }
     }
 
+    /// Whether the loss of this replica would happen again in a new pod.
+    pub fn is_hopeless(&self) -> bool {
+        matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Hopeless, .. }))
+    }
+
     /// Whether the replica's pod is being evicted, or deleted by somebody else, and exec.py has not ended by itself.
-    pub fn is_leaving(&self) -> bool {
+    pub fn may_still_save(&self) -> bool {
         let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
-        is_disrupted && self.pod == Presence::Live && self.place.standing == Standing::Held
+        is_disrupted && self.pod == Presence::Live && self.standing == Standing::Held
     }
 
     /// Whether the replica's agent has answered, and has a run or can still start one.
@@ -151,7 +153,7 @@ impl Member {
     /// Whether an earlier master may have started exec.py in the replica's pod, although the agent has not answered this
     /// master.
     pub fn may_have_unknown_run(&self) -> bool {
-        self.is_silent() && self.place.may_run
+        self.is_silent() && self.may_run
     }
 
     /// The failure of this replica, if it has failed.
@@ -184,7 +186,7 @@ impl Gang {
     /// The gang of these replicas. Its members are the replicas that are enrolled in the newest known start. A start
     /// before `horizon` has ended, and has no members.
     pub fn new(places: Vec<Member>, horizon: Option<Generation>) -> Self {
-        let known = places.iter().filter_map(|place| Some(place.place.enrolled?.generation));
+        let known = places.iter().filter_map(|place| Some(place.enrolled?.generation));
         let start = known.max().filter(|start| horizon.is_none_or(|horizon| *start >= horizon));
         Self { places, start }
     }
@@ -201,7 +203,7 @@ impl Gang {
 
     /// Whether this replica is a member.
     pub fn has(&self, place: &Member) -> bool {
-        self.start.is_some() && place.place.enrolled.map(|enrolled| enrolled.generation) == self.start
+        self.start.is_some() && place.enrolled.map(|enrolled| enrolled.generation) == self.start
     }
 
     /// Whether every member of the current start is known. After a takeover, some agents have perhaps not answered yet.
@@ -211,12 +213,12 @@ impl Gang {
 
     /// The number of members of the current start, as the known members report it.
     fn size(&self) -> Option<usize> {
-        self.members().filter_map(|member| Some(member.place.enrolled?.membership.of as usize)).max()
+        self.members().filter_map(|member| Some(member.enrolled?.membership.of as usize)).max()
     }
 
     /// The role and index of a member in the current start.
     pub fn seat(&self, member: &Member) -> ReplicaId {
-        let index = member.place.enrolled.map_or(member.id.index, |enrolled| enrolled.membership.seat);
+        let index = member.enrolled.map_or(member.id.index, |enrolled| enrolled.membership.seat);
         ReplicaId { role: member.id.role, index }
     }
 
@@ -258,8 +260,8 @@ impl Gang {
         failures.chain(missing).fold(known, earlier)
     }
 
-    /// The loss of a replica that is not a member of the start in which exec.py of another replica was started, although
-    /// every replica must be. Usually the cluster removed the replica's pod while no master ran.
+    /// The loss of a replica that is not a member of a start in which all replicas take part, and in which exec.py of
+    /// another replica was started. Usually the cluster removed the replica's pod while no master ran.
     pub fn missing(&self) -> Option<Failure> {
         let start = self.newest_launch().filter(|_| self.size() == Some(self.places.len()))?;
         let missing = self.places.iter().filter(|place| !self.has(place));
@@ -280,32 +282,31 @@ impl Gang {
     pub fn unsaved_steps(&self) -> Option<LostSteps> {
         let training = self.members().filter(|member| member.id.role.trains());
         let saver = training.min_by_key(|member| self.seat(member))?;
-        let (first, last) = saver.place.unsaved.filter(|_| !saver.phase.has_succeeded())?;
+        let (first, last) = saver.unsaved.filter(|_| !saver.phase.has_succeeded())?;
         Some(LostSteps { replica: saver.id, first, last })
     }
 
     /// Whether the script has saved these steps after all.
     pub fn has_saved(&self, lost: &LostSteps) -> bool {
         let mut savers = self.places.iter().filter(|place| place.id == lost.replica);
-        savers.any(|saver| saver.place.helper == HelperUse::Stepped && saver.place.unsaved.is_none())
+        savers.any(|saver| saver.helper == HelperUse::Stepped && saver.unsaved.is_none())
     }
 
     /// The steps that are lost with this start. `None` if they are unknown, because the script may still run.
     pub fn lost_steps(&self) -> Option<LostSteps> {
-        let may_run =
-            |lost: &LostSteps| self.places.iter().any(|place| place.id == lost.replica && place.place.may_run);
+        let may_run = |lost: &LostSteps| self.places.iter().any(|place| place.id == lost.replica && place.may_run);
         self.unsaved_steps().filter(|lost| !may_run(lost))
     }
 
     /// How the script of the replica that failed uses the helper.
     pub fn helper_of(&self, failure: &Failure) -> HelperUse {
-        self.failed(failure).map(|member| member.place.helper).unwrap_or_default()
+        self.failed(failure).map(|member| member.helper).unwrap_or_default()
     }
 
     /// How often a user had pushed new code when the failed script was started, as the agent of this script has
     /// reported. After a takeover, other agents may already have the environment of the next start.
     pub fn pushes_of(&self, failure: &Failure) -> Option<u32> {
-        Some(self.failed(failure)?.place.enrolled?.membership.pushes)
+        Some(self.failed(failure)?.enrolled?.membership.pushes)
     }
 
     /// The member that failed first.
@@ -316,7 +317,7 @@ impl Gang {
 
     /// How often a user had pushed new code when this start began, if a member has reported it.
     pub fn pushes_in(&self, generation: Generation) -> Option<u32> {
-        let enrolled = self.members().filter_map(|member| member.place.enrolled);
+        let enrolled = self.members().filter_map(|member| member.enrolled);
         enrolled.filter(|one| one.generation == generation).map(|one| one.membership.pushes).min()
     }
 

@@ -44,7 +44,7 @@ impl Need {
 }
 
 fn has_room(place: &Member) -> bool {
-    place.pod != Presence::Absent && place.place.has_node
+    place.pod != Presence::Absent && place.has_node
 }
 
 fn is_decided(place: &Member) -> bool {

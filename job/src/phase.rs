@@ -13,9 +13,9 @@
 //! A gang that lacks room while an earlier gang lacks it too moves from `Pending` to `Queued`, which deletes all pods.
 //! When its turn comes, it moves to `Pending` again. If a user suspends the job, `Stopping` leads to `Suspended`, which
 //! deletes all pods. When the user resumes the job, `Suspended` leads to `Restarting`. A job can wait for new code after
-//! its script has failed: then `Stopping` leads to `Halted`, which keeps the pods. New code leads to `Restarting`, from
-//! `Halted` and from `Starting` while agents are configured. After a time limit without new code, the failure of a halted
-//! job is judged as after `Stopping`.
+//! its script has failed: then `Stopping` leads to `Halted`, which keeps the pods. New code ends the wait: `Restarting`
+//! follows. It also follows `Starting`, if new code arrives before all agents have their environment. After a time limit
+//! without new code, the failure of a halted job is judged as after `Stopping`.
 //!
 //! All actions can be repeated. After most failures, runs get no time to end. After a success or a cancel they get 2 s,
 //! or the grace of a TFJob's template. Before a new start, and after an eviction, scripts that use the helper get the

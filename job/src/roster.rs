@@ -78,7 +78,7 @@ pub fn choose(gang: &Gang, policy: &Policy, ready_since: Option<Duration>, now: 
     let since = ready_since.unwrap_or(now);
     let is_over = now >= since + window(gang, policy) || !missing.iter().any(|place| is_coming(place, now));
     // All runs of the earlier start must be dead, also runs in pods that the cluster is removing.
-    if is_over && !gang.any_place(|place| place.place.may_run) {
+    if is_over && !gang.any_place(|place| place.may_run) {
         return Choice::Start(roster);
     }
     Choice::Wait { ready_since: Some(since) }
@@ -94,7 +94,7 @@ pub fn window(gang: &Gang, policy: &Policy) -> Duration {
 /// start come first, in the order of their seats. Replicas without such a pod come last.
 pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
     let order = |place: &Member| {
-        let known = place.place.enrolled;
+        let known = place.enrolled;
         let seat = known.map_or(place.id.index, |enrolled| enrolled.membership.seat);
         (place.id.role, !is_living(place), Reverse(known.map(|enrolled| enrolled.generation)), seat)
     };
@@ -141,7 +141,7 @@ pub fn resize(gang: &Gang, policy: &Policy, since: Duration, now: Duration) -> O
 /// these scripts lose no step.
 pub fn grow_interval(gang: &Gang, policy: &Policy) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
-    let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {
+    let by_default = if training.all(|member| member.helper == HelperUse::Stepped) {
         GROW_INTERVAL_OF_HELPER_SECONDS
     } else {
         GROW_INTERVAL_SECONDS
@@ -151,7 +151,7 @@ pub fn grow_interval(gang: &Gang, policy: &Policy) -> Duration {
 
 /// The newest start in which any replica's pod is enrolled.
 pub fn last_start(gang: &Gang) -> Option<Generation> {
-    gang.places().iter().filter_map(|place| Some(place.place.enrolled?.generation)).max()
+    gang.places().iter().filter_map(|place| Some(place.enrolled?.generation)).max()
 }
 
 /// Whether the replica has a pod that can take part in a start now or soon.
@@ -174,7 +174,7 @@ fn is_coming(place: &Member, now: Duration) -> bool {
     let is_unhindered = place.waits_for.is_none();
     match (place.pod, &place.phase) {
         (Presence::Absent, ReplicaPhase::Lost(_)) => false,
-        (Presence::Absent | Presence::Occupied | Presence::Ended, _) => is_unhindered && place.place.create_at <= now,
+        (Presence::Absent | Presence::Occupied | Presence::Ended, _) => is_unhindered && place.create_at <= now,
         (Presence::Live, ReplicaPhase::Scheduled) => true,
         (Presence::Live, ReplicaPhase::Requested) => is_unhindered,
         (

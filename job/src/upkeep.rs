@@ -1,15 +1,13 @@
-//! Which pods to create and to delete, besides the pods that a failure or the end of the job deletes.
+//! Which pods to create and to delete, besides those that the end of a job deletes, and the pauses between replacements.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::elastic::Workers;
-use protocol::failure::Loss;
 use protocol::ids::{ReplicaId, Role};
 
 use super::gang::{Gang, Member};
-use super::observation::{LostRun, Presence};
-use super::replica::ReplicaPhase;
+use super::observation::Presence;
 use super::roster::wanted;
 
 /// The pods to create and to delete now.
@@ -36,7 +34,7 @@ pub enum Growth {
 
 /// The wanted replicas that may have a pod now.
 fn limited(wanted: Vec<&Member>, growth: Growth) -> Vec<&Member> {
-    let has_node = |place: &Member| place.pod != Presence::Absent && place.place.has_node;
+    let has_node = |place: &Member| place.pod != Presence::Absent && place.has_node;
     match growth {
         Growth::Free => wanted,
         Growth::None => wanted.into_iter().filter(|place| place.pod != Presence::Absent).collect(),
@@ -58,26 +56,22 @@ pub fn upkeep(gang: &Gang, workers: Workers, growth: Growth, is_in_start: bool, 
     let wanted = limited(wanted(gang, workers), growth);
     let is_free = |place: &Member| !(is_in_start && gang.has(place));
     let absent = wanted.iter().filter(|place| place.pod == Presence::Absent && is_free(place));
-    let (create, later): (Vec<&Member>, Vec<&Member>) = absent.partition(|place| place.place.create_at <= now);
+    let (create, later): (Vec<&Member>, Vec<&Member>) = absent.partition(|place| place.create_at <= now);
     let ids: BTreeSet<ReplicaId> = wanted.iter().map(|place| place.id).collect();
     let is_surplus = |place: &Member| !ids.contains(&place.id);
     let is_useless = |place: &Member| match place.pod {
         Presence::Absent => false,
         Presence::Occupied | Presence::Ended => true,
-        Presence::Live if is_surplus(place) => !place.place.may_run || !place.is_fit(),
-        Presence::Live => !place.is_fit() && !may_recover(place),
+        Presence::Live if is_surplus(place) => !place.may_run || !place.is_fit(),
+        // The cluster keeps trying to start a hopeless pod.
+        Presence::Live => !place.is_fit() && !place.is_hopeless(),
     };
     let delete = gang.places().iter().filter(|place| is_free(place) && !place.is_on_its_way() && is_useless(place));
     Upkeep {
         create: create.into_iter().map(|place| place.id).collect(),
         delete: delete.map(|place| place.id).collect(),
-        next: later.into_iter().map(|place| place.place.create_at).min(),
+        next: later.into_iter().map(|place| place.create_at).min(),
     }
-}
-
-/// Whether the replica's pod cannot start now, but the cluster keeps trying.
-fn may_recover(place: &Member) -> bool {
-    matches!(&place.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Hopeless, .. }))
 }
 
 /// First pause between two replacements of one replica's pod.
@@ -105,8 +99,8 @@ impl Replacements {
         *self = Self { created: self.created.saturating_add(1), last: now };
     }
 
-    /// When the next pod may be created. The first pod and its first replacement have no pause. Each further pause
-    /// doubles.
+    /// When the next pod may be created. Pauses count from the creation of the newest pod. The first pod and its first
+    /// replacement have no pause, and each further pause doubles.
     pub fn next_at(self) -> Duration {
         match self.created.checked_sub(2) {
             None => Duration::ZERO,

@@ -29,8 +29,8 @@ pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
-/// Written by the rendezvous, read by scripts: the number of restarts. It is 0 only if no script can have run before.
-/// In an elastic job: the number of all earlier starts.
+/// Written by the rendezvous, read by scripts: the number of earlier starts. It is 0 only if no script can have run
+/// before.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is
 /// set, the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.

@@ -264,7 +264,7 @@ pub struct JobView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roster: Vec<ReplicaId>,
     /// The newest starts under this master, oldest first, each with its cause; at most 16. For a job that is not
-    /// elastic, only the starts after a push or after `client resume`.
+    /// elastic, only the starts after a push, after `client resume`, or under a new master.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<GangChange>,
     /// All replicas, ordered by role and index.

@@ -30,7 +30,7 @@ impl PodSelection {
     #[must_use]
     pub fn includes(self, place: &Member, gang: &Gang) -> bool {
         // Deleting an evicted pod would shorten its grace period.
-        let is_leaving = place.place.is_leaving;
+        let is_leaving = place.is_leaving;
         match self {
             Self::Live => place.pod.has_containers(),
             Self::Unended => !is_leaving && place.is_unended() && (gang.has(place) || place.may_have_unknown_run()),

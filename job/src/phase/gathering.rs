@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use protocol::failure::Failure;
 use protocol::ids::Generation;
+use protocol::lease::Standing;
 
 use super::running::running;
 use super::stop::{fail, stop};
@@ -24,11 +25,9 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     if let Some(generation) = seen.gang.newest_launch() {
         return resume(generation, phase, seen);
     }
-    // An earlier master may have asked a configured agent to run exec.py. That request may still take effect. In a fixed
-    // gang, each agent takes part in the next start too, and then refuses this request. An agent that has not answered
-    // yet may already run exec.py, and then the start continues.
-    let may_all_run = seen.policy.is_fixed() || seen.gang.any_place(Member::may_have_unknown_run);
-    if seen.is_taken_over() && !may_all_run && has_live_run(seen.gang) {
+    // An agent that has not answered yet may already run exec.py, and then the start continues.
+    let is_known = !seen.gang.any_place(Member::may_have_unknown_run);
+    if seen.is_taken_over() && is_known && must_stop_first(seen) {
         return stop(&phase, Ending::Regroup, seen);
     }
     match choose(seen.gang, seen.policy, gathering.ready_since, seen.now) {
@@ -50,6 +49,17 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     }
 }
 
+/// Whether runs must end before the members of the next start are chosen.
+fn must_stop_first(seen: Seen<'_>) -> bool {
+    let gang = seen.gang;
+    // A late request of an earlier master has begun an older start. The replica's pod is replaced after the stop.
+    let runs_older = |place: &Member| !gang.has(place) && place.phase.was_launched() && !place.phase.is_dead();
+    let is_split = gang.newest_generation().is_some() && gang.any_place(runs_older);
+    // An earlier master may have asked a configured agent to run exec.py. That request may still take effect. In a fixed
+    // gang, each agent takes part in the next start too, and then refuses this request.
+    is_split || !seen.policy.is_fixed() && has_live_run(gang)
+}
+
 /// Continues the start that an earlier master began, if all its members are known.
 fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let gang = seen.gang;
@@ -61,8 +71,10 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
     if is_whole || seen.policy.success.is_met(gang) {
         return running(generation, seen.now, seen);
     }
-    // A replica in which exec.py may still run may be the missing member. Wait for the replica's agent.
-    if gang.any_place(|place| !gang.has(place) && place.place.may_run) {
+    // A replica in which exec.py may still run may be the missing member. Wait for the replica's agent. In a fixed gang, an
+    // agent that has failed is the loss of a member.
+    let is_lost = |place: &Member| seen.policy.is_fixed() && place.phase.is_lost() && place.standing == Standing::Held;
+    if gang.any_place(|place| !gang.has(place) && place.may_run && !is_lost(place)) {
         return (phase, vec![]);
     }
     let begun = JobPhase::Running { generation, since: seen.now };
@@ -78,8 +90,8 @@ fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) ->
     // An elastic gang can start without this replica.
     let is_fatal = policy.is_fixed() || last_start(gang).is_none() && !gang.any_place(Member::has_joined);
     // A pod that this master deletes is surplus. The loss of a pod of an earlier start may be on record.
-    let is_left = |place: &Member| place.place.is_found && gathering.horizon.is_some();
-    let is_old = |place: &Member| place.place.enrolled.is_some() || is_left(place);
+    let is_left = |place: &Member| place.is_found && gathering.horizon.is_some();
+    let is_old = |place: &Member| (place.enrolled.is_some() || is_left(place)) && !place.is_hopeless();
     let is_own = |place: &&Member| place.deleted_by == DeletedBy::Others && !is_old(place) && place.phase.is_lost();
     let failures = gang.places().iter().filter(is_own).filter_map(Member::failure);
     if let Some(broken) = failures.filter(|_| is_fatal).find(|failure| !is_disruption(failure)) {
@@ -87,7 +99,7 @@ fn why_it_cannot_start(gathering: Gathering, since: Duration, seen: Seen<'_>) ->
     }
     // While a run of an earlier start may be alive, the start timeout does not apply to an elastic job: the job waits for
     // that run's end.
-    let waits_for_run = !policy.is_fixed() && gang.any_place(|place| place.place.may_run);
+    let waits_for_run = !policy.is_fixed() && gang.any_place(|place| place.may_run);
     let is_late = now >= since + policy.start_timeout && !gathering.is_gated && !waits_for_run;
     is_late.then(|| {
         let wanted = wanted(gang, policy.workers);

@@ -16,7 +16,7 @@ use crate::turns::Turn;
 pub(super) fn enter(gathering: Gathering, seen: Seen<'_>) -> Option<(JobPhase, Vec<Action>)> {
     let Turn::Queue(behind) = seen.turn else { return None };
     let gang = seen.gang;
-    let may_run = gang.any_place(|place| place.place.may_run) || gang.newest_launch().is_some() || has_live_run(gang);
+    let may_run = gang.any_place(|place| place.may_run) || gang.newest_launch().is_some() || has_live_run(gang);
     let phase = JobPhase::Queued { gathering, behind: behind.clone() };
     (!may_run).then(|| (phase, vec![Action::DeletePods(PodSelection::All)]))
 }

@@ -26,19 +26,20 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
     }
 }
 
-/// Whether this start was stopped and nothing has failed in it. The first failure is a stopped run only then. An earlier
-/// master has stopped the start to begin another start, or because of a user's wish. In a fixed gang, a run that somebody
-/// else stops is a failure.
+/// Whether this start was stopped and nothing has failed in it. The first failure is a stopped run only then. In a fixed
+/// gang, a run that somebody else stops is a failure, with three exceptions: an earlier master has begun this start and
+/// may have stopped it, agents with a lease stop their runs by themselves, and new code ends the start anyway.
 fn was_to_start_again(failure: &Failure, generation: Generation, seen: Seen<'_>) -> bool {
-    let has_reason = !seen.policy.is_fixed() || seen.is_taken_over() || is_outdated(generation, seen);
-    was_stopped(failure) && has_reason
+    let is_of_earlier_master = generation.epoch < seen.epoch;
+    let has_reason = !seen.policy.is_fixed() || is_of_earlier_master || seen.policy.lease.is_some();
+    was_stopped(failure) && (has_reason || is_outdated(generation, seen))
 }
 
 /// Whether new code must end this start: a user has pushed the code since the start began. After a member has
 /// succeeded, new code does not end the start.
 fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
     let is_older = |member: &Member| {
-        let known = member.place.enrolled.filter(|enrolled| enrolled.generation == generation);
+        let known = member.enrolled.filter(|enrolled| enrolled.generation == generation);
         known.is_some_and(|enrolled| enrolled.membership.pushes < seen.policy.pushes)
     };
     seen.gang.any(is_older) && !seen.gang.any(|member| member.phase.has_succeeded())

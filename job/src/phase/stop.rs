@@ -63,7 +63,7 @@ pub(super) fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     let all_save = gang.any(|_| true) && !gang.any(|member| lacks_helper(member, gang));
     let saving = if all_save { policy.saving_grace } else { policy.leaving_grace };
     match ending {
-        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::is_leaving) => saving,
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if gang.any(Member::may_still_save) => saving,
         Ending::Failed(lost) if is_disruption(lost) && may_save_already(seen) => saving,
         Ending::Regroup | Ending::Suspended if may_save_already(seen) => saving,
         // After scripts have left, the first rank may still save the state.
@@ -84,7 +84,7 @@ pub(super) fn limit(grace: Duration, policy: &Policy) -> Duration {
 /// Whether an earlier master has begun to stop the runs. During an eviction, that master gave the runs time to save, and
 /// the evicted pod may have ended since. Agents ignore a grace that ends later than an earlier one.
 fn may_save_already(seen: Seen<'_>) -> bool {
-    seen.is_taken_over() && seen.gang.any(|member| member.place.is_stopping)
+    seen.is_taken_over() && seen.gang.any(|member| member.is_stopping)
 }
 
 fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
@@ -94,7 +94,7 @@ fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
 /// Whether the member may run a script that does not leave by itself after a step. All members of a role complete a
 /// step together. So if another member of the role has reported a step, only this member's report is late.
 fn lacks_helper(member: &Member, gang: &Gang) -> bool {
-    let has_stepped = |other: &Member| other.id.role == member.id.role && other.place.helper == HelperUse::Stepped;
-    let may_run = !member.phase.is_dead() || member.is_leaving();
-    may_run && member.place.helper == HelperUse::None && !gang.any(has_stepped)
+    let has_stepped = |other: &Member| other.id.role == member.id.role && other.helper == HelperUse::Stepped;
+    let may_run = !member.phase.is_dead() || member.may_still_save();
+    may_run && member.helper == HelperUse::None && !gang.any(has_stepped)
 }

@@ -60,8 +60,8 @@ fn a_stopped_run_with_exit_code_0_is_a_consequence() {
 fn the_steps_that_rank_0_has_not_saved_are_lost_unless_it_has_succeeded() {
     let lost_steps = |phase: ReplicaPhase, unsaved| {
         let mut members = workers(&[phase, Exited(FIRST, stopped(9))]).places().to_vec();
-        members[0].place.unsaved = unsaved;
-        members[1].place.unsaved = Some((1, 61));
+        members[0].unsaved = unsaved;
+        members[1].unsaved = Some((1, 61));
         let gang = fixed(members);
         diagnosed(was_lost("worker-1"), &gang).lost_steps.map(|lost| lost.to_string())
     };

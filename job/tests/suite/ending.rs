@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member, Place};
-use job::observation::DeletedBy::{Others, ThisMaster};
+use job::gang::{Gang, Member};
+use job::observation::DeletedBy::ThisMaster;
 use job::observation::Presence::{self, Ended, Live, Occupied};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection};
 use job::policy::{Policy, SuccessRule};
@@ -12,8 +12,8 @@ use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled}
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, exit, exited, fixed, gang, id, look, look_at, lost, running, seen, step, stop_with,
-    stopped, stopping, workers,
+    FIRST, POLICY, SINCE, SOON, exit, exited, fixed, gang, id, look, look_at, lost, member, running, seen, step,
+    stop_with, stopped, stopping, workers,
 };
 
 fn succeeded() -> (JobPhase, Vec<Action>) {
@@ -28,15 +28,8 @@ fn look_where_one_decides(decider: &str, gang: &Gang) -> (JobPhase, Vec<Action>)
 
 fn with_pods(pods: &[Presence]) -> Gang {
     let phase = |index| Exited(FIRST, exit(0, index));
-    let member = |(index, pod): (usize, &Presence)| Member {
-        id: id(&format!("worker-{index}")),
-        phase: phase(index as u64),
-        pod: *pod,
-        waits_for: None,
-        deleted_by: Others,
-        place: Place::default(),
-    };
-    fixed(pods.iter().enumerate().map(member).collect())
+    let ended = |(index, pod): (usize, &Presence)| member(&format!("worker-{index}"), phase(index as u64), *pod);
+    fixed(pods.iter().enumerate().map(ended).collect())
 }
 
 #[test]
@@ -179,14 +172,7 @@ fn a_job_is_not_finished_before_the_deletion_of_a_pod_with_other_running_contain
 #[test]
 fn a_finished_job_does_not_change() {
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
-    let failed = Member {
-        id: id("worker-0"),
-        phase: Exited(FIRST, exit(1, 1)),
-        pod: Ended,
-        waits_for: None,
-        deleted_by: Others,
-        place: Place::default(),
-    };
+    let failed = member("worker-0", Exited(FIRST, exit(1, 1)), Ended);
     for seen in [workers(&[lost()]), fixed(vec![failed]), with_pods(&[Ended, Ended])] {
         assert_eq!(look_at(SINCE * 1000, finished.clone(), &seen), (finished.clone(), vec![]));
     }

@@ -14,8 +14,8 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, delete, exit, exited, fixed, id, lost, pending, seen,
-    step, stop_with, stopped, stopping, was_lost, with_restarts, workers,
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, exited, fixed, id, lost, pending, seen, step,
+    stop_with, stopped, stopping, was_lost, with_restarts, workers,
 };
 
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
@@ -53,9 +53,8 @@ fn a_job_whose_script_has_failed_waits_for_new_code_when_all_runs_are_dead() {
     assert_eq!(look_at(SOON, failing, &dead(), &halting(0)), (halted(0), vec![Action::RecordHalt]));
     assert_eq!(halted(0).deadline(&halting(0)), Some(SOON + WAIT));
     assert_eq!(look_at(SOON, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
-    let gone = workers(&[lost(), lost()]);
-    let replaced = (halted(0), delete(&["worker-0", "worker-1"]));
-    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), replaced, "lost pods have ended the wait");
+    let gone = workers(&[lost(), Exited(FIRST, exit(1, 9))]);
+    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), (halted(0), vec![]), "lost pods have ended the wait");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use job::gang::{HelperUse, Member, Place};
+use job::gang::{HelperUse, Member};
 use job::observation::Presence::{Absent, Ended, Live};
 use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen};
@@ -15,8 +15,8 @@ use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
 use protocol::run_policy::RunPolicy;
 
 use crate::support::{
-    FIRST, POLICY, SOON, exit, exited, fixed, id, look, look_at, lost, running, seen, step as step_of, stop_with,
-    stopped, stopping, workers,
+    FIRST, POLICY, SOON, exit, exited, fixed, id, look, look_at, lost, member, running, seen, step as step_of,
+    stop_with, stopped, stopping, workers,
 };
 
 const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
@@ -93,14 +93,6 @@ fn a_pod_that_this_master_deleted_does_not_serve_another_start_while_it_still_ex
 
 #[test]
 fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives() {
-    let member = |name, phase, pod| Member {
-        id: id(name),
-        phase,
-        pod,
-        waits_for: None,
-        deleted_by: DeletedBy::Others,
-        place: Place::default(),
-    };
     let with_pod = |pod| {
         let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
         let gang = fixed(vec![member("worker-0", drained, pod), member("worker-1", Running(FIRST), Live)]);
@@ -113,8 +105,7 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
 
 /// A replica with a live pod. `helper` is how the script of the replica uses the helper module.
 fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
-    let place = Place { helper, ..Place::default() };
-    Member { id: id(name), phase, pod: Live, waits_for: None, deleted_by: DeletedBy::Others, place }
+    Member { helper, ..member(name, phase, Live) }
 }
 
 #[test]
@@ -181,7 +172,7 @@ fn a_new_master_leaves_runs_that_are_being_stopped_for_an_eviction_their_grace_a
     let drained = || ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
     let grace = |loss, is_stopping, epoch| {
         let mut other = with_helper("worker-1", Running(FIRST), HelperUse::Begun);
-        other.place.is_stopping = is_stopping;
+        other.is_stopping = is_stopping;
         let evicted = Member { pod: Ended, ..with_helper("worker-0", loss, HelperUse::Begun) };
         let gang = fixed(vec![evicted, other]);
         step_of(running(), JobEvent::Observed, Seen { epoch, ..seen(&gang, &POLICY, SOON) }).1
@@ -197,7 +188,7 @@ fn an_agent_reports_that_its_run_is_being_stopped() {
     let is_stopping = |state| {
         let run = RunStatus { state, generation: Some(FIRST), ..RunStatus::idle("boot") };
         let seen = Observation { agent: AgentState::Status(Box::new(run)), ..Observation::NEW };
-        Member::of(id("worker-0"), &seen, None).place.is_stopping
+        Member::of(id("worker-0"), &seen, None).is_stopping
     };
     assert_eq!([RunState::Running, RunState::Stopping, RunState::Exited].map(is_stopping), [false, true, false]);
 }
@@ -214,7 +205,7 @@ fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> 
     let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
         let mut member = with_helper(name, phase, helper);
         let membership = Membership { seat: member.id.index, of: 2, start: 0, pushes: 0 };
-        member.place.enrolled = Some(Enrolled { generation: FIRST, membership });
+        member.enrolled = Some(Enrolled { generation: FIRST, membership });
         member
     });
     let failed = Ending::Failed(exited("worker-1", exit(75, 9)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use job::gang::{Gang, Member, Place};
+use job::gang::{Gang, Member};
 use job::observation::Presence::{Absent, Ended, Live};
 use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState};
 use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage};
@@ -11,6 +11,7 @@ use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Ru
 use protocol::agent::{ExitOutcome, ExitReport, Membership};
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::Generation;
+use protocol::lease::Lease;
 use protocol::run_policy::{CleanPods, OnStartTimeout};
 use protocol::view::JobResult;
 
@@ -290,8 +291,12 @@ fn a_success_that_is_observed_while_stopping_overrides_the_failure_of_a_stopped_
 fn a_stopped_run_with_exit_code_0_has_not_succeeded() {
     let saved = ExitReport { stopped: true, ..exit(0, 1) };
     let failure = exited("worker-0", saved.clone());
-    let moved = look(running(), &workers(&[Exited(FIRST, saved)]), &POLICY, 0);
-    assert_eq!(moved, (stopping(Ending::Failed(failure)), stop_with(Duration::ZERO)));
+    let gang = workers(&[Exited(FIRST, saved)]);
+    assert_eq!(look(running(), &gang, &POLICY, 0), (stopping(Ending::Failed(failure)), stop_with(Duration::ZERO)));
+    // With a lease, the agent may have stopped the run, because it heard nothing from its master.
+    let leased = Policy { lease: Some(Lease::new(Duration::from_secs(5))), ..POLICY };
+    let (phase, _) = look(running(), &gang, &leased, 0);
+    assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Regroup, .. }), "{phase:?}");
 }
 
 #[test]
@@ -361,7 +366,7 @@ fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
 fn a_pod_of_an_earlier_start_that_ends_between_two_starts_is_replaced_and_is_no_failure() {
     let ended = || ReplicaPhase::Lost(LostRun::broken("its agent ended with exit code 0"));
     let gang = |enrolled| {
-        let ended = Member { place: Place { enrolled, ..Place::default() }, ..member("worker-1", ended(), Ended) };
+        let ended = Member { enrolled, ..member("worker-1", ended(), Ended) };
         Gang::new(vec![member("worker-0", Joined, Live), ended], Some(AGAIN))
     };
     let membership = Membership { seat: 1, of: 2, start: 0, pushes: 0 };

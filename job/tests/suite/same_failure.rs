@@ -24,7 +24,7 @@ fn raised(exception: &str) -> ExitReport {
 /// A gang of two in which worker-1 has failed, after its script had reported this step.
 fn failed_gang(exit: ExitReport, step: Option<u64>) -> (Failure, Gang) {
     let mut members = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit.clone())]).places().to_vec();
-    members[1].place.reported = step.map(|step| (step, 0));
+    members[1].reported = step.map(|step| (step, 0));
     (exited("worker-1", exit), fixed(members))
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use job::gang::{Gang, Member, Place};
-use job::observation::{DeletedBy, Enrolled, LostRun, Presence};
+use job::gang::{Gang, Member};
+use job::observation::{Enrolled, LostRun, Observation, Presence};
 use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, begin};
 use job::policy::{GangKind, Policy, SuccessRule};
 use job::replica::ReplicaPhase;
@@ -95,7 +95,7 @@ pub(crate) fn member(name: &str, phase: ReplicaPhase, pod: Presence) -> Member {
 }
 
 fn member_of(id: ReplicaId, phase: ReplicaPhase, pod: Presence) -> Member {
-    Member { id, phase, pod, waits_for: None, deleted_by: DeletedBy::Others, place: Place::default() }
+    Member { phase, pod, ..Member::of(id, &Observation::NEW, None) }
 }
 
 /// The gang of a fixed job. All replicas take part in the newest start of a phase, if the test does not say otherwise.
@@ -104,7 +104,7 @@ pub(crate) fn fixed(mut members: Vec<Member>) -> Gang {
     if let Some(generation) = members.iter().filter_map(|member| member.phase.generation()).max() {
         for member in &mut members {
             let membership = Membership { seat: member.id.index, of, start: 0, pushes: 0 };
-            member.place.enrolled.get_or_insert(Enrolled { generation, membership });
+            member.enrolled.get_or_insert(Enrolled { generation, membership });
         }
     }
     Gang::new(members, None)
@@ -119,8 +119,7 @@ pub(crate) fn found(phases: &[ReplicaPhase]) -> Gang {
         let enrolled = phase.generation().map(|generation| Enrolled { generation, membership });
         let may_run = matches!(phase, ReplicaPhase::Scheduled | ReplicaPhase::Running(_));
         let pod = if phase.is_lost() { Presence::Ended } else { Presence::Live };
-        let place = Place { enrolled, may_run, is_found: true, ..Place::default() };
-        Member { place, ..member(&format!("worker-{seat}"), phase.clone(), pod) }
+        Member { enrolled, may_run, is_found: true, ..member(&format!("worker-{seat}"), phase.clone(), pod) }
     };
     Gang::new((0..).zip(phases).map(member).collect(), None)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use job::gang::Gang;
-use job::observation::{AgentState, LostRun, Observation, PodState};
+use job::observation::{AgentState, LostRun, Observation, PodState, Presence};
 use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, begin};
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
@@ -233,6 +233,32 @@ fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
         assert_eq!(failure, Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted });
         assert_eq!((generation, actions), (Some(FIRST), stop_with(Duration::ZERO)));
     }
+}
+
+#[test]
+fn a_run_of_an_older_start_is_ended_before_the_next_start_if_an_agent_has_a_newer_environment() {
+    let moved = look(pending(), &found(&[Running(FIRST), Configured(SECOND)]));
+    let (JobPhase::Stopping { generation, ending, .. }, _) = moved else { panic!("not stopping: {moved:?}") };
+    assert_eq!((generation, ending), (Some(SECOND), Ending::Regroup));
+}
+
+#[test]
+fn a_run_that_somebody_stops_in_a_start_of_this_master_is_a_failure_after_a_takeover_too() {
+    for (generation, is_failure) in [(FIRST, false), (SECOND, true)] {
+        let gang = workers(&[Running(generation), Exited(generation, stopped(1))]);
+        let (phase, _) = look(JobPhase::Running { generation, since: SOON }, &gang);
+        let JobPhase::Stopping { ending, .. } = &phase else { panic!("not stopping: {phase:?}") };
+        assert_eq!(matches!(ending, Ending::Failed(_)), is_failure, "{phase:?}");
+    }
+}
+
+#[test]
+fn an_agent_that_refuses_its_new_master_is_the_loss_of_a_member() {
+    let mut members = found(&[Running(FIRST), lost()]).places().to_vec();
+    (members[1].pod, members[1].may_run) = (Presence::Live, true);
+    let (phase, _) = look(pending(), &Gang::new(members, None));
+    let JobPhase::Stopping { ending, .. } = &phase else { panic!("waits for an agent that has failed: {phase:?}") };
+    assert_eq!(*ending, Ending::Failed(was_lost("worker-1")));
 }
 
 #[test]

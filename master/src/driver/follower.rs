@@ -23,8 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::delivery::Delivery;
-use super::reports::Report;
-use super::reports::Subject;
+use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
 use super::tasks::{COPY_TIMEOUT, report, spawn, state_of};
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};

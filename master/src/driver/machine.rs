@@ -23,6 +23,13 @@ pub(super) struct Machine {
     forget_at: Option<Instant>,
 }
 
+/// The record and the phase of a job at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct Current<'a> {
+    pub(super) record: &'a JobRecord,
+    pub(super) machine: &'a Machine,
+}
+
 /// What the state machine observes besides its own phase, rules and clock.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {

@@ -35,7 +35,7 @@ pub use self::adopt::Tenure;
 use self::common::Common;
 pub use self::context::{Channels, Context, Staged, Staging};
 use self::job_code::JobCode;
-use self::machine::Machine;
+use self::machine::{Current, Machine};
 use self::pods::Pods;
 use self::record::Ledger;
 use self::reports::Report;
@@ -150,7 +150,7 @@ impl Driver {
         match stop {
             Stop::End => Driven::Ended,
             Stop::Gone => {
-                self.abandon().await;
+                Box::pin(self.abandon()).await;
                 Driven::Ended
             }
             Stop::Yield => Driven::Yielded,
@@ -218,7 +218,7 @@ impl Driver {
 
     fn take_pods(&mut self) {
         let has_run = self.ledger.get().newest_ended().is_some() || !self.starts.roster().is_empty();
-        self.pods.take(has_run, (self.ledger.get(), &self.machine), &self.code);
+        self.pods.take(has_run, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
     }
 
     /// Handles reports. Returns whether the driver must call `step`.
@@ -228,7 +228,11 @@ impl Driver {
         for report in batch {
             match report {
                 Report::Agent(subject, agent) => {
-                    self.pods.hear((subject, agent), (self.ledger.get(), &self.machine), &self.code);
+                    self.pods.hear(
+                        (subject, agent),
+                        Current { record: self.ledger.get(), machine: &self.machine },
+                        &self.code,
+                    );
                 }
                 Report::Waits(subject, wait) => self.pods.wait(subject, wait),
                 Report::NotStopped { replica, generation, reason } if generation == phase.generation() => {

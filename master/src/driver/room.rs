@@ -61,11 +61,12 @@ impl Room {
     }
 }
 
-/// Whether the gang needs pods for its next start. During the pause before a restart, it does not need them yet.
+/// Whether the gang needs pods for its next start. During the pause before a restart, lost pods are replaced already.
+/// Before a start without the pods of the last start, the gang needs pods only after the pause.
 fn gathers(machine: &Machine) -> bool {
     match machine.phase() {
         JobPhase::Pending { .. } | JobPhase::Queued { .. } => true,
-        JobPhase::Restarting { until, .. } => *until <= machine.elapsed(),
+        JobPhase::Restarting { until, is_empty, .. } => !is_empty || *until <= machine.elapsed(),
         JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use job::phase::JobPhase;
 use protocol::ids::ReplicaId;
-use protocol::view::{JobState, JobTimes, JobView};
+use protocol::view::{JobResult, JobState, JobTimes, JobView};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -94,7 +94,7 @@ impl Shown {
     }
 
     /// The end of the job with this result, for its record.
-    pub(super) fn end(&self, result: protocol::view::JobResult, scene: Scene<'_>) -> Ended {
+    pub(super) fn end(&self, result: JobResult, scene: Scene<'_>) -> Ended {
         Ended {
             result,
             times: self.times.clone(),
@@ -128,7 +128,9 @@ impl Shown {
         let (record, phase) = (ledger.get(), machine.phase());
         let mut restarts = record.restarts.clone();
         // A failure that was just diagnosed is not yet in `restarts`. The record of a halted job has it in `halted`.
-        ledger.failed().iter().for_each(|failed| restarts.note((*failed).clone()));
+        if let Some(failed) = ledger.failed() {
+            restarts.note(failed.clone());
+        }
         JobView {
             name: record.spec.name.clone(),
             uid: record.uid.clone(),

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use job::gang::{Gang, Member};
+use job::gang::{Gang, Member, was_stopped};
 use job::phase::{Ending, Halt, JobPhase};
 use job::policy::{GangKind, Policy};
 use job::roster::Roster;
@@ -16,7 +16,9 @@ use crate::store::JobRecord;
 /// Whether the record of a fixed job contains this cause.
 fn is_on_record(cause: &ChangeCause) -> bool {
     match cause {
-        ChangeCause::First | ChangeCause::Left { .. } | ChangeCause::Joined { .. } | ChangeCause::Shrunk => true,
+        ChangeCause::First | ChangeCause::Joined { .. } | ChangeCause::Shrunk => true,
+        // A start that was only stopped is not on record as failed.
+        ChangeCause::Left { failure } => !was_stopped(failure),
         ChangeCause::Pushed | ChangeCause::Resumed | ChangeCause::TakenOver => false,
     }
 }
@@ -36,8 +38,8 @@ pub(super) struct Starts {
     cause: Option<ChangeCause>,
     /// The steps that are lost with the previous start.
     lost_steps: Option<LostSteps>,
-    /// The newest starts with their causes, oldest first. In a fixed job, only the starts whose causes the record does
-    /// not contain: starts that a user has caused, and the first start after a takeover.
+    /// The newest starts with their causes, oldest first. For a fixed job, this contains only starts that a user has
+    /// caused, and the first start after a takeover. The record contains the causes of all other starts.
     changes: Vec<GangChange>,
 }
 
@@ -96,12 +98,12 @@ impl Starts {
         kind: GangKind,
     ) {
         self.before = earlier + 1;
-        let earlier = mem::replace(&mut self.roster, roster.members().to_vec());
-        let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !earlier.contains(id)).copied().collect();
+        let before = mem::replace(&mut self.roster, roster.members().to_vec());
+        let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !before.contains(id)).copied().collect();
         let cause = match self.cause.take() {
             Some(cause) => cause,
-            None if earlier.is_empty() && generation.epoch == 1 => ChangeCause::First,
-            None if earlier.is_empty() => ChangeCause::TakenOver,
+            None if before.is_empty() && generation.epoch == 1 => ChangeCause::First,
+            None if before.is_empty() => ChangeCause::TakenOver,
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
         };
@@ -117,7 +119,7 @@ impl Starts {
 
     /// The number of starts so far: the greatest number from the record, the agents and this master.
     pub(super) fn so_far(&self, gang: &Gang, recorded: u32) -> u32 {
-        let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
+        let known = gang.places().iter().filter_map(|place| Some(place.enrolled?.membership.start + 1)).max();
         self.before.max(known.unwrap_or_default()).max(recorded)
     }
 
@@ -189,7 +191,7 @@ impl Starts {
 
 /// Whether the gang regroups because a user has pushed new code.
 fn is_for_push(gang: &Gang, policy: &Policy) -> bool {
-    let pushes = |member: &Member| member.place.enrolled.map(|enrolled| enrolled.membership.pushes);
+    let pushes = |member: &Member| member.enrolled.map(|enrolled| enrolled.membership.pushes);
     let is_outdated = |member: &Member| pushes(member).is_some_and(|pushes| pushes < policy.pushes);
     gang.any(is_outdated)
 }
@@ -203,8 +205,7 @@ fn has_code_for_halted(phase: &JobPhase, policy: &Policy) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use job::gang::Place;
-    use job::observation::{DeletedBy, Enrolled, Presence};
+    use job::observation::{Enrolled, Observation, Presence};
     use job::replica::ReplicaPhase;
     use protocol::agent::{ExitOutcome, ExitReport, Membership};
     use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -216,9 +217,9 @@ mod tests {
     fn gang(phases: [ReplicaPhase; 2]) -> Gang {
         let member = |(seat, phase): (u32, ReplicaPhase)| {
             let membership = Membership { seat, of: 2, start: 0, pushes: 0 };
-            let place = Place { enrolled: Some(Enrolled { generation: START, membership }), ..Place::default() };
+            let enrolled = Some(Enrolled { generation: START, membership });
             let id = format!("worker-{seat}").parse().unwrap();
-            Member { id, phase, pod: Presence::Live, waits_for: None, deleted_by: DeletedBy::Others, place }
+            Member { phase, pod: Presence::Live, enrolled, ..Member::of(id, &Observation::NEW, None) }
         };
         Gang::new((0..).zip(phases).map(member).collect(), None)
     }

@@ -10,7 +10,7 @@ use protocol::view::JobResult;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::machine::Around;
+use super::machine::{Around, Current};
 use super::shown::Scene;
 use super::times::Launches;
 use super::{Driver, Stop};
@@ -112,7 +112,7 @@ impl Driver {
             Action::Configure(generation) => {
                 // The record may include a push that the policy does not include yet.
                 self.starts.configure(self.machine.policy().pushes);
-                self.pods.configure(generation, (record, &self.machine), &self.code).await;
+                self.pods.configure(generation, Current { record, machine: &self.machine }, &self.code).await;
             }
             Action::Launch(generation) => {
                 if self.pods.has_prototypes() {
@@ -121,7 +121,7 @@ impl Driver {
                 self.pods.launch(generation, &self.machine, &self.code).await;
             }
             Action::StopRuns { grace } => {
-                self.pods.stop(grace, (record, &self.machine), &mut self.inbox.tasks).await;
+                self.pods.stop(grace, Current { record, machine: &self.machine }, &mut self.inbox.tasks).await;
             }
             // `advance` has stored the diagnosis.
             Action::RecordRestart(_) => self.ledger.record_restart(self.machine.policy()).await?,

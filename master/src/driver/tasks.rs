@@ -24,8 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::delivery::Delivery;
-use super::reports::Report;
-use super::reports::Subject;
+use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;

@@ -286,7 +286,7 @@ impl World {
     /// Lets time pass until the master looks again, or until the runs of unreachable agents are dead.
     fn sleep(&mut self) {
         let (now, soon) = (self.elapsed(), self.policy.release_timeout);
-        // After a time limit has passed, a driver looks again and again.
+        // After a time limit has passed, a driver looks repeatedly.
         let deadline = self.phase.deadline(&self.policy).map(|at| if at > now { at - now } else { soon });
         let look = self.look_at.map(|at| at.saturating_sub(now));
         let death = self.policy.lease.filter(|_| self.pods.iter().any(Pod::is_cut)).map(Lease::death);

@@ -1,4 +1,4 @@
-//! What the simulated master knows of one replica, as a driver tracks it. The rules are those of `driver/tracked.rs`.
+//! What the simulated master knows of one replica, as a driver tracks it. The rules are those of `driver/pods/replica.rs`.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -55,7 +55,7 @@ impl Tracked {
 
     pub(crate) fn member(&self, id: ReplicaId, horizon: Option<Generation>) -> Member {
         let mut member = Member::of(id, &self.seen, horizon);
-        member.place.create_at = self.replacements.next_at();
+        member.create_at = self.replacements.next_at();
         member
     }
 
@@ -136,7 +136,7 @@ impl Tracked {
         if self.requested_at.is_some_and(|at| is_on_its_way || now < at + release_timeout) {
             return;
         }
-        if self.seen.agent.is_lost() {
+        if self.seen.agent != AgentState::Silent {
             self.lose_pod();
         }
         self.requested_at = Some(now);
@@ -185,5 +185,5 @@ impl Tracked {
 
 /// Whether the run was stopped before it began.
 fn was_called_back(run: &RunStatus) -> bool {
-    run.exit.as_ref().is_some_and(|exit| matches!(exit.outcome, ExitOutcome::NotStarted(_)))
+    run.exit.as_ref().is_some_and(|exit| exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)))
 }

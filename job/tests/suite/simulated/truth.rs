@@ -68,7 +68,7 @@ impl World {
         let mut deciding = gang.members().filter(|member| decides(member)).peekable();
         assert!(deciding.peek().is_some(), "the master concludes a success without a deciding replica");
         for member in deciding {
-            let start = member.place.enrolled.map(|Enrolled { generation, .. }| generation);
+            let start = member.enrolled.map(|Enrolled { generation, .. }| generation);
             let mut runs = self.pod(member.id).history().filter(|run| run.generation == start);
             let exit = runs.find_map(|run| run.exit.as_ref());
             assert!(exit.is_some_and(|exit| exit.is_success() && !exit.stopped), "{} has not succeeded", member.id);

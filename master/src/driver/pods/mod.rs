@@ -9,6 +9,7 @@ mod start;
 mod views;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -38,7 +39,7 @@ pub(super) use self::views::initial;
 use super::common::Common;
 use super::follower::{self, Followed, Follower};
 use super::job_code::JobCode;
-use super::machine::Machine;
+use super::machine::{Current, Machine};
 use super::reports::Subject;
 use crate::agents::token::AgentToken;
 use crate::backend::PodTable;
@@ -105,14 +106,14 @@ impl Pods {
     pub(super) fn gang(&self, horizon: Option<Generation>) -> Gang {
         let member = |(id, replica): (&ReplicaId, &Replica)| {
             let mut member = Member::of(*id, &replica.seen, horizon);
-            member.place.create_at = replica.replacements.next_at();
+            member.create_at = replica.replacements.next_at();
             member
         };
         Gang::new(self.replicas.iter().map(member).collect(), horizon)
     }
 
     /// Takes the pods that the back end lists now. `has_run` is whether a start of the job has begun.
-    pub(super) fn take(&mut self, has_run: bool, (record, machine): (&JobRecord, &Machine), code: &JobCode) {
+    pub(super) fn take(&mut self, has_run: bool, Current { record, machine }: Current<'_>, code: &JobCode) {
         let table = self.table.borrow_and_update().clone();
         let is_coming_up = matches!(machine.phase(), JobPhase::Pending { .. } | JobPhase::Starting { .. });
         let launched = Launched::of(record);
@@ -173,7 +174,7 @@ impl Pods {
     pub(super) fn hear(
         &mut self,
         (subject, agent): (Subject, AgentState),
-        (record, machine): (&JobRecord, &Machine),
+        Current { record, machine }: Current<'_>,
         code: &JobCode,
     ) {
         if is_being_configured_anew(machine.phase(), &agent) {
@@ -196,7 +197,7 @@ impl Pods {
     }
 
     /// The replicas whose agents have answered, with the addresses of the agents.
-    pub(super) fn answering(&self) -> impl Iterator<Item = (ReplicaId, std::net::SocketAddr)> {
+    pub(super) fn answering(&self) -> impl Iterator<Item = (ReplicaId, SocketAddr)> {
         self.replicas.iter().filter_map(|(id, replica)| Some((*id, replica.agent()?)))
     }
 

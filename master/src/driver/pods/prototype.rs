@@ -21,7 +21,9 @@ pub(super) struct Launched {
 impl Launched {
     pub(super) fn of(record: &JobRecord) -> Option<Self> {
         let (of, start) = (record.spec.replica_num(), record.starts());
-        record.launched.map(|generation| Self { generation, of, start })
+        // If this start is over, the agents belong to new pods, or accept another start.
+        let newest = record.launched.filter(|start| Some(*start) > record.newest_ended());
+        newest.map(|generation| Self { generation, of, start })
     }
 
     /// The part of this replica in the start. In a fixed job, the index is the seat.
@@ -57,4 +59,26 @@ pub(super) fn count_as_launched(seen: &mut Observation, launched: Option<Launche
 fn started_in(seen: &mut Observation, launched: Launched, id: ReplicaId) -> AgentState {
     seen.enrolled.get_or_insert(launched.enrolled(id));
     AgentState::Started(launched.generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::failure::{FailedStart, Failure, Loss};
+    use protocol::ids::UnixMillis;
+    use protocol::job::{JobRequest, JobSpec, Strategy};
+
+    use super::*;
+
+    #[test]
+    fn a_launch_that_is_over_says_nothing_about_the_agents_of_the_next_start() {
+        let request = JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce);
+        let spec = JobSpec::try_from(request).unwrap();
+        let mut record = JobRecord::new(spec, "uid".to_owned(), "master".to_owned(), UnixMillis(0));
+        record.launched = Some("1.1".parse().unwrap());
+        assert!(Launched::of(&record).is_some());
+        let replica = "worker-1".parse().unwrap();
+        let failure = Failure::ReplicaLost { replica, reason: String::new(), loss: Loss::Broken };
+        record.restarts.note(FailedStart::new(record.launched, UnixMillis(1), failure));
+        assert!(Launched::of(&record).is_none(), "the agents of new pods would count as started");
+    }
 }

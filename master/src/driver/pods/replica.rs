@@ -175,7 +175,8 @@ impl Replica {
     /// Notes that the replica's pod is requested. `now` is the time since the driver began. Forgets why the last
     /// request failed.
     pub(super) fn request(&mut self, now: Duration) {
-        if self.seen.agent.is_lost() {
+        // Reports about the last pod must not count for the new pod.
+        if self.seen.agent != AgentState::Silent {
             self.lose_pod();
         }
         self.requested_at = Some(Instant::now());

@@ -15,7 +15,7 @@ use tracing::debug;
 use super::{Pods, Replica};
 use crate::driver::follower::Follower;
 use crate::driver::job_code::JobCode;
-use crate::driver::machine::Machine;
+use crate::driver::machine::{Current, Machine};
 use crate::driver::reports::{Report, Subject};
 use crate::driver::retry::patience;
 use crate::driver::tasks::{self, Fanout, Meeting, Seat};
@@ -27,7 +27,7 @@ impl Pods {
     pub(in crate::driver) async fn configure(
         &mut self,
         generation: Generation,
-        (record, machine): (&JobRecord, &Machine),
+        Current { record, machine }: Current<'_>,
         code: &JobCode,
     ) {
         for (id, replica) in &mut self.replicas {
@@ -107,7 +107,7 @@ impl Pods {
     pub(in crate::driver) async fn stop(
         &mut self,
         grace: Duration,
-        (record, machine): (&JobRecord, &Machine),
+        Current { record, machine }: Current<'_>,
         tasks: &mut JoinSet<()>,
     ) {
         self.call_start_back().await;

@@ -16,7 +16,7 @@ use crate::driver::machine::Machine;
 use crate::store::JobRecord;
 
 /// The views of all replicas of a job before its driver has observed them.
-pub(crate) fn initial(record: &JobRecord) -> Arc<[ReplicaView]> {
+pub(in crate::driver) fn initial(record: &JobRecord) -> Arc<[ReplicaView]> {
     record.replicas().into_iter().map(|id| of_replica(record, id, &Observation::NEW, None)).collect()
 }
 
