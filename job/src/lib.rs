@@ -14,6 +14,7 @@ pub mod policy;
 pub mod rendezvous;
 pub mod replica;
 pub mod roster;
+pub mod tracked;
 pub mod turns;
 pub mod upkeep;
 pub mod wait;

@@ -14,5 +14,6 @@ mod simulated;
 mod starting;
 mod support;
 mod takeover;
+mod tracking;
 mod turns;
 mod warm;

@@ -134,7 +134,7 @@ impl Driver {
                 let ended = shown.end(result, Scene { ledger, machine, starts, pods, code });
                 self.ledger.conclude(ended).await?;
             }
-            Action::ReleasePods => self.pods.release(&mut self.inbox.tasks).await,
+            Action::ReleasePods => self.pods.release(self.machine.elapsed(), &mut self.inbox.tasks).await,
             Action::DeletePods(which) => self.pods.delete(which, &self.machine).await,
         }
         Ok(())

@@ -9,7 +9,7 @@ use job::policy::{Deadline, Verdict};
 use job::replica::ReplicaPhase;
 use job::roster::Roster;
 use job::turns::Turn;
-use job::upkeep::{Replacements, Upkeep};
+use job::upkeep::Upkeep;
 use protocol::agent::Membership;
 use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId};
@@ -81,7 +81,7 @@ impl World {
     pub(super) fn gang(&self) -> Gang {
         let horizon = self.phase.horizon();
         let known = self.pods.iter().filter(|pod| pod.tracked.is_known);
-        Gang::new(known.map(|pod| pod.tracked.member(pod.id, horizon)).collect(), horizon)
+        Gang::new(known.map(|pod| pod.tracked.known.member(pod.id, horizon)).collect(), horizon)
     }
 
     pub(super) fn advance(&mut self) {
@@ -119,7 +119,7 @@ impl World {
             JobPhase::Restarting { .. } => replicas.for_each(Tracked::begin_again),
             JobPhase::Queued { .. } => replicas.for_each(Tracked::queue),
             JobPhase::Suspended { .. } => {
-                replicas.for_each(|replica| replica.replacements = Replacements::default());
+                replicas.for_each(|replica| replica.known.forget_replacements());
                 self.check_waiting();
             }
             JobPhase::Halted(_) => self.check_waiting(),
@@ -170,7 +170,7 @@ impl World {
         }
         for id in delete {
             let pod = self.pod_mut(id);
-            if pod.tracked.ask_deletion(now, soon) {
+            if pod.tracked.known.ask_to_go(now, soon) {
                 pod.delete();
             }
         }
@@ -181,7 +181,7 @@ impl World {
         let (of, start, pushes) = (roster.len(), self.starts, self.policy.pushes);
         for (id, ReplicaId { index: seat, .. }) in roster.seats() {
             let membership = Membership { seat, of, start, pushes };
-            self.pod_mut(id).tracked.seen.enrolled = Some(Enrolled { generation, membership });
+            self.pod_mut(id).tracked.known.seen.enrolled = Some(Enrolled { generation, membership });
         }
         self.starts += 1;
     }
@@ -192,7 +192,7 @@ impl World {
         let generation = self.phase.generation();
         for pod in &mut self.pods {
             pod.tracked.cancel_start();
-            if pod.tracked.is_member(generation)
+            if generation.is_some_and(|start| pod.tracked.known.is_member(start))
                 && let Some(order) = order(pod)
             {
                 pod.order(order);
@@ -202,12 +202,12 @@ impl World {
 
     fn configure(&mut self, generation: Generation) {
         let gang = self.gang();
-        let seen = |id: ReplicaId| &self.pod(id).tracked.seen;
+        let seen = |id: ReplicaId| &self.pod(id).tracked.known.seen;
         let address = |id: ReplicaId| seen(id).addresses().expect("not all members have an address").tensorflow;
         let cluster: Cluster = gang.members().map(|member| (gang.seat(member), address(member.id))).collect();
         assert_eq!(cluster.len(), gang.members().count(), "two members have the same seat");
         self.begin_start(|pod| {
-            let Enrolled { membership, .. } = pod.tracked.seen.enrolled?;
+            let Enrolled { membership, .. } = pod.tracked.known.seen.enrolled?;
             Some(Order::Configure(generation, membership, cluster.clone()))
         });
     }
@@ -221,7 +221,7 @@ impl World {
             assert!(is_configured, "{} is not configured for this launch", member.id);
         }
         let horizon = self.phase.horizon();
-        let was_launched = |pod: &Pod| ReplicaPhase::of(&pod.tracked.seen, horizon).was_launched();
+        let was_launched = |pod: &Pod| ReplicaPhase::of(&pod.tracked.known.seen, horizon).was_launched();
         self.begin_start(|pod| (!was_launched(pod)).then_some(Order::Launch(generation)));
     }
 
@@ -231,10 +231,10 @@ impl World {
         for pod in &mut self.pods {
             let tracked = &mut pod.tracked;
             tracked.call_start_back();
-            let phase = ReplicaPhase::of(&tracked.seen, horizon);
-            let has_run = phase.was_configured() && !phase.is_dead() && tracked.seen.addresses().is_some();
-            let is_target = generation.is_some() && tracked.is_member(generation) && has_run;
-            if is_target && !mem::replace(&mut tracked.is_stopped, true) {
+            let phase = ReplicaPhase::of(&tracked.known.seen, horizon);
+            let has_run = phase.was_configured() && !phase.is_dead() && tracked.known.seen.addresses().is_some();
+            let is_target = generation.is_some_and(|start| tracked.known.is_member(start)) && has_run;
+            if is_target && !mem::replace(&mut tracked.known.is_stopped, true) {
                 pod.order(Order::Stop(generation));
             }
         }
@@ -244,14 +244,15 @@ impl World {
         for pod in &mut self.pods {
             let tracked = &mut pod.tracked;
             tracked.call_start_back();
-            let has_address = tracked.seen.addresses().is_some();
+            let has_address = tracked.known.seen.addresses().is_some();
             // The master waits for the agent's first answer.
-            let is_unheard = tracked.seen.agent == AgentState::Silent && has_address;
-            let is_live = tracked.seen.presence() == Presence::Live;
-            if is_unheard || !is_live || mem::replace(&mut tracked.is_released, true) || tracked.seen.is_leaving() {
+            let is_unheard = tracked.known.seen.agent == AgentState::Silent && has_address;
+            let is_live = tracked.known.seen.presence() == Presence::Live;
+            if is_unheard || !is_live || mem::replace(&mut tracked.is_released, true) || tracked.known.seen.is_leaving()
+            {
                 continue;
             }
-            if has_address && tracked.seen.agent.has_answered() {
+            if has_address && tracked.known.seen.agent.has_answered() {
                 pod.order(Order::Finish);
             } else {
                 pod.delete();
@@ -263,8 +264,8 @@ impl World {
     pub(super) fn delete_unstopped(&mut self, place: usize) {
         let horizon = self.phase.horizon();
         let Pod { tracked, .. } = &self.pods[place];
-        let has_ended = ReplicaPhase::of(&tracked.seen, horizon).is_dead();
-        if tracked.is_stopped && !has_ended && tracked.seen.presence() == Presence::Live {
+        let has_ended = ReplicaPhase::of(&tracked.known.seen, horizon).is_dead();
+        if tracked.known.is_stopped && !has_ended && tracked.known.seen.presence() == Presence::Live {
             self.pods[place].delete();
         }
     }
@@ -276,7 +277,7 @@ impl World {
         self.pods.iter_mut().for_each(|pod| pod.tracked.call_start_back());
         let mut chosen: Vec<ReplicaId> = vec![];
         for place in gang.places().iter().filter(|place| which.includes(place, &gang)) {
-            if self.pod_mut(place.id).tracked.ask_deletion(now, soon) {
+            if self.pod_mut(place.id).tracked.known.ask_to_go(now, soon) {
                 chosen.push(place.id);
             }
         }

@@ -196,7 +196,7 @@ impl World {
         }
         self.policy.workers = workers;
         for pod in &mut self.pods {
-            pod.tracked.replacements = Default::default();
+            pod.tracked.known.forget_replacements();
             pod.tracked.is_known |= is_planned(pod.id, workers);
         }
         self.advance();

@@ -6,7 +6,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use job::observation::{Addresses, AgentState, DeletedBy, LostRun, PodState, Presence};
+use job::observation::{self, Addresses, AgentState, DeletedBy, LostRun, PodState, Presence};
 use job::phase::JobPhase;
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
@@ -165,12 +165,12 @@ impl Pod {
 
     /// Whether the network of the agent can break. The master has heard the agent, so the agent has a lease.
     pub(crate) fn can_be_cut_off(&self) -> bool {
-        self.can_die() && self.tracked.seen.agent.has_answered()
+        self.can_die() && self.tracked.known.seen.agent.has_answered()
     }
 
     /// Whether the agent is cut off, and the master has not noticed it.
     pub(crate) fn can_reconnect(&self) -> bool {
-        self.is_cut() && self.tracked.seen.agent.standing() == Standing::Held
+        self.is_cut() && self.tracked.known.seen.agent.standing() == Standing::Held
     }
 
     pub(crate) fn runs(&self) -> bool {
@@ -233,10 +233,10 @@ impl Pod {
 
     /// Lets the master delete the pod. The pod of a fenced agent is deleted without a confirmation by its node.
     pub(crate) fn delete(&mut self) {
-        if self.tracked.seen.presence() != Presence::Absent {
-            self.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+        if self.tracked.known.seen.presence() != Presence::Absent {
+            self.tracked.known.seen.deleted_by = DeletedBy::ThisMaster;
         }
-        if self.tracked.seen.agent.standing() == Standing::Fenced {
+        if self.tracked.known.seen.agent.standing() == Standing::Fenced {
             assert!(!self.runs(), "{} still runs although its fence has passed", self.id);
             (self.truth, self.cut) = (None, None);
         } else if self.truth.is_some() && !self.is_leaving() {
@@ -260,7 +260,7 @@ impl Pod {
             self.end_run(ExitOutcome::Signal(9), true, now);
         }
         let silent = now.saturating_sub(heard);
-        let seen = &self.tracked.seen;
+        let seen = &self.tracked.known.seen;
         // A master does not poll an agent that has failed, or whose pod was leaving when the master began.
         let is_polled = !matches!(seen.agent, AgentState::Silent | AgentState::Failed(_)) || seen.addresses().is_some();
         if silent >= lease.length() && is_polled {
@@ -386,7 +386,9 @@ impl Pod {
     }
 
     fn show_listed(&mut self, phase: &JobPhase) {
-        self.tracked.see(self.truth.clone().map(|state| (self.instance, state)), phase);
+        let incarnation = || self.instance.to_string().into();
+        let pod = self.truth.clone().map(|state| observation::Pod { incarnation: incarnation(), state });
+        self.tracked.see(pod, phase);
     }
 
     /// Shows a new master the first report of its watch of pods.

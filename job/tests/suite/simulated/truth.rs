@@ -92,7 +92,7 @@ impl World {
     /// Asserts that survivors have the first seats, in their earlier order. A replica whose pod was replaced is no
     /// survivor.
     fn check_survivors(&self, role: Role, members: &[ReplicaId]) {
-        let is_known = |id: &ReplicaId| self.pod(*id).tracked.seen.enrolment().is_some();
+        let is_known = |id: &ReplicaId| self.pod(*id).tracked.known.seen.enrolment().is_some();
         let survives = |id: &&ReplicaId| id.role == role && is_known(id) && members.contains(id);
         let survivors: Vec<&ReplicaId> = self.roster.iter().filter(survives).collect();
         let of_role: Vec<&ReplicaId> = members.iter().filter(|id| id.role == role).collect();

@@ -38,10 +38,13 @@ impl Pods {
     pub(in crate::driver) fn awaits_others(&self, phase: &JobPhase) -> bool {
         let Some((start, awaited)) = awaited(phase) else { return false };
         let is_due = |replica: &Replica| {
-            let is_asked = awaited != Awaited::End || replica.is_stopped;
+            let is_asked = awaited != Awaited::End || replica.tracked.is_stopped;
             // If the pod is in any other state, the member is lost or has no run.
-            let is_alive = matches!(replica.seen.pod, Some(PodState::Running(_)));
-            is_asked && is_alive && is_before(&replica.seen.agent, start, awaited) && replica.is_member(start)
+            let is_alive = matches!(replica.tracked.seen.pod, Some(PodState::Running(_)));
+            is_asked
+                && is_alive
+                && is_before(&replica.tracked.seen.agent, start, awaited)
+                && replica.tracked.is_member(start)
         };
         // Agents are called in the order of the map, so the last agents usually answer last. Search from the end.
         self.replicas.values().rev().any(is_due)

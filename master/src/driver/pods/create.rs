@@ -30,21 +30,16 @@ const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 impl Pods {
     /// Requests the pods of these replicas. Skips a pod whose earlier request may still take effect.
     pub(super) fn request(&mut self, mut replicas: Vec<ReplicaId>, spec: &JobSpec, machine: &Machine) {
-        let soon = machine.policy().release_timeout;
-        replicas.retain(|id| self.replicas.get(id).is_some_and(|replica| self.is_to_be_requested(replica, soon)));
+        let (now, soon) = (machine.elapsed(), machine.policy().release_timeout);
+        let is_in_progress = self.creations.iter().any(|creation| !creation.is_finished());
+        let is_next = |replica: &Replica| replica.tracked.is_to_be_requested(now, soon, is_in_progress);
+        replicas.retain(|id| self.replicas.get(id).is_some_and(is_next));
         for id in &replicas {
-            self.replicas.entry(*id).and_modify(|replica| replica.request(machine.elapsed()));
+            self.replicas.entry(*id).and_modify(|replica| replica.request(now));
         }
         if !replicas.is_empty() {
             self.create(&replicas, spec);
         }
-    }
-
-    /// Whether the replica's pod was not requested yet. Also true if the pod has not appeared within `soon` and no
-    /// request is in progress: somebody may have deleted the pod before the watch could list it.
-    fn is_to_be_requested(&self, replica: &Replica, soon: Duration) -> bool {
-        let is_in_progress = || self.creations.iter().any(|creation| !creation.is_finished());
-        replica.requested_at().is_none_or(|at| at.elapsed() >= soon && !is_in_progress())
     }
 
     fn create(&mut self, replicas: &[ReplicaId], spec: &JobSpec) {

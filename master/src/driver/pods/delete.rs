@@ -11,7 +11,7 @@ use job::replica::ReplicaPhase;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::lease::Standing;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::Pods;
@@ -25,19 +25,20 @@ const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 
 impl Pods {
     /// Deletes one pod after its output is copied. Skips a pod whose earlier request may still take effect.
-    pub(super) fn replace(&mut self, id: ReplicaId, soon: Duration) {
-        let Some(replica) = self.replicas.get_mut(&id).filter(|replica| !replica.was_asked_to_go_within(soon)) else {
+    pub(super) fn replace(&mut self, id: ReplicaId, machine: &Machine) {
+        let (now, soon) = (machine.elapsed(), machine.policy().release_timeout);
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if !replica.tracked.ask_to_go(now, soon) {
             return;
-        };
-        replica.deletion_asked_at = Some(Instant::now());
-        replica.seen.deleted_by = DeletedBy::ThisMaster;
-        let is_live = replica.seen.presence() == Presence::Live;
+        }
+        replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+        let is_live = replica.tracked.seen.presence() == Presence::Live;
         // If the agent is dead, only bytes that are in transit can still arrive.
         let patience = if is_live { tasks::COPY_TIMEOUT } else { LAST_BYTES_TIMEOUT };
         // An agent that does not answer has no further output.
-        let follower = replica.follower.as_ref().filter(|_| !replica.seen.agent.is_lost());
+        let follower = replica.follower.as_ref().filter(|_| !replica.tracked.seen.agent.is_lost());
         let copied = OptionFuture::from(follower.map(Follower::caught_up));
-        let (common, standing) = (self.common.clone(), replica.seen.agent.standing());
+        let (common, standing) = (self.common.clone(), replica.tracked.seen.agent.standing());
         replica.deletion = Some(tasks::spawn(&self.common.reporter, async move {
             // Output that is not copied within `patience` is lost with the pod.
             let _ = timeout(patience, copied).await;
@@ -54,33 +55,34 @@ impl Pods {
         tasks: &mut JoinSet<()>,
     ) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let has_ended = ReplicaPhase::of(&replica.seen, horizon).is_dead();
-        if !replica.is_stopped || has_ended || replica.seen.presence() != Presence::Live {
+        let has_ended = ReplicaPhase::of(&replica.tracked.seen, horizon).is_dead();
+        if !replica.tracked.is_stopped || has_ended || replica.tracked.seen.presence() != Presence::Live {
             return;
         }
         let common = self.common.clone();
         warn!(job = %common.job.name, replica = %id, reason, "the agent does not stop its run; deleting the pod");
-        replica.seen.deleted_by = DeletedBy::ThisMaster;
+        replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
         tasks.spawn(async move { tasks::delete(common.context.backend.as_ref(), &common.job, id).await });
     }
 
     /// Asks each pod to end, and marks its output as complete.
-    pub(in crate::driver) async fn release(&mut self, tasks: &mut JoinSet<()>) {
+    pub(in crate::driver) async fn release(&mut self, now: Duration, tasks: &mut JoinSet<()>) {
         self.call_start_back().await;
         for (id, replica) in &mut self.replicas {
-            let presence = replica.seen.presence();
+            let presence = replica.tracked.seen.presence();
             // Only a deletion ends the other containers of a pod whose agent has ended.
-            let is_occupied = presence == Presence::Occupied && replica.seen.deleted_by == DeletedBy::Others;
+            let is_occupied = presence == Presence::Occupied && replica.tracked.seen.deleted_by == DeletedBy::Others;
             // Wait for the agent's first answer. `step` limits this wait.
-            let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
+            let is_unheard =
+                replica.tracked.seen.agent == AgentState::Silent && replica.tracked.seen.addresses().is_some();
             let is_next = is_occupied || !is_unheard && !replica.is_released;
             let Some(log) = self.logs.of(*id).filter(|_| is_next) else { continue };
             if is_occupied {
-                replica.deletion_asked_at = Some(Instant::now());
-                replica.seen.deleted_by = DeletedBy::ThisMaster;
+                replica.tracked.ask_to_go(now, Duration::ZERO);
+                replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
             }
             // An evicted pod ends without a request, and its exec.py may still be saving its state.
-            let is_to_end = !replica.is_released && presence == Presence::Live && !replica.seen.is_leaving();
+            let is_to_end = !replica.is_released && presence == Presence::Live && !replica.tracked.seen.is_leaving();
             replica.is_released |= presence.has_containers();
             let copied = replica.follower.as_ref().map(Follower::caught_up);
             // Nothing is left to wait for, so spawn no task. After a takeover, an ended job may have thousands of
@@ -90,7 +92,7 @@ impl Pods {
                 continue;
             }
             let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
-            let (id, agent, standing) = (*id, replica.agent(), replica.seen.agent.standing());
+            let (id, agent, standing) = (*id, replica.agent(), replica.tracked.seen.agent.standing());
             let common = self.common.clone();
             tasks.spawn(async move {
                 // First complete the output, so that its readers do not wait for the pod's end.
@@ -107,15 +109,14 @@ impl Pods {
     /// needs some time to report the deletion.
     pub(in crate::driver) async fn delete(&mut self, which: PodSelection, machine: &Machine) {
         self.call_start_back().await;
-        let soon = machine.policy().release_timeout;
+        let (now, soon) = (machine.elapsed(), machine.policy().release_timeout);
         let gang = self.gang(machine.horizon());
         let mut chosen = vec![];
         for place in gang.places() {
             let Some(replica) = self.replicas.get_mut(&place.id) else { continue };
-            if !replica.was_asked_to_go_within(soon) && which.includes(place, &gang) {
-                replica.deletion_asked_at = Some(Instant::now());
-                replica.seen.deleted_by = DeletedBy::ThisMaster;
-                chosen.push((place.id, replica.seen.agent.standing()));
+            if which.includes(place, &gang) && replica.tracked.ask_to_go(now, soon) {
+                replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
+                chosen.push((place.id, replica.tracked.seen.agent.standing()));
             }
         }
         match which {
@@ -133,8 +134,9 @@ impl Pods {
     /// Deletes every pod of the job, including pods that the watch has not reported yet.
     pub(in crate::driver) async fn delete_all(&mut self) {
         self.call_start_back().await;
-        for replica in self.replicas.values_mut().filter(|replica| replica.seen.presence() != Presence::Absent) {
-            replica.seen.deleted_by = DeletedBy::ThisMaster;
+        for replica in self.replicas.values_mut().filter(|replica| replica.tracked.seen.presence() != Presence::Absent)
+        {
+            replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
         }
         tasks::delete_all(self.common.context.backend.as_ref(), &self.common.job).await;
     }

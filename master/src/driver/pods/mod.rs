@@ -13,13 +13,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use job::gang::{Gang, Member};
+use job::gang::Gang;
 use job::observation::{AgentState, Enrolled, LostRun, Pod, Presence, Wait};
 use job::phase::{JobPhase, StartStage};
 use job::policy::Policy;
 use job::replica::ReplicaPhase;
 use job::roster::Roster;
-use job::upkeep::{Replacements, Upkeep};
+use job::tracked::Tracked;
+use job::upkeep::Upkeep;
 use job::warm;
 use protocol::agent::{Membership, RunState, RunStatus};
 use protocol::code::CodeId;
@@ -34,7 +35,7 @@ use tracing::warn;
 
 pub(super) use self::awaited::is_awaited;
 use self::prototype::Launched;
-use self::replica::{PodNews, Replica};
+use self::replica::Replica;
 pub(super) use self::views::initial;
 use super::common::Common;
 use super::follower::{self, Followed, Follower};
@@ -99,23 +100,18 @@ impl Pods {
     }
 
     pub(super) fn has_any(&self) -> bool {
-        self.replicas.values().any(|replica| replica.seen.pod.is_some())
+        self.replicas.values().any(|replica| replica.tracked.seen.pod.is_some())
     }
 
     /// The gang of the present start. Runs of generations before `horizon` belong to earlier starts.
     pub(super) fn gang(&self, horizon: Option<Generation>) -> Gang {
-        let member = |(id, replica): (&ReplicaId, &Replica)| {
-            let mut member = Member::of(*id, &replica.seen, horizon);
-            member.create_at = replica.replacements.next_at();
-            member
-        };
-        Gang::new(self.replicas.iter().map(member).collect(), horizon)
+        let members = self.replicas.iter().map(|(id, replica)| replica.tracked.member(*id, horizon));
+        Gang::new(members.collect(), horizon)
     }
 
     /// Takes the pods that the back end lists now. `has_run` is whether a start of the job has begun.
     pub(super) fn take(&mut self, has_run: bool, Current { record, machine }: Current<'_>, code: &JobCode) {
         let table = self.table.borrow_and_update().clone();
-        let is_coming_up = matches!(machine.phase(), JobPhase::Pending { .. } | JobPhase::Starting { .. });
         let launched = Launched::of(record);
         // Track also the pods of a job that now needs fewer workers, or has ended.
         self.add(table.keys().copied(), record.epoch);
@@ -124,16 +120,9 @@ impl Pods {
                 let state = if has_run { state.after_a_start() } else { state };
                 Pod { incarnation, state }
             });
-            match replica.see(pod) {
-                PodNews::Same => {}
-                // No start depends on the pod of a replica that is not a member.
-                _ if !replica.may_be_member(machine.horizon()) => replica.lose_pod(),
-                PodNews::Replaced => replica.lose_run(machine.horizon()),
-                PodNews::Deleted if is_coming_up => replica.lose_run(machine.horizon()),
-                PodNews::Deleted => {}
-            }
-            prototype::count_as_launched(&mut replica.seen, launched, *id);
-            if replica.seen.presence() != Presence::Live {
+            replica.see(pod, machine.phase());
+            prototype::count_as_launched(&mut replica.tracked.seen, launched, *id);
+            if replica.tracked.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
                 code.note_held(*id, None);
             }
@@ -164,7 +153,7 @@ impl Pods {
                     warm: warm::request(spec, id.role),
                     delivery: code.delivery(),
                     lease: policy.lease,
-                    is_found: replica.seen.is_found,
+                    is_found: replica.tracked.seen.is_found,
                 }));
             }
         }
@@ -203,7 +192,7 @@ impl Pods {
 
     /// The code that an agent of the job waits for and that nobody has.
     pub(super) fn wanted_code(&self, code: &JobCode) -> Option<CodeId> {
-        code.wanted(self.replicas.values().filter_map(|replica| replica.seen.waits_for()))
+        code.wanted(self.replicas.values().filter_map(|replica| replica.tracked.seen.waits_for()))
     }
 
     /// Gives the members of the roster their seats in a start, after `start` earlier starts.
@@ -211,7 +200,7 @@ impl Pods {
         for (id, seat) in roster.seats() {
             let membership = Membership { seat: seat.index, of: roster.len(), start, pushes };
             self.replicas.entry(id).and_modify(|replica| {
-                replica.seen.enrolled = Some(Enrolled { generation, membership });
+                replica.tracked.seen.enrolled = Some(Enrolled { generation, membership });
             });
         }
     }
@@ -220,7 +209,7 @@ impl Pods {
     pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep, spec: &JobSpec, machine: &Machine) {
         self.request(create, spec, machine);
         for id in delete {
-            self.replace(id, machine.policy().release_timeout);
+            self.replace(id, machine);
         }
     }
 
@@ -233,7 +222,7 @@ impl Pods {
     }
 
     fn forget_replacements(&mut self) {
-        self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
+        self.replicas.values_mut().for_each(|replica| replica.tracked.forget_replacements());
     }
 
     /// Prepares the replicas for the phase that the job enters.
@@ -265,21 +254,20 @@ impl Pods {
     /// Whether the job has pods, or has requested pods that may still appear. A pod for which a quota has no room does
     /// not appear.
     pub(super) fn hold_room(&self) -> bool {
-        let may_appear = |replica: &Replica| replica.requested_at().is_some() && replica.seen.wait.is_none();
-        self.replicas.values().any(|replica| replica.seen.presence().has_containers() || may_appear(replica))
+        let holds = |tracked: &Tracked| tracked.seen.presence().has_containers() || tracked.may_appear();
+        self.replicas.values().any(|replica| holds(&replica.tracked))
     }
 
     /// Whether the deletion of a pod that may still run was requested.
     pub(super) fn are_leaving(&self) -> bool {
-        let is_leaving =
-            |replica: &Replica| replica.deletion_asked_at.is_some() && replica.seen.presence().has_containers();
-        self.replicas.values().any(is_leaving)
+        let is_leaving = |tracked: &Tracked| tracked.was_asked_to_go() && tracked.seen.presence().has_containers();
+        self.replicas.values().any(|replica| is_leaving(&replica.tracked))
     }
 
     /// When the last exec.py of this start was started, if the agent of every member has reported the time.
     pub(super) fn last_launch(&self, start: Generation) -> Option<UnixMillis> {
-        let members = self.replicas.values().filter(|replica| replica.is_member(start));
-        let starts = members.map(|replica| replica.seen.agent.status()?.started_at);
+        let members = self.replicas.values().filter(|replica| replica.tracked.is_member(start));
+        let starts = members.map(|replica| replica.tracked.seen.agent.status()?.started_at);
         starts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
@@ -298,7 +286,7 @@ impl Pods {
     pub(super) async fn silences(&self, horizon: Option<Generation>) -> BTreeMap<ReplicaId, Duration> {
         let now = SystemTime::now();
         let runs = |(_, replica): &(&ReplicaId, &Replica)| {
-            matches!(ReplicaPhase::of(&replica.seen, horizon), ReplicaPhase::Running(_))
+            matches!(ReplicaPhase::of(&replica.tracked.seen, horizon), ReplicaPhase::Running(_))
         };
         let mut silences = BTreeMap::new();
         for (id, _) in self.replicas.iter().filter(runs) {
@@ -332,7 +320,7 @@ impl Pods {
     }
 
     fn has_live(&self) -> bool {
-        self.replicas.values().any(|replica| replica.seen.presence() == Presence::Live)
+        self.replicas.values().any(|replica| replica.tracked.seen.presence() == Presence::Live)
     }
 
     /// Renews the NetworkPolicy of a job that has pods, if it is time. No watch reports the policy's deletion.

@@ -38,8 +38,8 @@ impl Pods {
         let (mut members, mut seats) = (BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
-            let Some(addresses) = replica.seen.addresses() else { continue };
-            let Some(Enrolled { membership, .. }) = replica.seen.enrolled else { continue };
+            let Some(addresses) = replica.tracked.seen.addresses() else { continue };
+            let Some(Enrolled { membership, .. }) = replica.tracked.seen.enrolled else { continue };
             let seat = gang.seat(member);
             members.insert(seat, addresses.tensorflow);
             seats.push(Seat {
@@ -90,7 +90,7 @@ impl Pods {
             creation.abort();
             let _ = creation.await;
         }
-        self.replicas.values_mut().for_each(Replica::give_up_request);
+        self.replicas.values_mut().for_each(|replica| replica.tracked.give_up_request());
         self.cancel_start().await;
     }
 
@@ -113,12 +113,13 @@ impl Pods {
         self.call_start_back().await;
         let generation = machine.phase().generation();
         // While runs stop, `step` returns this action at each change. Skip the agents that were already asked.
-        let targets =
-            self.agents(machine, |replica, phase| !replica.is_stopped && phase.was_configured() && !phase.is_dead());
+        let targets = self.agents(machine, |replica, phase| {
+            !replica.tracked.is_stopped && phase.was_configured() && !phase.is_dead()
+        });
         for (subject, _) in &targets {
             self.replicas.entry(subject.id).and_modify(|replica| {
                 replica.watch_run(generation);
-                replica.is_stopped = true;
+                replica.tracked.is_stopped = true;
             });
         }
         if targets.is_empty() {
@@ -142,9 +143,11 @@ impl Pods {
     /// The members of the current start for which `test` holds, with the addresses of their agents.
     fn agents(&self, machine: &Machine, test: impl Fn(&Replica, &ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
         let Some(start) = machine.phase().generation() else { return vec![] };
-        let passes = |replica: &Replica| test(replica, &ReplicaPhase::of(&replica.seen, machine.horizon()));
-        let chosen = self.replicas.iter().filter(|(_, replica)| replica.is_member(start) && passes(replica));
-        chosen.filter_map(|(id, replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent))).collect()
+        let passes = |replica: &Replica| test(replica, &ReplicaPhase::of(&replica.tracked.seen, machine.horizon()));
+        let chosen = self.replicas.iter().filter(|(_, replica)| replica.tracked.is_member(start) && passes(replica));
+        chosen
+            .filter_map(|(id, replica)| Some((replica.subject(*id), replica.tracked.seen.addresses()?.agent)))
+            .collect()
     }
 }
 

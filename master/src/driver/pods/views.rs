@@ -29,10 +29,10 @@ impl Pods {
         let view = |(id, replica): (&ReplicaId, &Replica)| {
             // The pods of a gang that waits for its turn are being deleted. This is no failure.
             let is_queued = matches!(machine.phase(), JobPhase::Queued { .. });
-            let seen = if is_queued { &Observation::NEW } else { &replica.seen };
+            let seen = if is_queued { &Observation::NEW } else { &replica.tracked.seen };
             let mut view = of_replica(record, *id, seen, machine.horizon());
             if matches!(machine.phase(), JobPhase::Pending { .. }) {
-                view.reason = why_others_wait(record, &view, &replica.seen).or(view.reason);
+                view.reason = why_others_wait(record, &view, &replica.tracked.seen).or(view.reason);
             }
             view
         };
