@@ -42,6 +42,10 @@ impl Pods {
 
     /// The replicas that have no pod and need none, because enough other replicas have pods.
     fn unwanted(&self, machine: &Machine) -> BTreeSet<ReplicaId> {
+        // A fixed gang wants all replicas.
+        if machine.policy().is_fixed() {
+            return BTreeSet::new();
+        }
         let gang = self.gang(machine.horizon());
         let absent = gang.places().iter().filter(|place| place.pod == Presence::Absent && !gang.has(place));
         let mut unwanted: BTreeSet<ReplicaId> = absent.map(|place| place.id).collect();
