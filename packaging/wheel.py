@@ -1,7 +1,7 @@
 """packaging/wheel.py VERSION PROGRAMS OUT: writes a wheel of the static programs in the folder PROGRAMS to OUT.
 
-pip copies the programs from the wheel's scripts folder to the folder of `python`. So `muster` finds `master` and `agent` in
-its own folder. A wheel is a zip with a list of its files (packaging.python.org, "Binary distribution format"). The same
+pip copies `muster` and `client` from the wheel's scripts folder to the folder of `python`, and `master` and `agent` from the
+data folder to `../libexec/muster`, where `muster` finds them. So these two common names are not on the PATH. A wheel is a zip with a list of its files (packaging.python.org, "Binary distribution format"). The same
 programs give the same bytes.
 """
 
@@ -13,8 +13,12 @@ import sys
 import zipfile
 
 NAME = "muster_launcher"
-# `muster` and `client` are the same program, stored twice, because a wheel cannot contain links.
-PROGRAMS = {"muster": "client", "client": "client", "master": "master", "agent": "agent"}
+# The path of each program in the wheel's folder of installed files.
+PROGRAMS = {"client": "scripts/muster", "master": "data/libexec/muster/master", "agent": "data/libexec/muster/agent"}
+# `client` is a second name of `muster`. A wheel cannot contain links, and pipx puts links to both into another folder.
+CLIENT = b"""#!/bin/sh
+exec "$(dirname "$(readlink -f "$0")")/muster" "$@"
+"""
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -45,9 +49,9 @@ def main(version, programs, out):
     path = pathlib.Path(out) / f"{NAME}-{version}-py3-none-{'.'.join(tags)}.whl"
     record = []
     with zipfile.ZipFile(path, "w") as wheel:
-        for name, program in PROGRAMS.items():
-            content = (pathlib.Path(programs) / program).read_bytes()
-            write(wheel, record, f"{NAME}-{version}.data/scripts/{name}", content, 0o755)
+        installed = {to: (pathlib.Path(programs) / program).read_bytes() for program, to in PROGRAMS.items()}
+        for to, content in {**installed, "scripts/client": CLIENT}.items():
+            write(wheel, record, f"{NAME}-{version}.data/{to}", content, 0o755)
         for name, content in files.items():
             write(wheel, record, f"{info}/{name}", content)
         write(wheel, [], f"{info}/RECORD", "".join([*record, f"{info}/RECORD,,\n"]).encode())

@@ -50,6 +50,10 @@ Examples:
   client --image digits --dry-run=server  check the job and print its pods; create nothing
   client logs digits -f                   follow the submitted job digits
 
+Other programs:
+  client master --help                    run a master, which keeps jobs and their output
+  client agent --help                     run an agent, on a machine without Kubernetes
+
 Exit codes:
   0  the job succeeded; for a verb: done
   1  the job failed, was cancelled, or is not known to have succeeded

@@ -13,6 +13,7 @@ mod image;
 mod interrupt;
 mod master;
 mod output;
+mod programs;
 mod request;
 
 use std::ffi::OsString;
@@ -49,6 +50,11 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
 
 fn obey(arguments: Vec<OsString>, notes: &Notes) -> Result<Exit, Error> {
     let mut data = Data::above(notes);
+    if let [_, program, rest @ ..] = &arguments[..]
+        && programs::is_one(program)
+    {
+        return Err(programs::become_program(program, rest));
+    }
     let cli = match args::parse(arguments)? {
         args::Parsed::Help(text) => {
             data.styled(&text)?;

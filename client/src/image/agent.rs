@@ -1,7 +1,7 @@
 //! Finds the agent to put into an image: the file of `--agent-binary`, else the file `agent` beside this program, else
 //! the master's agent.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
@@ -10,6 +10,7 @@ use super::layer::digest;
 use crate::ending::error::{Error, MasterError};
 use crate::master::client::MasterClient;
 use crate::output::Notes;
+use crate::programs;
 
 const AGENT_HINT: &str = "make build puts an agent beside the client; or give --agent-binary PATH";
 
@@ -48,7 +49,8 @@ impl AgentSources {
             let bytes = std::fs::read(path).map_err(unreadable)?;
             return program(bytes.into(), path.display().to_string(), Exchangeable::No);
         }
-        let Some((path, bytes)) = beside_this_program() else {
+        let found = programs::agent().and_then(|path| std::fs::read(&path).ok().map(|bytes| (path, bytes.into())));
+        let Some((path, bytes)) = found else {
             return self.fetch("there is none beside this program").await;
         };
         match program(bytes, path.display().to_string(), Exchangeable::Yes) {
@@ -116,13 +118,6 @@ fn not_fetched(error: MasterError) -> Error {
         error.hint = of_master;
     }
     error
-}
-
-/// The file `agent` in this program's folder, if it can be read.
-fn beside_this_program() -> Option<(PathBuf, Bytes)> {
-    let own = std::env::current_exe().and_then(|path| path.canonicalize()).ok()?;
-    let path = own.parent().map(Path::to_owned)?.join("agent");
-    std::fs::read(&path).ok().map(|bytes| (path, bytes.into()))
 }
 
 #[cfg(test)]

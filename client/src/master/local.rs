@@ -20,6 +20,7 @@ use crate::address::config::{Token, muster_variables};
 use crate::address::master_url::MasterUrl;
 use crate::ending::error::Error;
 use crate::interrupt::Interrupts;
+use crate::programs;
 
 /// How long the master may take until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -47,7 +48,7 @@ pub(crate) struct LocalMaster {
 impl LocalMaster {
     /// Starts a master. The caller must shut the master down. Dropping the value kills the master.
     pub(crate) fn start() -> Result<Self, Error> {
-        let program = find_programs()?;
+        let program = programs::master()?;
         let failed = |error| Error::master("prepare a folder for the local master").hint(SET_TMPDIR).because(error);
         let (folder, lock) = locked_folder().map_err(failed)?;
         // Without a token, every user of this machine could run code as the current user while the job runs.
@@ -117,21 +118,6 @@ impl LocalMaster {
         }
         Error::master(format!("the local master {what}{}", log_tail(&self.folder)))
     }
-}
-
-/// The path of the master beside this program. The agent must be in the same folder.
-pub(crate) fn find_programs() -> Result<PathBuf, Error> {
-    let unknown = |error| Error::master("find the folder of this program").because(error);
-    let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(unknown)?;
-    let folder = own.parent().map(Path::to_owned).unwrap_or_default();
-    for program in ["master", "agent"] {
-        if !folder.join(program).is_file() {
-            let sentence = format!("there is no program \"{program}\" in {}", folder.display());
-            let hint = "make build puts client, master and agent side by side; or give --master URL";
-            return Err(Error::master(sentence).hint(hint));
-        }
-    }
-    Ok(folder.join("master"))
 }
 
 /// A new folder for the master's state, and the lock on it. systemd-tmpfiles removes old files from /tmp, but it skips

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::cluster::{Check, Verdict};
 use crate::master::announcement;
-use crate::master::local;
 use crate::output::size;
+use crate::programs;
 
 /// Maximum time for Python to look for TensorFlow.
 const PYTHON_TIMEOUT: Duration = Duration::from_secs(20);
@@ -35,7 +35,7 @@ fn check(name: &str, verdict: Verdict, detail: impl Into<String>, hint: Option<&
 }
 
 fn programs() -> Check {
-    match local::find_programs() {
+    match programs::master() {
         Ok(master) => check("programs", Verdict::Ok, format!("{} and its agent", master.display()), None),
         Err(error) => check("programs", Verdict::Fail, error.to_string(), error.hint.as_deref()),
     }

@@ -5,17 +5,18 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use e2e::Finished;
-use e2e::programs::root;
+use e2e::programs::{built, root};
+use e2e::{Finished, Scene};
 
-/// A script in place of each program. The script prints which programs of Muster are in its folder, and its arguments.
+/// A script in place of each program. The script prints where the agent is, and its arguments.
 const STAND_IN: &str = r#"#!/bin/sh
-for program in client master agent; do test -x "$(dirname "$0")/$program" && echo "$program is beside it"; done
+own=$(dirname "$(readlink -f "$0")")
+for agent in "$own/agent" "$own/../libexec/muster/agent"; do test -x "$agent" && echo "an agent is installed"; done
 echo "muster $*"
 "#;
 
 #[test]
-fn a_wheel_and_a_tar_install_muster_and_the_agent_in_one_folder() {
+fn a_wheel_and_a_tar_install_the_client_by_two_names_and_the_agent() {
     let folder = tempfile::tempdir().expect("cannot create a temporary folder");
     for program in ["client", "master", "agent"] {
         let path = folder.path().join(program);
@@ -31,12 +32,37 @@ fn a_wheel_and_a_tar_install_muster_and_the_agent_in_one_folder() {
     bash.args(["-euo", "pipefail", "-c", script]).current_dir(root()).env("FOLDER", folder.path());
     let run = Finished::of(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
     for (said, times) in [
-        ("agent is beside it", 2),
-        ("muster --worker-num 2", 2),
+        ("an agent is installed", 4),
+        ("muster --worker-num 2", 4),
         ("tried: ", 2),
         ("-py3-none-manylinux2014_", 2),
         ("-linux.tar.gz: OK", 1),
     ] {
         assert_eq!(run.stdout.matches(said).count(), times, "{said:?} in:\n{}", run.stdout);
     }
+}
+
+#[test]
+fn muster_runs_the_programs_that_pip_does_not_put_on_the_path() {
+    let scene = Scene::new("print('ran')");
+    let prefix = tempfile::tempdir().expect("cannot create a temporary folder");
+    for (program, to) in
+        [("client", "bin/muster"), ("master", "libexec/muster/master"), ("agent", "libexec/muster/agent")]
+    {
+        let to = prefix.path().join(to);
+        fs::create_dir_all(to.parent().expect("the path has a folder")).expect("cannot create the folder");
+        fs::hard_link(built(program), &to).or_else(|_| fs::copy(built(program), &to).map(drop)).expect("cannot copy");
+    }
+    let muster = |arguments: &[&str]| {
+        let mut muster = Command::new(prefix.path().join("bin/muster"));
+        muster.args(arguments).current_dir(scene.path()).stdin(Stdio::null());
+        Finished::of(muster.stdout(Stdio::piped()).stderr(Stdio::piped()))
+    };
+    assert_eq!(muster(&["--worker-num", "1"]).code(0).lines("ran").len(), 1);
+    for program in ["master", "agent"] {
+        assert!(muster(&[program, "--version"]).code(0).stdout.starts_with(program));
+        muster(&[program, "--none"]).code(2).says(&["--none"]);
+    }
+    fs::remove_file(prefix.path().join("libexec/muster/agent")).expect("cannot remove the agent");
+    muster(&["agent", "--version"]).code(3).says(&["there is no program \"agent\"", "libexec/muster"]);
 }

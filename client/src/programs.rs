@@ -1,0 +1,60 @@
+//! The other programs of Muster, `master` and `agent`. They are in the folder of this program, or in `../libexec/muster`,
+//! where pip puts them, so that only `muster` and `client` are on the PATH.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::ending::error::Error;
+
+/// The names of the programs.
+const PROGRAMS: [&str; 2] = ["master", "agent"];
+
+/// The path of the master that this client starts. The agent is in the same folder.
+///
+/// # Errors
+/// If a program is missing.
+pub(crate) fn master() -> Result<PathBuf, Error> {
+    let unknown = |error| Error::master("find the folder of this program").because(error);
+    let (own, libexec) = folders().map_err(unknown)?;
+    let folder = if libexec.join("master").is_file() { libexec } else { own };
+    match PROGRAMS.into_iter().find(|program| !folder.join(program).is_file()) {
+        None => Ok(folder.join("master")),
+        Some(missing) => {
+            let sentence = format!("there is no program \"{missing}\" in {}", folder.display());
+            let hint = "make build puts client, master and agent side by side; or give --master URL";
+            Err(Error::master(sentence).hint(hint))
+        }
+    }
+}
+
+/// The path of this program's agent, if there is one.
+pub(crate) fn agent() -> Option<PathBuf> {
+    let (own, libexec) = folders().ok()?;
+    [own, libexec].map(|folder| folder.join("agent")).into_iter().find(|path| path.is_file())
+}
+
+/// Whether the word after the program's name starts another program, as in `muster master --listen 127.0.0.1:7897`.
+pub(crate) fn is_one(word: &OsString) -> bool {
+    PROGRAMS.iter().any(|program| word == program)
+}
+
+/// Replaces this process by another program. Returns only if that program cannot be started.
+pub(crate) fn become_program(name: &OsString, arguments: &[OsString]) -> Error {
+    let path = match master() {
+        Ok(master) => master.with_file_name(name),
+        Err(error) => return error,
+    };
+    let error = Command::new(&path).args(arguments).exec();
+    Error::master(format!("start {}", path.display())).because(error)
+}
+
+/// This program's folder, and the folder of the programs that pip does not put on the PATH.
+fn folders() -> io::Result<(PathBuf, PathBuf)> {
+    let program = std::env::current_exe()?.canonicalize()?;
+    let own = program.parent().map(Path::to_owned).unwrap_or_default();
+    let libexec = own.with_file_name("libexec").join("muster");
+    Ok((own, libexec))
+}
