@@ -4,6 +4,7 @@
 
 pub mod aged_output;
 pub mod agent;
+pub mod batching;
 pub mod callers;
 pub mod code;
 pub mod dry_run;

@@ -6,6 +6,7 @@ pub mod code;
 pub mod config;
 pub mod journeys;
 pub mod master;
+pub mod mixed_machines;
 pub mod network;
 pub mod place;
 pub mod processes;

@@ -1,5 +1,6 @@
 //! Tests of the pure part of the master: the state machine of a job, with tables and random events, and the rendezvous.
 
+mod batching;
 mod diagnosing;
 mod elastic;
 mod ending;

@@ -4,6 +4,7 @@
 mod abuse;
 mod architecture;
 mod bad_input;
+mod batching;
 mod code;
 mod docs;
 mod examples;

@@ -1,0 +1,13 @@
+//! How the samples of a step are divided among the ranks: sizes for given speeds, speeds from the reports of scripts, and
+//! the rule that decides when other sizes are worth a change.
+//!
+//! Each rank computes the gradients of its own batch, and then all ranks wait for the slowest. The sum of the sizes is the
+//! same at every step, so the training is the same mathematics with any sizes.
+
+mod law;
+mod sizes;
+mod windows;
+
+pub use law::{Change, Decision, decide};
+pub use sizes::Rules;
+pub use windows::{Window, Windows};

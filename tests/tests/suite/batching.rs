@@ -1,0 +1,55 @@
+//! The rule for batch sizes on machines of unequal speed, in virtual time.
+
+use e2e::mixed_machines::{Costs, Outcome, Rule, run};
+
+const BATCH: u32 = 256;
+const SEEDS: u64 = 200;
+const FIXED: Costs = Costs { fixed_ms: 20.0, least_ms: 0.0, overlapping_ms: 0.0, noise: 0.0 };
+
+/// The share of the time of equal sizes that this run saves.
+fn saved(outcome: &Outcome, costs: Costs) -> f64 {
+    1.0 - outcome.seconds / run(Rule::Equal, BATCH, costs, 0).seconds
+}
+
+#[test]
+fn without_noise_each_phase_has_one_change_to_nearly_equal_times() {
+    for (costs, ceiling) in [(Costs::default(), 0.467), (FIXED, 0.459)] {
+        let outcome = run(Rule::Muster, BATCH, costs, 0);
+        assert!(outcome.changes.iter().all(|&changes| changes <= 1), "{outcome:?}");
+        assert!(outcome.spreads.iter().all(|&spread| spread <= 1.04), "{outcome:?}");
+        assert_eq!((outcome.changes[0], outcome.changes[4]), (0, 0));
+        assert_eq!(outcome.sums, (BATCH, BATCH));
+        let best = saved(&run(Rule::Ceiling, BATCH, costs, 0), costs);
+        assert!((best - ceiling).abs() < 0.005, "{best}");
+        assert!(saved(&outcome, costs) >= 0.93 * best, "{} of {best}", saved(&outcome, costs));
+    }
+}
+
+#[test]
+fn with_noise_of_5_percent_a_step_sizes_change_at_most_twice_a_phase() {
+    for costs in [Costs { noise: 0.05, ..Costs::default() }, Costs { noise: 0.05, ..FIXED }] {
+        let runs: Vec<Outcome> = (0..SEEDS).map(|seed| run(Rule::Muster, BATCH, costs, seed)).collect();
+        let phases = runs.len() as f64 * 8.0;
+        for outcome in &runs {
+            assert!(outcome.changes.iter().all(|&changes| changes <= 2), "{outcome:?}");
+            assert_eq!((outcome.changes[0], outcome.changes[4], outcome.sums), (0, 0, (BATCH, BATCH)), "{outcome:?}");
+        }
+        let changes = runs.iter().flat_map(|outcome| &outcome.changes).sum::<usize>() as f64 / phases;
+        let spread = runs.iter().flat_map(|outcome| &outcome.spreads).sum::<f64>() / phases;
+        assert!(changes <= 0.85 && spread <= 1.05, "{changes} changes a phase, a spread of {spread}");
+    }
+}
+
+#[test]
+fn where_small_batches_take_the_same_time_or_communication_overlaps_no_run_is_longer_than_with_equal_sizes() {
+    for noise in [0.0, 0.05] {
+        for limit in [200.0, 500.0, 1_000.0, 2_000.0] {
+            let knee = Costs { least_ms: limit, noise, ..FIXED };
+            let overlap = Costs { overlapping_ms: limit, noise, ..FIXED };
+            for (costs, seed) in [knee, overlap].into_iter().flat_map(|costs| (0..5).map(move |seed| (costs, seed))) {
+                let (ours, equal) = (run(Rule::Muster, BATCH, costs, seed), run(Rule::Equal, BATCH, costs, seed));
+                assert!(ours.seconds <= equal.seconds * (1.0 + noise / 5.0), "{costs:?}: {ours:?}, {equal:?}");
+            }
+        }
+    }
+}
