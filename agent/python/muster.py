@@ -8,9 +8,10 @@ starts, another file may have this number, but not this inode. Each message is a
 64 KiB. Both sides ignore unknown keys. From the helper:
 
     {"hello": 1}    the first message, with the version of this protocol
-    {"progress": {"generation": "1.2", "step": 61, "split": 0, "steps": 59, "samples": 1888, "compute_us": 90000,
-                  "wall_us": 180000, "values": {"loss": 0.31}, "saved": 50}}
-                    the newest progress, at most about four times a second. `step` is null before the first step. The
+    {"progress": {"generation": "1.2", "step": 61, "split": 0, "batch": 32, "noticed": 17, "steps": 59,
+                  "samples": 1888, "compute_us": 90000, "wall_us": 180000, "values": {"loss": 0.31}, "saved": 50}}
+                    the newest progress, at most about four times a second. `step` is null before the first step.
+                    `batch` is this rank's size in `split`, and `noticed` the version in the newest notice, or 0. The
                     numbers from `steps` to `wall_us` are totals of this split, without its first step and short last
                     batches. `compute_us` is the time inside `measure`. `values` are the newest values that `log` got.
                     `saved` is the last step whose state was saved or restored. It is null if it is unknown.
@@ -23,10 +24,12 @@ To the helper, after `hello`:
 
     {"notice": {"leave": true, "reason": "worker-2 joins", "split": {"version": 1, "sizes": [64, 32]}}}
                     all present wishes of the master. A notice replaces the previous notice. Each key is optional.
-                    `sizes` are batch sizes by rank. `version` increases from 1 within a start.
+                    `sizes` are batch sizes by rank. `version` increases within a start. Version 0 is the sizes with
+                    which the start began: those of MUSTER_BATCH_SIZES, a list by rank, otherwise equal sizes.
 """
 
 import atexit
+import collections
 import contextlib
 import functools
 import hashlib
@@ -54,18 +57,26 @@ EXACT = 2**24  # a float32 represents every integer up to this number, so smalle
 
 
 class Job:
-    """This process as a rank of the job. Create one Job in each process, before the strategy."""
+    """This process as a rank of the job. Create one Job in each process, before the strategy.
 
-    def __init__(self, global_batch, environ=os.environ):
+    `global_batch` is the number of samples of all ranks in a step. It can be left out if the job has --global-batch.
+    `ahead` is how many batches a thread may take from the sampler before the step that uses them, beside the next one.
+    """
+
+    def __init__(self, global_batch=None, environ=os.environ, ahead=0):
         self.rank = int(environ.get("RANK") or 0)
         self.world = int(environ.get("WORLD_SIZE") or 1)
         if not 0 <= self.rank < self.world:
             raise ValueError(f"RANK {self.rank} is not less than WORLD_SIZE {self.world}")
         self.is_chief = self.rank == 0 and environ.get("MUSTER_ROLE") not in ("ps", "evaluator")
         self.generation = environ.get("MUSTER_GENERATION", "")
-        self.global_batch = global_batch
-        self.sizes = shares(global_batch, [1] * self.world)  # samples per step, by rank
-        self._split = 0  # the version of `sizes`
+        sizes = first_sizes(global_batch, self.world, environ.get("MUSTER_BATCH_SIZES"))
+        self.global_batch, self.ahead = sum(sizes), ahead
+        self._splits = [(0, 0, sizes)]  # each from which batch, its version and its sizes; the first is in use
+        self._stepped = 0  # completed steps, so the number of the next batch to step
+        self._samplers = []
+        self._batches = threading.Condition()  # held to change the splits, or what the samplers have taken
+        self._stepper = threading.get_ident()  # the thread that calls `step`
         # Removes the variable, so that a child process does not use the socket.
         self._channel = Channel.inherited(environ.pop("MUSTER_FD", None))
         self._got_sigterm = False
@@ -80,7 +91,7 @@ class Job:
         self._saved = None  # the last saved step, if it is known
         self._is_updating = False  # True from `take` or `signal` to the end of `step`
         self._boundary = threading.RLock()  # held by a save, at the beginning of an update, and at the script's end
-        self._is_counted = False  # False in the first step of a split, which is slow, and in a short last batch
+        self._is_counted = False  # False in the first step of a split, which is slow, and while `fit` validates
         self._compute_ns, self._began_ns = 0, 0  # time in `measure` during this step; clock when this step began
         self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
         self._values = {}  # the newest values of `log`
@@ -88,8 +99,18 @@ class Job:
             await_chief(environ.get("TF_CONFIG"))
 
     @property
+    def _split(self):
+        """The version of `sizes`."""
+        return self._splits[0][1]
+
+    @property
+    def sizes(self):
+        """The number of samples of each rank in a full step. Only `step` changes it, on all ranks at the same step."""
+        return self._splits[0][2]
+
+    @property
     def batch(self):
-        """The number of this rank's samples in a full step. Only `step` changes it, on all ranks at the same step."""
+        """The number of this rank's samples in a full step."""
         return self.sizes[self.rank]
 
     def started(self):
@@ -134,7 +155,8 @@ class Job:
         returns 0."""
         self._begin_update()
         noticed = self._noticed  # a copy, because the channel's thread may replace the attribute
-        is_offered = noticed and noticed[0] > self._split and self._proposed in (0, noticed[0])
+        agreed = self._splits[-1][1]
+        is_offered = noticed and noticed[0] > agreed and self._proposed in (0, noticed[0])
         self._offered = noticed if is_offered else None
         numbers = (float(self._must_leave()), float(self._offered[0] if self._offered else 0))
         # TensorFlow traces a function again for other Python numbers, but not for another array.
@@ -145,23 +167,23 @@ class Job:
         """Call this after each step, with the sum of all ranks' signals. If it returns True, save and call `leave`."""
         if self._step is not None and step < self._step:
             raise ValueError(f"step {step} came after step {self._step}: steps must not go backwards in one start")
-        leave, versions = float(summed[0]), float(summed[1])
+        leave, versions, self._stepper = float(summed[0]), float(summed[1]), threading.get_ident()
         if self._step is None and self._save:
             self._saved = step - 1 if step > 0 else None
         now = time.perf_counter_ns()
-        if self._is_counted:
-            steps, samples, compute_ns, wall_ns = self._totals
+        samples, is_full = self._finish_batch()
+        if self._is_counted and is_full:
+            steps, before, compute_ns, wall_ns = self._totals
             wall_ns += now - self._began_ns
-            self._totals = (steps + 1, samples + self.batch, compute_ns + self._compute_ns, wall_ns)
+            self._totals = (steps + 1, before + samples, compute_ns + self._compute_ns, wall_ns)
         self._step, self._is_counted, self._compute_ns, self._began_ns = step, True, 0, now
         # Different versions can have the same sum as equal versions: 0 + 1 + 2 = 1 + 1 + 1. So a split needs two steps.
         # After the first step, all ranks propose the mean of their versions, if it is a whole number. In the second
         # step, each rank offers the proposed version or 0. All ranks see the same sums, so they agree on the proposal
         # and on the result.
         offered, self._offered = self._offered, None
-        if offered and self._proposed and versions == self.world * self._proposed:
-            self._split, self.sizes = offered
-            self._is_counted, self._totals = False, (0, 0, 0, 0)
+        is_agreed = offered and self._proposed and versions == self.world * self._proposed
+        self._begin_batch(offered if is_agreed else None)
         is_proposal = not self._proposed and versions % self.world == 0
         self._proposed = int(versions) // self.world if is_proposal else 0
         if self._channel is not None:
@@ -170,6 +192,24 @@ class Job:
             self._announce_leaving(agreed=True)
         self._is_updating = False
         return leave > 0
+
+    def _finish_batch(self):
+        """This rank's number of samples in the step that has ended, and whether its batch was full."""
+        with self._batches:
+            taken = [sampler._finish() for sampler in self._samplers if sampler._pending]
+        return (taken[0][0], all(is_full for _, is_full in taken)) if taken else (self.batch, True)
+
+    def _begin_batch(self, agreed):
+        """Counts a completed step. The agreed split, if there is one, begins with the first batch that no rank can have
+        taken yet. All ranks agree at the same step, so for all ranks this is the same batch."""
+        with self._batches:
+            self._stepped += 1
+            if agreed:
+                self._splits.append((self._stepped + self.ahead, *agreed))
+            if len(self._splits) > 1 and self._splits[1][0] <= self._stepped:
+                del self._splits[0]
+                self._is_counted, self._totals = False, (0, 0, 0, 0)
+            self._batches.notify_all()
 
     @contextlib.contextmanager
     def measure(self):
@@ -188,8 +228,11 @@ class Job:
         self._values = newest
 
     def sampler(self, count, seed):
-        """Returns a sampler over the indexes 0 to `count` - 1."""
-        return Sampler(self, count, seed)
+        """Returns a sampler over the indexes 0 to `count` - 1. With `ahead`, a job has one sampler."""
+        if self.ahead and self._samplers:
+            raise ValueError("a job with `ahead` has one sampler")
+        self._samplers.append(Sampler(self, count, seed))
+        return self._samplers[-1]
 
     def leave(self):
         """Exits with code 75. Muster then starts the script again."""
@@ -272,7 +315,9 @@ class Job:
     def _progress(self):
         steps, samples, compute_ns, wall_ns = self._totals
         times = {"compute_us": compute_ns // 1000, "wall_us": wall_ns // 1000}
-        counts = {"split": self._split, "steps": steps, "samples": samples, **times}
+        noticed = self._noticed
+        split = {"split": self._split, "batch": self.batch, "noticed": noticed[0] if noticed else 0}
+        counts = {**split, "steps": steps, "samples": samples, **times}
         values = {name: value for name, value in self._values.items() if math.isfinite(value)}
         newest = {"step": self._step, **counts, "values": values, "saved": self._saved}
         return {"progress": {"generation": self.generation, **newest}}
@@ -293,51 +338,76 @@ class Sampler:
     """Chooses the samples of each step. An epoch is one permutation of all samples, cut into global batches. Each batch
     is divided among the ranks.
 
-    The state does not depend on the number of ranks, so an epoch continues after a resize with its unused samples.
+    The state does not depend on the number of ranks or on the sizes, so an epoch continues after a resize with its
+    unused samples.
     """
 
     def __init__(self, job, count, seed):
         import numpy
 
         self._numpy, self._job, self._count, self._seed = numpy, job, count, seed
+        # For each batch that was taken and not stepped: this rank's samples, whether it is full, the state after it.
+        self._pending = collections.deque()
         self.restore((0, 0))
 
     def state(self):
-        """The epoch, and the position of the next batch in the epoch. Save both numbers with the model."""
-        return (self._epoch, self._position)
+        """The epoch, and the position in it of the first batch that no step has used. Save both numbers with the
+        model."""
+        return self._trained
 
     def restore(self, state):
         """Continues at a saved state."""
         epoch, position = (int(number) for number in state)
         if not 0 <= position < self._count:
             raise ValueError(f"position {position} is outside the data set of {self._count} samples")
-        self._epoch, self._position, self._order = epoch, position, None
+        with self._job._batches:
+            self._pending.clear()
+            self._next = self._trained = (epoch, position)
+            self._order = None
 
     def take(self):
         """This rank's part of the next batch: indexes, and weights with a sum of 1 over all ranks.
 
         The last batch of an epoch may be shorter. Its parts shrink in proportion. Instead of an empty part, a rank gets
         one sample with weight 0.
+
+        Another thread waits here until at most `ahead` batches beside this one are taken and not stepped.
         """
+        job = self._job
+        if job.ahead == 0:
+            job._begin_update()
+        with job._batches:
+            if len(self._pending) > job.ahead and threading.get_ident() == job._stepper:
+                raise RuntimeError(f"a batch was taken before the step of an earlier one: create Job(ahead={len(self._pending)})")
+            job._batches.wait_for(lambda: len(self._pending) <= job.ahead)
+            number = job._stepped + len(self._pending)
+            return self._cut(next(sizes for begin, _, sizes in reversed(job._splits) if begin <= number))
+
+    def _finish(self):
+        """This rank's number of samples in the oldest batch, which a step has used, and whether that batch was full."""
+        size, is_full, self._trained = self._pending.popleft()
+        return size, is_full
+
+    def _cut(self, sizes):
+        """Takes a batch with these sizes."""
+        (epoch, position), job = self._next, self._job
         if self._order is None:
-            digest = hashlib.sha256(f"{self._seed} {self._epoch}".encode()).digest()
+            digest = hashlib.sha256(f"{self._seed} {epoch}".encode()).digest()
             # RandomState gives the same permutation in all versions of numpy.
             random = self._numpy.random.RandomState(int.from_bytes(digest[:4], "big"))
             self._order = random.permutation(self._count)
-        self._job._begin_update()
-        batch, sizes, rank = self._job.global_batch, self._job.sizes, self._job.rank
-        if batch > self._count - self._position:
-            batch = self._count - self._position
-            sizes, self._job._is_counted = shares(batch, sizes), False
-        begin = self._position + sum(sizes[:rank])
-        indexes = self._order[begin : begin + sizes[rank]]
-        weights = self._numpy.full(len(indexes), 1 / batch, "float32")
-        if sizes[rank] == 0:
-            indexes, weights = self._order[:1], self._numpy.zeros(1, "float32")
-        self._position += batch
-        if self._position == self._count:
-            self._epoch, self._position, self._order = self._epoch + 1, 0, None
-        return indexes, weights
+        order, batch = self._order, min(job.global_batch, self._count - position)
+        is_full = batch == job.global_batch
+        sizes = sizes if is_full else shares(batch, sizes)
+        begin, size = position + sum(sizes[: job.rank]), sizes[job.rank]
+        if position + batch == self._count:
+            self._next, self._order = (epoch + 1, 0), None
+        else:
+            self._next = (epoch, position + batch)
+        self._pending.append((size, is_full, self._next))
+        if size == 0:
+            return order[:1], self._numpy.zeros(1, "float32")
+        return order[begin : begin + size], self._numpy.full(size, 1 / batch, "float32")
 
 
 class Channel:
@@ -520,6 +590,18 @@ def await_chief(tf_config):
             return socket.create_connection(address, left).close()
         except OSError:
             time.sleep(CHIEF_PAUSE_SECONDS)
+
+
+def first_sizes(global_batch, world, listed):
+    """The sizes with which a start begins, by rank: those of the job, or equal sizes."""
+    sizes = json.loads(listed) if listed else []
+    if len(sizes) == world:
+        if global_batch not in (None, sum(sizes)):
+            raise ValueError(f"Job has a global batch of {global_batch}, but --global-batch is {sum(sizes)}")
+        return sizes
+    if global_batch is None:
+        raise ValueError("pass the global batch to Job, or start the job with --global-batch")
+    return shares(global_batch, [1] * world)
 
 
 def shares(total, weights):

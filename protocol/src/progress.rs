@@ -22,9 +22,15 @@ pub struct Progress {
     /// The last step by the script's own count. Absent before the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// The version of the batch sizes of all replicas. In version 0, all sizes are equal.
+    /// The version of the batch sizes of all replicas. Version 0 is the sizes with which the start began.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub split: u64,
+    /// This replica's number of samples in a full step with these sizes.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub batch: u32,
+    /// The version of the newest sizes that the script has received, and that it uses soon; 0 if there are none.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub noticed: u64,
     /// Total number of steps.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub steps: u64,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import types
 import unittest
 import unittest.mock
@@ -33,6 +34,13 @@ def boundary(jobs, step):
     signals = [job.signal() for job in jobs]
     summed = [sum(numbers) for numbers in zip(*signals)]
     return [job.step(step, summed) for job in jobs]
+
+
+def train(samplers, step):
+    """Completes one step on all ranks with the next batch. Returns the parts of the batch, by rank."""
+    parts = [sampler.take() for sampler in samplers]
+    boundary([sampler._job for sampler in samplers], step)
+    return parts
 
 
 class Script:
@@ -203,9 +211,9 @@ class Sampling(unittest.TestCase):
             samplers = [job.sampler(count, seed=1) for job in ranks(world)]
             for sampler in samplers:
                 sampler.restore(state)
-            for _ in range(steps):
+            for step in range(steps):
                 epoch = samplers[0].state()[0]
-                parts = [sampler.take() for sampler in samplers]
+                parts = train(samplers, step)
                 for indexes, weights in parts:
                     epochs.setdefault(epoch, []).extend(int(i) for i, w in zip(indexes, weights) if w > 0)
                 self.assertAlmostEqual(sum(float(weights.sum()) for _, weights in parts), 1, places=6)
@@ -220,7 +228,7 @@ class Sampling(unittest.TestCase):
     def test_the_global_batches_do_not_depend_on_the_number_of_ranks(self):
         def batches(world):
             samplers = [job.sampler(250, seed="a") for job in ranks(world)]
-            return [[int(i) for sampler in samplers for i in sampler.take()[0]] for _ in range(6)]
+            return [[int(i) for indexes, _ in train(samplers, step) for i in indexes] for step in range(6)]
 
         self.assertEqual(batches(1), batches(2))
         self.assertEqual(batches(1), batches(3))
@@ -232,34 +240,88 @@ class Sampling(unittest.TestCase):
         for step in range(2):
             boundary(jobs, step)
         samplers = [job.sampler(96 + 8, seed=1) for job in jobs]
-        self.assertEqual([len(sampler.take()[0]) for sampler in samplers], [48, 36, 12])
-        last = [sampler.take() for sampler in samplers]
+        self.assertEqual([len(indexes) for indexes, _ in train(samplers, 2)], [48, 36, 12])
+        last = train(samplers, 3)
         self.assertEqual([len(indexes) for indexes, _ in last], [4, 3, 1])
         self.assertEqual({float(weight) for _, weights in last for weight in weights}, {1 / 8})
         self.assertEqual([sampler.state() for sampler in samplers], [(1, 0)] * 3)
 
     def test_a_rank_whose_part_is_empty_gets_one_sample_of_weight_0(self):
         samplers = [job.sampler(97, seed=1) for job in ranks(2)]
-        for sampler in samplers:
-            sampler.take()
-        (_, first), (indexes, second) = [sampler.take() for sampler in samplers]
+        train(samplers, 0)
+        (_, first), (indexes, second) = train(samplers, 1)
         self.assertEqual((first.tolist(), len(indexes), second.tolist()), ([1.0], 1, [0.0]))
 
     def test_a_batch_larger_than_the_data_is_the_whole_data(self):
         sampler = ranks(1)[0].sampler(10, seed=1)
-        self.assertEqual(sorted(sampler.take()[0].tolist()), list(range(10)))
+        self.assertEqual(sorted(train([sampler], 0)[0][0].tolist()), list(range(10)))
         self.assertEqual(sampler.state(), (1, 0))
 
     def test_a_restored_sampler_continues_with_the_next_batch(self):
         first, second = (ranks(1)[0].sampler(500, seed=3) for _ in range(2))
-        for _ in range(8):
-            first.take()
+        for step in range(8):
+            train([first], step)
         second.restore(first.state())
         self.assertEqual(second.take()[0].tolist(), first.take()[0].tolist())
 
     def test_a_state_of_a_larger_data_set_is_refused(self):
         with self.assertRaisesRegex(ValueError, "position 960 is outside the data set of 500 samples"):
             ranks(1)[0].sampler(500, seed=1).restore((0, 960))
+
+    def test_with_prefetch_and_new_sizes_every_sample_is_used_once_an_epoch_and_by_the_same_step(self):
+        for seed in range(40):
+            chance = random.Random(seed)
+            ahead, world, count = chance.randrange(5), chance.randint(1, 4), chance.randint(40, 300)
+            jobs = [muster.Job(24, {"RANK": str(rank), "WORLD_SIZE": str(world)}, ahead) for rank in range(world)]
+            samplers = [job.sampler(count, seed) for job in jobs]
+            queues, epochs, state = [[] for _ in jobs], {}, (0, 0)
+            for step in range(60):
+                if chance.random() < 0.2:
+                    sizes = muster.shares(24, [chance.randint(1, 9) for _ in jobs])
+                    for job in jobs:
+                        job._on_notice({"split": {"version": step + 1, "sizes": sizes}})
+                for job, sampler, queue in zip(jobs, samplers, queues):
+                    # Each rank has taken another number of batches, at least the one of this step.
+                    while len(queue) < chance.randint(1, ahead + 1):
+                        queue.append(sampler.take()[:2])
+                parts = [queue.pop(0) for queue in queues]
+                used = [int(i) for indexes, weights in parts for i, weight in zip(indexes, weights) if weight > 0]
+                boundary(jobs, step)
+                self.assertAlmostEqual(sum(float(weights.sum()) for _, weights in parts), 1, places=5)
+                self.assertEqual(len({(job._split, tuple(job.sizes)) for job in jobs}), 1)
+                epochs.setdefault(state[0], []).extend(used)
+                states = {sampler.state() for sampler in samplers}
+                self.assertEqual(len(states), 1)
+                state = states.pop()
+                self.assertEqual(len(epochs[max(epochs)]), state[1] or count)
+            for epoch in range(state[0]):
+                self.assertEqual(sorted(epochs[epoch]), list(range(count)))
+
+    def test_a_restored_sampler_forgets_the_batches_that_no_step_has_used(self):
+        job = muster.Job(24, {}, ahead=2)
+        sampler = job.sampler(100, seed=1)
+        first = [sampler.take()[0].tolist() for _ in range(3)]
+        boundary([job], 0)
+        sampler.restore(sampler.state())
+        self.assertEqual([sampler.take()[0].tolist() for _ in range(2)], first[1:])
+
+    def test_a_batch_that_is_taken_too_early_is_refused_or_waits_for_a_step(self):
+        job = muster.Job(24, {}, ahead=1)
+        sampler = job.sampler(100, seed=1)
+        for _ in range(2):
+            sampler.take()
+        with self.assertRaisesRegex(RuntimeError, r"create Job\(ahead=2\)"):
+            sampler.take()
+        with self.assertRaisesRegex(ValueError, "one sampler"):
+            job.sampler(100, seed=2)
+        took = threading.Event()
+        thread = threading.Thread(target=lambda: (sampler.take(), took.set()))
+        thread.start()
+        self.assertFalse(took.is_set())
+        boundary([job], 0)
+        self.assertTrue(took.wait(DEADLINE_SECONDS))
+        thread.join()
+        self.assertEqual(sampler.state(), (0, 24))
 
     def test_shares_are_proportional_and_add_up_to_the_total(self):
         self.assertEqual(muster.shares(96, [1] * 5), [20, 19, 19, 19, 19])
@@ -735,6 +797,29 @@ print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
         self.assertFalse(parameter_server.is_chief)
         with self.assertRaisesRegex(ValueError, "RANK 5 is not less than WORLD_SIZE 5"):
             muster.Job(96, {"RANK": "5", "WORLD_SIZE": "5"})
+
+    def test_the_first_sizes_come_from_the_job(self):
+        sizes = {"RANK": "1", "WORLD_SIZE": "2", "MUSTER_BATCH_SIZES": "[32, 64]"}
+        for batch in (None, 96):
+            job = muster.Job(batch, sizes)
+            self.assertEqual((job.global_batch, job.sizes, job.batch), (96, [32, 64], 64))
+        with self.assertRaisesRegex(ValueError, "global batch of 97, but --global-batch is 96"):
+            muster.Job(97, sizes)
+        self.assertEqual(muster.Job(9, {**sizes, "WORLD_SIZE": "3"}).sizes, [3, 3, 3], "ranks of the script's own")
+        for environ in ({}, {**sizes, "WORLD_SIZE": "3"}):
+            with self.assertRaisesRegex(ValueError, "pass the global batch to Job, or start the job with --global-batch"):
+                muster.Job(environ=environ)
+
+    def test_progress_tells_the_sizes_in_use_and_the_newest_that_are_known(self):
+        (job,) = ranks(1)
+        job._on_notice({"split": {"version": 17, "sizes": [96]}})
+        shown = lambda: [job._progress()["progress"][key] for key in ("split", "batch", "noticed")]
+        self.assertEqual(shown(), [0, 96, 17])
+        boundary([job], 0)
+        boundary([job], 1)
+        self.assertEqual(shown(), [17, 96, 17])
+        job._on_notice({})
+        self.assertEqual(shown(), [17, 96, 0])
 
     def test_an_unusable_descriptor_is_reported_once_and_training_continues(self):
         code, out, err = self.run_alone("job = muster.Job(96); job.started(); print(job.step(1, job.signal()))", MUSTER_FD="77")
