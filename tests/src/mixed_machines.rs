@@ -4,8 +4,9 @@
 //! workers share 48 cores, and the ratio of the most to the fewest cores (the heterogeneity level, HL) goes from 1 to 8
 //! and back.
 
-use job::batching::{Decision, Rules, Windows, decide};
+use job::batching::{Balancer, Order, Rules};
 use protocol::batching::BatchBounds;
+use protocol::ids::{ReplicaId, Role};
 use protocol::progress::Progress;
 
 /// The workers.
@@ -97,7 +98,7 @@ struct Job {
     random: fastrand::Rng,
     sizes: Vec<u32>,
     changes: usize,
-    windows: Windows,
+    balancer: Balancer,
     totals: Vec<Progress>,
     outcome: Outcome,
 }
@@ -108,28 +109,24 @@ impl Job {
         let sizes = rules.divide(&HL1).expect("the batch is at least the number of workers");
         let outcome = Outcome { sums: (global_batch, global_batch), ..Outcome::default() };
         let random = fastrand::Rng::with_seed(seed);
-        let mut job = Self {
-            rule,
-            rules,
-            costs,
-            random,
-            sizes,
-            changes: 0,
-            windows: Windows::new(RANKS, 0),
-            totals: vec![],
-            outcome,
-        };
-        job.begin(0);
+        let balancer = Balancer::new((0..4).map(worker).collect(), rules.clone(), 1);
+        let mut job = Self { rule, rules, costs, random, sizes: vec![], changes: 0, balancer, totals: vec![], outcome };
+        job.begin(0, sizes);
         job
     }
 
-    /// Begins the measurement of new sizes.
-    fn begin(&mut self, split: u64) {
-        self.windows = Windows::new(RANKS, split);
-        self.totals = vec![Progress { split, ..Progress::default() }; RANKS];
-        for (rank, report) in self.totals.iter().enumerate() {
-            self.windows.hear(rank, report);
-        }
+    /// Begins to train with new sizes.
+    fn begin(&mut self, split: u64, sizes: Vec<u32>) {
+        let total = |&batch: &u32| Progress { split, batch, noticed: split, ..Progress::default() };
+        self.totals = sizes.iter().map(total).collect();
+        self.sizes = sizes;
+        self.report();
+    }
+
+    /// Lets Muster's rule hear the ranks. Returns its order.
+    fn report(&mut self) -> Option<Order> {
+        let hear = |(index, total): (u32, &Progress)| self.balancer.hear(worker(index), total);
+        (0..).zip(&self.totals).filter_map(hear).last()
     }
 
     fn exact_ms(&self, cores: &[f64; RANKS], rank: usize) -> f64 {
@@ -159,27 +156,25 @@ impl Job {
 
     /// Lets the rule look at the times since its last change.
     fn choose(&mut self, report: usize) {
-        let heard =
-            self.totals.iter().enumerate().fold(false, |heard, (rank, total)| self.windows.hear(rank, total) || heard);
-        let sizes = match self.rule {
-            Rule::Equal | Rule::Ceiling => None,
-            Rule::Muster => match decide(self.windows.closed(), &self.sizes, &self.rules) {
-                Decision::Change(change) if heard => Some(change.sizes),
-                _ => None,
-            },
-            Rule::OmniLearn { min, max } if report.is_multiple_of(REPORTS / EPOCHS) => self.omnilearn(min, max),
-            Rule::OmniLearn { .. } => None,
+        let chosen = match self.rule {
+            Rule::Muster => self.report().and_then(|order| match order {
+                Order::Use(split) => Some((split.version, split.sizes)),
+                Order::Withdraw => None,
+            }),
+            Rule::OmniLearn { min, max } if report.is_multiple_of(REPORTS / EPOCHS) => {
+                Some((0, self.omnilearn(min, max)))
+            }
+            Rule::Equal | Rule::Ceiling | Rule::OmniLearn { .. } => None,
         };
-        if let Some(sizes) = sizes.filter(|sizes| *sizes != self.sizes) {
-            self.sizes = sizes;
+        if let Some((version, sizes)) = chosen.filter(|(_, sizes)| *sizes != self.sizes) {
             self.changes += 1;
-            self.begin(self.changes as u64);
+            self.begin(version, sizes);
         }
     }
 
     /// Each rank moves to the size at which its time would be the mean, unless the change is within the dead band of 0.2.
     /// What the bounds cut off, and the change of the sum, are spread over all ranks, rounded up.
-    fn omnilearn(&mut self, min: f64, max: f64) -> Option<Vec<u32>> {
+    fn omnilearn(&mut self, min: f64, max: f64) -> Vec<u32> {
         let times: Vec<f64> = self.totals.iter().map(|total| total.compute_us as f64 / total.steps as f64).collect();
         let mean = times.iter().sum::<f64>() / RANKS as f64;
         let mut cut = 0.0;
@@ -195,8 +190,12 @@ impl Job {
             (moved.iter().sum::<f64>() + cut * RANKS as f64 - f64::from(self.rules.global_batch)) / RANKS as f64;
         let last = |size: f64| (size + cut - excess).ceil().max(1.0) as u32;
         self.totals.iter_mut().for_each(|total| *total = Progress { split: total.split, ..Progress::default() });
-        Some(moved.into_iter().map(last).collect())
+        moved.into_iter().map(last).collect()
     }
+}
+
+fn worker(index: u32) -> ReplicaId {
+    ReplicaId { role: Role::Worker, index }
 }
 
 fn longest(times: &[f64]) -> f64 {

@@ -49,7 +49,7 @@ pub fn decide(windows: &VecDeque<Window>, sizes: &[u32], rules: &Rules) -> Decis
     if !newest.is_measured() {
         return Decision::NotMeasured;
     }
-    if longest(&newest.compute) < COMPUTE_SHARE * newest.wall {
+    if newest.longest() < COMPUTE_SHARE * newest.wall {
         return Decision::NotComputeBound;
     }
     let shows_gain =

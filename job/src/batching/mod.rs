@@ -4,10 +4,12 @@
 //! Each rank computes the gradients of its own batch, and then all ranks wait for the slowest. The sum of the sizes is the
 //! same at every step, so the training is the same mathematics with any sizes.
 
+mod balancer;
 mod law;
 mod sizes;
 mod windows;
 
+pub use balancer::{Balancer, Changed, Order};
 pub use law::{Change, Decision, decide};
 pub use sizes::Rules;
 pub use windows::{Window, Windows};

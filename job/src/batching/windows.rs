@@ -8,6 +8,8 @@ use protocol::progress::Progress;
 const WINDOW_US: u64 = 2_000_000;
 /// Minimum number of steps of a window.
 const WINDOW_STEPS: u64 = 8;
+/// After so many windows of another rank, a rank without a step is silent.
+const SILENT_WINDOWS: u64 = 10;
 /// How many windows are kept.
 const WINDOWS_KEPT: usize = 8;
 
@@ -24,6 +26,11 @@ impl Window {
     /// Whether the scripts of all ranks measure their own computation.
     pub fn is_measured(&self) -> bool {
         self.compute.iter().all(|&compute| compute > 0.0)
+    }
+
+    /// The longest computation, in microseconds.
+    pub fn longest(&self) -> f64 {
+        self.compute.iter().copied().fold(0.0, f64::max)
     }
 }
 
@@ -66,6 +73,11 @@ impl Windows {
         Self { split, ranks: vec![None; ranks], closed: VecDeque::new() }
     }
 
+    /// The version of the sizes.
+    pub fn split(&self) -> u64 {
+        self.split
+    }
+
     /// The closed windows, newest first, at most 8.
     pub fn closed(&self) -> &VecDeque<Window> {
         &self.closed
@@ -80,6 +92,14 @@ impl Windows {
             known => *known = Some(Reports { first: report.clone(), newest: report.clone() }),
         }
         self.close()
+    }
+
+    /// The rank that has no step, if another rank has trained for ten windows since the last one.
+    pub fn silent(&self) -> Option<usize> {
+        let waits = |reports: &Reports| reports.wall_us() >= SILENT_WINDOWS * WINDOW_US;
+        let is_silent = |reports: &Option<Reports>| reports.as_ref().is_none_or(|reports| reports.steps() == 0);
+        let waits = self.ranks.iter().flatten().any(waits);
+        waits.then(|| self.ranks.iter().position(is_silent)).flatten()
     }
 
     fn close(&mut self) -> bool {

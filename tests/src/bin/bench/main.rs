@@ -3,6 +3,7 @@
 //! bench-elastic` measures how fast a gang restarts or changes its size, and also compares Muster with torchrun.
 
 mod agents;
+mod batching;
 mod cluster;
 mod code;
 mod elastic;
@@ -22,12 +23,13 @@ use comfy_table::Table;
 
 use crate::sample::{Row, note};
 
-const USAGE: &str = "bench [programs|start|push|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
+const USAGE: &str =
+    "bench [programs|start|push|batching|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
 /// Number of pushes for each row of the group `tensorflow`. `make bench-elastic` measures these rows with another
 /// number of pushes, TENSORFLOW_PAIRS.
 const TENSORFLOW_PUSHES: usize = 10;
 /// The groups of rows that `make bench` measures if its arguments name no group.
-const GROUPS: [&str; 6] = ["programs", "start", "push", "cluster", "code", "tfjobs"];
+const GROUPS: [&str; 7] = ["programs", "start", "push", "batching", "cluster", "code", "tfjobs"];
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -54,6 +56,7 @@ async fn measure(groups: &[&str]) -> anyhow::Result<Vec<Row>> {
             "programs" => programs().await?,
             "start" => kept::start().await?,
             "push" => push::processes()?,
+            "batching" => batching::compare(),
             "cluster" | "code" | "tfjobs" if !cluster::is_there()? => vec![],
             "cluster" => cluster::compare()?,
             "code" => code::compare()?,

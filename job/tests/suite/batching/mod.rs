@@ -1,5 +1,7 @@
 //! Batch sizes: how a batch is divided, what the reports of scripts say about speeds, and when sizes change.
 
+mod balancing;
+
 use std::collections::VecDeque;
 
 use job::batching::{Decision, Rules, Window, Windows, decide};
@@ -110,7 +112,7 @@ fn window(compute: &[f64]) -> Window {
 /// The decision on windows, newest first, with 64 samples for each rank.
 fn decided(windows: &[Window]) -> Decision {
     let ranks = windows[0].compute.len();
-    let batch = 64 * u32::try_from(ranks).unwrap();
+    let batch = 64 * u32::try_from(ranks).expect("a small number");
     decide(&windows.iter().cloned().collect::<VecDeque<_>>(), &vec![64; ranks], &free(batch, ranks))
 }
 
