@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
 use crate::group::Group;
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
+use crate::known_fields::keep_fields_of;
 use crate::origin::Origin;
 use crate::pod::PodOptions;
 use crate::run_policy::{OnUnreachable, RunPolicy};
@@ -74,12 +76,7 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
     /// Options for the job's pods. Only with Kubernetes.
-    #[serde(
-        default,
-        deserialize_with = "PodOptions::deserialize_strictly",
-        skip_serializing_if = "PodOptions::is_empty"
-    )]
-    #[cfg_attr(feature = "openapi", schema(value_type = crate::pod::Strict))]
+    #[serde(default, skip_serializing_if = "PodOptions::is_empty")]
     pub pod: PodOptions,
     /// Groups of replicas with their own pod options. If a role has groups, they must contain all replicas of the role.
     /// Replicas without a group have the options in `pod`.
@@ -92,11 +89,7 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
-    #[serde(
-        default,
-        deserialize_with = "RunPolicy::deserialize_strictly",
-        skip_serializing_if = "RunPolicy::is_default"
-    )]
+    #[serde(default, skip_serializing_if = "RunPolicy::is_default")]
     pub run_policy: RunPolicy,
 }
 
@@ -186,42 +179,15 @@ pub struct JobSpec {
     pub run_policy: RunPolicy,
 }
 
-/// The fields of a [`JobSpec`] in records and answers. Unknown fields are ignored, because a newer program may have
-/// added them.
-#[derive(Deserialize)]
-#[serde(remote = "JobRequest")]
-struct JobSpecWire {
-    name: JobName,
-    strategy: Strategy,
-    worker_num: Option<u32>,
-    worker_min: Option<u32>,
-    ps_num: Option<u32>,
-    chief_num: Option<u32>,
-    evaluator_num: Option<u32>,
-    image: Option<ImageRef>,
-    work_dir: Option<PathBuf>,
-    code: Option<CodeId>,
-    script: Option<ScriptPath>,
-    #[serde(default)]
-    args: Vec<String>,
-    #[serde(default)]
-    env: BTreeMap<EnvName, String>,
-    #[serde(default)]
-    allow_env: BTreeSet<EnvName>,
-    #[serde(default)]
-    pod: PodOptions,
-    #[serde(default)]
-    groups: Vec<Group>,
-    #[serde(default)]
-    tf_config: TfConfigOptions,
-    origin: Option<Origin>,
-    #[serde(default)]
-    run_policy: RunPolicy,
-}
-
 impl<'de> Deserialize<'de> for JobSpec {
+    /// Reads the spec in a record or an answer.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Self::filled(JobSpecWire::deserialize(from)?).map_err(serde::de::Error::custom)
+        let mut spec = Value::deserialize(from)?;
+        keep_fields_of::<JobRequest>(&mut spec);
+        spec.get_mut("pod").map(keep_fields_of::<PodOptions>);
+        spec.get_mut("run_policy").map(keep_fields_of::<RunPolicy>);
+        let request = JobRequest::deserialize(spec).map_err(serde::de::Error::custom)?;
+        Self::filled(request).map_err(serde::de::Error::custom)
     }
 }
 

@@ -18,6 +18,7 @@ pub mod ids;
 pub mod image;
 pub mod job;
 pub mod join;
+mod known_fields;
 pub mod lease;
 pub mod master;
 #[cfg(feature = "openapi")]

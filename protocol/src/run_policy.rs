@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::ids::Role;
 use crate::lease::Lease;
@@ -14,7 +14,7 @@ pub use crate::warm::Preload;
 /// Rules of one job. Absent fields have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct RunPolicy {
     /// Maximum restarts after failures. Each restart starts all replicas again. Restarts do not count if the cluster
     /// removed a pod (evicted, preempted, drained or deleted).
@@ -91,28 +91,6 @@ fn is_default_lease(seconds: &u32) -> bool {
     *seconds == LEASE_SECONDS
 }
 
-/// The fields of [`RunPolicy`] in a request. Unknown fields are refused.
-#[derive(Deserialize)]
-#[serde(remote = "RunPolicy", deny_unknown_fields, default = "RunPolicy::default")]
-struct Strict {
-    max_restarts: u32,
-    backoff_seconds: u32,
-    no_retry_exit_codes: BTreeSet<u8>,
-    restart: BTreeMap<Role, RestartRule>,
-    on_failure: OnFailure,
-    on_same_failure: OnSameFailure,
-    start_timeout_seconds: u32,
-    on_start_timeout: OnStartTimeout,
-    deadline_seconds: Option<u32>,
-    ttl_after_finished_seconds: Option<u32>,
-    clean_pods: CleanPods,
-    success_policy: Option<SuccessPolicy>,
-    grow_interval_seconds: Option<u32>,
-    preload: Option<Preload>,
-    on_unreachable: OnUnreachable,
-    lease_seconds: u32,
-}
-
 /// Maximum pause before a restart, as in Kubernetes for containers.
 pub const BACKOFF_MAX_SECONDS: u32 = 300;
 
@@ -151,11 +129,6 @@ impl RunPolicy {
             OnUnreachable::Wait => None,
             OnUnreachable::Replace => Some(Lease::new(Duration::from_secs(self.lease_seconds.into()))),
         }
-    }
-
-    /// Reads the rules of a request.
-    pub(crate) fn deserialize_strictly<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Strict::deserialize(from)
     }
 }
 

@@ -10,7 +10,7 @@ mod volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 pub use self::amount::{Amount, MemorySize, bytes_of_quantity, thousandths};
 pub use self::names::{LabelKey, LabelValue, ObjectName};
@@ -22,7 +22,7 @@ pub use self::volume::{Volume, VolumeSource};
 /// Options for every pod of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct PodOptions {
     /// CPU request and limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,42 +79,6 @@ pub const OPENSHIFT_GROUP: &str = "security.openshift.io";
 /// Default termination grace period, in seconds: Kubernetes' default.
 pub const TERMINATION_GRACE_SECONDS: u32 = 30;
 
-/// The fields of PodOptions in a request. Unknown fields are refused.
-#[derive(Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = PodOptionsRequest))]
-#[serde(remote = "PodOptions", deny_unknown_fields)]
-pub(crate) struct Strict {
-    #[serde(default)]
-    cpu: Option<Amount>,
-    #[serde(default)]
-    memory: Option<Amount>,
-    #[serde(default)]
-    gpus: Option<u32>,
-    #[serde(default)]
-    shm: Option<MemorySize>,
-    #[serde(default)]
-    volumes: Vec<Volume>,
-    #[serde(default)]
-    env_secrets: Vec<ObjectName>,
-    #[serde(default)]
-    node_selector: BTreeMap<LabelKey, LabelValue>,
-    #[serde(default)]
-    tolerations: Vec<Toleration>,
-    #[serde(default)]
-    priority_class: Option<ObjectName>,
-    #[serde(default)]
-    service_account: Option<ObjectName>,
-    #[serde(default)]
-    image_pull_policy: Option<PullPolicy>,
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
-    termination_grace_seconds: Option<NonZeroU32>,
-    #[serde(default)]
-    allow_root: bool,
-    #[serde(default)]
-    run_as: Option<RunAs>,
-}
-
 impl PodOptions {
     /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
@@ -168,11 +132,6 @@ impl PodOptions {
         let mut seen = BTreeSet::new();
         let shm = self.shm.iter().map(|_| SHM_PATH);
         shm.chain(self.volumes.iter().map(|volume| volume.path.as_str())).find(|path| !seen.insert(*path))
-    }
-
-    /// Reads the options of a request. Unknown fields are refused.
-    pub(crate) fn deserialize_strictly<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Strict::deserialize(from)
     }
 }
 
