@@ -2,12 +2,11 @@
 
 pub mod launchers;
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::serde_as_string;
+use crate::as_text::checked_text;
 
 /// Written by the rendezvous, read by TensorFlow: the addresses of all members, and the role and index of this replica.
 pub const TF_CONFIG: &str = "TF_CONFIG";
@@ -141,11 +140,6 @@ pub enum EnvError {
 }
 
 impl EnvName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Whether only Muster may set this variable. A job that sets it is refused.
     pub fn is_reserved(&self) -> bool {
         let computed = [TF_CONFIG, NUM_WORKERS, WORKER_NUMBER, TOT_WORKERS, RANK, WORLD_SIZE];
@@ -193,10 +187,4 @@ impl FromStr for EnvName {
     }
 }
 
-impl fmt::Display for EnvName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-serde_as_string!(EnvName);
+checked_text!(EnvName);

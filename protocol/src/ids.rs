@@ -5,23 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Lets serde write and read a type as a string, through its `Display` and `FromStr`.
-macro_rules! serde_as_string {
-    ($type:ty) => {
-        impl TryFrom<String> for $type {
-            type Error = <$type as FromStr>::Err;
-            fn try_from(text: String) -> Result<Self, Self::Error> {
-                text.parse()
-            }
-        }
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.to_string()
-            }
-        }
-    };
-}
-pub(crate) use serde_as_string;
+use crate::as_text::{checked_text, names, serde_as_string};
 
 /// Maximum characters of a DNS label, such as the name of a pod.
 pub const LABEL_MAX: usize = 63;
@@ -44,13 +28,6 @@ pub struct BadJobName {
     name: String,
 }
 
-impl JobName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 impl FromStr for JobName {
     type Err = BadJobName;
 
@@ -65,13 +42,7 @@ impl FromStr for JobName {
     }
 }
 
-impl fmt::Display for JobName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-serde_as_string!(JobName);
+checked_text!(JobName);
 
 /// What a replica does: TensorFlow 2's task types (`tensorflow/python/distribute/multi_worker_util.py`), in the order
 /// in which replicas are listed.
@@ -90,19 +61,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// All roles, in the order in which replicas are listed.
-    pub const ALL: [Self; 4] = [Self::Chief, Self::Worker, Self::Ps, Self::Evaluator];
-
-    /// The task type in TF_CONFIG.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Chief => "chief",
-            Self::Worker => "worker",
-            Self::Ps => "ps",
-            Self::Evaluator => "evaluator",
-        }
-    }
-
     /// Whether replicas of this role train, and therefore have a [`Rank`].
     pub fn trains(self) -> bool {
         match self {
@@ -112,11 +70,12 @@ impl Role {
     }
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+names!(Role {
+    Chief => "chief",
+    Worker => "worker",
+    Ps => "ps",
+    Evaluator => "evaluator",
+});
 
 /// One member of a role, written `worker-2`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::serde_as_string;
+use crate::as_text::serde_as_string;
 
 /// Maximum characters of a repository's name, host included.
 const NAME_MAX: usize = 255;

@@ -4,6 +4,7 @@
 
 pub mod aged_output;
 pub mod agent;
+mod as_text;
 pub mod batching;
 pub mod callers;
 pub mod code;

@@ -1,12 +1,14 @@
 //! The rules that a user chooses for a job: restarts, time limits, cleanup and success.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::de::IntoDeserializer;
+use serde::de::value::{self, StringDeserializer};
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::names;
 use crate::ids::Role;
 use crate::lease::Lease;
 pub use crate::warm::Preload;
@@ -234,55 +236,30 @@ pub struct UnknownChoice {
     choices: &'static str,
 }
 
-fn choose<T: Copy>(text: &str, known: &[(&str, T)], choices: &'static str) -> Result<T, UnknownChoice> {
-    let chosen = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, choice)| *choice);
-    chosen.ok_or_else(|| UnknownChoice { text: text.chars().take(80).collect(), choices })
+/// Reads a value as users write it, by its name in JSON. Case does not matter.
+macro_rules! choices {
+    ($($type:ty: $choices:literal;)*) => {$(
+        impl FromStr for $type {
+            type Err = UnknownChoice;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let name: StringDeserializer<value::Error> = text.to_ascii_lowercase().into_deserializer();
+                let unknown = |_| UnknownChoice { text: text.chars().take(80).collect(), choices: $choices };
+                Self::deserialize(name).map_err(unknown)
+            }
+        }
+    )*};
 }
 
-impl FromStr for CleanPods {
-    type Err = UnknownChoice;
-
-    /// Case does not matter.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = [("running", Self::Running), ("all", Self::All), ("none", Self::None)];
-        choose(text, &known, "running, all or none")
-    }
+choices! {
+    CleanPods: "running, all or none";
+    OnFailure: "restart or wait";
+    OnUnreachable: "wait or replace";
+    SuccessPolicy: "all, chief or worker-0";
 }
 
-impl FromStr for OnFailure {
-    type Err = UnknownChoice;
-
-    /// Case does not matter.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        choose(text, &[("restart", Self::Restart), ("wait", Self::Wait)], "restart or wait")
-    }
-}
-
-impl FromStr for OnUnreachable {
-    type Err = UnknownChoice;
-
-    /// Case does not matter.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        choose(text, &[("wait", Self::Wait), ("replace", Self::Replace)], "wait or replace")
-    }
-}
-
-impl FromStr for SuccessPolicy {
-    type Err = UnknownChoice;
-
-    /// Case does not matter.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let known = [("all", Self::All), ("chief", Self::Chief), ("worker-0", Self::Worker0)];
-        choose(text, &known, "all, chief or worker-0")
-    }
-}
-
-impl fmt::Display for SuccessPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "all",
-            Self::Chief => "chief",
-            Self::Worker0 => "worker-0",
-        })
-    }
-}
+names!(SuccessPolicy {
+    All => "all",
+    Chief => "chief",
+    Worker0 => "worker-0",
+});

@@ -1,10 +1,10 @@
 //! How the replicas of a job train together.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::names;
 use crate::spec_error::SpecError;
 
 /// How the replicas train together.
@@ -17,21 +17,10 @@ pub enum Strategy {
     ParameterServer,
 }
 
-impl Strategy {
-    /// The name on the wire and the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AllReduce => "AllReduce",
-            Self::ParameterServer => "ParameterServer",
-        }
-    }
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+names!(Strategy {
+    AllReduce => "AllReduce",
+    ParameterServer => "ParameterServer",
+});
 
 impl FromStr for Strategy {
     type Err = SpecError;

@@ -1,11 +1,11 @@
 //! What the master shows of a job: state, replicas, result and times.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
+use crate::as_text::names;
 use crate::code::CodeId;
 use crate::elastic::Workers;
 use crate::failure::{Failure, Restarts};
@@ -43,20 +43,6 @@ pub enum JobState {
 }
 
 impl JobState {
-    /// All states.
-    pub const ALL: [Self; 10] = [
-        Self::Pending,
-        Self::Starting,
-        Self::Running,
-        Self::Stopping,
-        Self::Restarting,
-        Self::Halted,
-        Self::Suspended,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Cancelled,
-    ];
-
     /// Whether the state is final.
     pub fn is_finished(self) -> bool {
         match self {
@@ -70,29 +56,20 @@ impl JobState {
             | Self::Suspended => false,
         }
     }
-
-    /// The state's name on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Stopping => "stopping",
-            Self::Restarting => "restarting",
-            Self::Halted => "halted",
-            Self::Suspended => "suspended",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
 }
 
-impl fmt::Display for JobState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+names!(JobState {
+    Pending => "pending",
+    Starting => "starting",
+    Running => "running",
+    Stopping => "stopping",
+    Restarting => "restarting",
+    Halted => "halted",
+    Suspended => "suspended",
+    Succeeded => "succeeded",
+    Failed => "failed",
+    Cancelled => "cancelled",
+});
 
 /// The result of a job. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,20 +119,15 @@ pub enum ReplicaState {
     Lost,
 }
 
-impl ReplicaState {
-    /// The name on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Requested => "requested",
-            Self::Scheduled => "scheduled",
-            Self::Joined => "joined",
-            Self::Configured => "configured",
-            Self::Running => "running",
-            Self::Exited => "exited",
-            Self::Lost => "lost",
-        }
-    }
-}
+names!(ReplicaState {
+    Requested => "requested",
+    Scheduled => "scheduled",
+    Joined => "joined",
+    Configured => "configured",
+    Running => "running",
+    Exited => "exited",
+    Lost => "lost",
+});
 
 /// A replica of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

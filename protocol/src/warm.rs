@@ -1,13 +1,12 @@
 //! The warm interpreter of an agent: the user's choice, the master's request, and the interpreter's state.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::as_text::checked_text;
 use crate::env::EnvName;
-use crate::ids::serde_as_string;
 
 /// Maximum number of modules that a job can name.
 pub const MODULES_MAX: usize = 64;
@@ -56,13 +55,7 @@ impl FromStr for ModuleName {
     }
 }
 
-impl fmt::Display for ModuleName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-serde_as_string!(ModuleName);
+checked_text!(ModuleName);
 
 /// The body of `POST /warm`, which starts a warm interpreter for later runs. Only the first request has an effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use sha2::Digest;
 pub use self::blobs::{BlobError, BlobPart, BlobReader};
 pub use self::path::{BadCodePath, CodePath, SCRIPT, ScriptPath};
 pub use self::syntax::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
-use crate::ids::serde_as_string;
+use crate::as_text::serde_as_string;
 
 /// Maximum bytes of all files together.
 pub const CODE_BYTES_MAX: u64 = 64 * 1024 * 1024;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::serde_as_string;
+use crate::as_text::{checked_text, serde_as_string};
 
 /// Default name of the training script.
 pub const SCRIPT: &str = "exec.py";
@@ -32,11 +32,6 @@ pub struct BadCodePath {
 }
 
 impl CodePath {
-    /// The path as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The path in lower case. Paths with equal results name the same file where case does not matter.
     pub(super) fn folded(&self) -> String {
         self.0.to_lowercase()
@@ -76,13 +71,7 @@ fn bad(text: &str, wrong: &'static str) -> BadCodePath {
     BadCodePath { path: text.chars().take(80).flat_map(char::escape_debug).collect(), wrong }
 }
 
-impl fmt::Display for CodePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-serde_as_string!(CodePath);
+checked_text!(CodePath);
 
 /// The script that `python` runs: a path in the job's folder that does not begin with `-`. The default is exec.py.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

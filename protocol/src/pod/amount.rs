@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{BadValue, bad};
-use crate::ids::serde_as_string;
+use crate::as_text::{checked_text, serde_as_string};
 
 /// A request and a limit in Kubernetes' notation: `REQUEST:LIMIT`, or one quantity for both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,13 +61,7 @@ impl FromStr for MemorySize {
     }
 }
 
-impl fmt::Display for MemorySize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-serde_as_string!(MemorySize);
+checked_text!(MemorySize);
 
 const MIB: u64 = 1 << 20;
 

@@ -1,15 +1,14 @@
 //! Names of Kubernetes objects, and keys and values of labels.
 
-use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::{BadValue, bad};
-use crate::ids::serde_as_string;
+use crate::as_text::checked_text;
 
-/// Defines a type of text that is checked when it is parsed.
-macro_rules! checked_text {
+/// Defines a text with a rule.
+macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $form:literal, $check:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,22 +24,16 @@ macro_rules! checked_text {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        serde_as_string!($name);
+        checked_text!($name);
     };
 }
 
-checked_text!(
+name!(
     /// Name of a Kubernetes object: a DNS subdomain (RFC 1123).
     ObjectName, "object name", "use a-z, 0-9, '-' and '.', beginning and ending with a letter or digit", is_subdomain
 );
 
-checked_text!(
+name!(
     /// Key of a label or taint: `[PREFIX/]NAME`.
     LabelKey, "label key", "write [PREFIX/]NAME, for example disk or example.com/disk", |text| {
         let (prefix, name) = match text.split_once('/') {
@@ -51,7 +44,7 @@ checked_text!(
     }
 );
 
-checked_text!(
+name!(
     /// Value of a label or taint. May be empty.
     LabelValue, "label value", "use at most 63 letters, digits, '-', '_' and '.'", is_label_text
 );

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{BadValue, bad};
+use crate::as_text::names;
 
 /// When a node pulls an image from a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,18 +19,11 @@ pub enum PullPolicy {
     Never,
 }
 
-impl PullPolicy {
-    const ALL: [Self; 3] = [Self::IfNotPresent, Self::Always, Self::Never];
-
-    /// The policy's name in Kubernetes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::IfNotPresent => "IfNotPresent",
-            Self::Always => "Always",
-            Self::Never => "Never",
-        }
-    }
-}
+names!(PullPolicy {
+    IfNotPresent => "IfNotPresent",
+    Always => "Always",
+    Never => "Never",
+});
 
 impl FromStr for PullPolicy {
     type Err = BadValue;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{BadValue, bad};
-use crate::ids::serde_as_string;
+use crate::as_text::serde_as_string;
 
 /// The UNIX user of a pod's processes: `image`, `UID` or `UID:GID`. UID 0, root, is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

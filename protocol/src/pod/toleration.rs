@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{BadValue, LabelKey, LabelValue, bad};
-use crate::ids::serde_as_string;
+use crate::as_text::{names, serde_as_string};
 
 /// A taint to tolerate: `KEY[=VALUE][:EFFECT]`, in the notation of `kubectl taint`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,18 +31,11 @@ pub enum TaintEffect {
     NoExecute,
 }
 
-impl TaintEffect {
-    const ALL: [Self; 3] = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
-
-    /// The effect's name in Kubernetes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NoSchedule => "NoSchedule",
-            Self::PreferNoSchedule => "PreferNoSchedule",
-            Self::NoExecute => "NoExecute",
-        }
-    }
-}
+names!(TaintEffect {
+    NoSchedule => "NoSchedule",
+    PreferNoSchedule => "PreferNoSchedule",
+    NoExecute => "NoExecute",
+});
 
 const TOLERATION_FORM: &str = "write KEY[=VALUE][:EFFECT] with EFFECT NoSchedule, PreferNoSchedule or NoExecute, for example spot=true:NoSchedule";
 
@@ -72,7 +65,7 @@ impl fmt::Display for Toleration {
             write!(f, "={value}")?;
         }
         match self.effect {
-            Some(effect) => write!(f, ":{}", effect.as_str()),
+            Some(effect) => write!(f, ":{effect}"),
             None => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{BadValue, ObjectName, bad};
-use crate::ids::serde_as_string;
+use crate::as_text::serde_as_string;
 
 /// A volume for every pod: `pvc:CLAIM:/path`, `host:/dir:/path` or `empty:/path`. A final `:ro` mounts it read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
