@@ -97,6 +97,11 @@ impl Group {
     }
 }
 
+/// The number of replicas in the groups of this role. `None` if the role has no groups.
+pub(crate) fn count(groups: &[Group], role: Role) -> Option<u32> {
+    groups.iter().filter(|group| group.role == role).map(|group| group.count).reduce(u32::saturating_add)
+}
+
 /// Workers with the same resources, as a user writes them: `cpu=6,memory=8Gi:2` for two workers. The number follows the
 /// last colon, because an amount may contain a colon too.
 #[derive(Debug, Clone, PartialEq, Eq)]

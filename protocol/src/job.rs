@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
-use crate::group::Group;
+use crate::group::{self, Group};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::known_fields::keep_fields_of;
@@ -236,12 +236,7 @@ impl JobSpec {
             origin,
             run_policy,
         } = request;
-        let grouped = |role: Role| {
-            let mut of_role = groups.iter().filter(|group| group.role == role).peekable();
-            of_role.peek()?;
-            Some(of_role.fold(0_u32, |sum, group| sum.saturating_add(group.count)))
-        };
-        let counted = |role: Role, given: Option<u32>| given.or_else(|| grouped(role));
+        let counted = |role: Role, given: Option<u32>| given.or_else(|| group::count(&groups, role));
         let worker_num = counted(Role::Worker, worker_num).unwrap_or(DEFAULT_WORKER_NUM);
         let servers_by_default = match strategy {
             Strategy::AllReduce => 0,

@@ -1,7 +1,7 @@
 //! The rules that every [`JobSpec`] follows.
 
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
-use crate::group::GROUPS_MAX;
+use crate::group::{self, GROUPS_MAX};
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
 use crate::job::{JobSpec, SpecError, Strategy};
 use crate::routes::AGENT_PORT;
@@ -73,13 +73,9 @@ impl JobSpec {
             return Err(SpecError::TooManyGroups(self.groups.len()));
         }
         for role in Role::ALL {
-            let mut of_role = self.groups.iter().filter(|group| group.role == role).peekable();
-            if of_role.peek().is_none() {
-                continue;
-            }
-            let grouped = of_role.fold(0_u32, |sum, group| sum.saturating_add(group.count));
-            if grouped != self.count(role) {
-                return Err(SpecError::GroupsCount { role, grouped, replicas: self.count(role) });
+            let replicas = self.count(role);
+            if let Some(grouped) = group::count(&self.groups, role).filter(|grouped| *grouped != replicas) {
+                return Err(SpecError::GroupsCount { role, grouped, replicas });
             }
         }
         if let Some(key) = COMPUTED_KEYS.iter().find(|key| self.tf_config.extra.contains_key(**key)) {
