@@ -111,7 +111,7 @@ impl Review<'_> {
     }
 
     /// Reviews each field of an object by the rule of its name, and removes fields that have no effect.
-    fn object(&mut self, path: &str, object: &mut Value, rules: &[(&str, Rule)]) {
+    fn object(&mut self, path: &str, object: &mut Value, rules: fields::Fields) {
         let Value::Object(fields) = object else {
             if !is_empty(object) {
                 self.refuse(path, "it must be an object");
@@ -123,7 +123,7 @@ impl Review<'_> {
             if is_empty(value) {
                 return false;
             }
-            match rules.iter().find(|(known, _)| known == name).map(|(_, rule)| rule) {
+            match rules.iter().find(|(known, _)| known.contains(&name.as_str())).map(|(_, rule)| rule) {
                 Some(rule) => self.field(&path, value, rule),
                 None => {
                     self.refuse(&path, "this field is not supported");
@@ -148,7 +148,7 @@ impl Review<'_> {
             Rule::Each(rules) => self.each(path, value, |review, path, item| review.object(path, item, rules)),
             Rule::Containers => self.each(path, value, |review, path, container| {
                 if container.get("name").and_then(Value::as_str) == Some(review.run) {
-                    review.drop_fields(path, container, &fields::NOT_OF_THE_RUN);
+                    review.drop_fields_of_the_run(path, container);
                 }
                 review.object(path, container, fields::CONTAINER);
             }),
@@ -175,11 +175,11 @@ impl Review<'_> {
         }
     }
 
-    fn drop_fields(&mut self, path: &str, object: &mut Value, fields: &[(&str, &str)]) {
-        let Value::Object(object) = object else { return };
-        for (name, why) in fields {
-            if object.remove(*name).is_some_and(|value| !is_empty(&value)) {
-                self.warn(&format!("{path}.{name}"), why);
+    fn drop_fields_of_the_run(&mut self, path: &str, container: &mut Value) {
+        let Value::Object(container) = container else { return };
+        for name in fields::NOT_OF_THE_RUN {
+            if container.remove(name).is_some_and(|value| !is_empty(&value)) {
+                self.warn(&format!("{path}.{name}"), fields::BY_THE_AGENT);
             }
         }
     }

@@ -28,153 +28,98 @@ pub(super) enum Rule {
     Containers,
 }
 
-/// Rules by the name of the field.
-type Fields = &'static [(&'static str, Rule)];
+/// Names of fields, and the rule of these fields.
+pub(super) type Fields = &'static [(&'static [&'static str], Rule)];
 
 use Rule::{Check, Containers, Drop, DropSilently, Each, Keep, Object, Refuse};
 
 const SHARES_THE_NODE: &str = "it gives the pod access to its node: remove it";
 const BY_THE_MASTER: &str = "it has no effect: the master decides when a training ends and restarts";
-const BY_THE_AGENT: &str = "it has no effect: Muster's agent reports on the script";
-const NO_TERMINAL: &str = "it has no effect: scripts have no terminal";
+const FURTHER_RIGHTS: &str = "a container gets no further rights: remove it";
 
 pub(super) const POD_TEMPLATE: Fields = &[
-    ("apiVersion", DropSilently),
-    ("kind", DropSilently),
-    ("status", DropSilently),
-    ("metadata", Object(METADATA)),
-    ("spec", Object(POD_SPEC)),
+    (&["apiVersion", "kind", "status"], DropSilently),
+    (&["metadata"], Object(METADATA)),
+    (&["spec"], Object(POD_SPEC)),
 ];
 
 const METADATA: Fields = &[
-    ("labels", Keep),
-    ("annotations", Check(confined_by_annotations)),
-    ("name", Drop("it has no effect: pods are named after job and replica")),
-    ("generateName", Drop("it has no effect: pods are named after job and replica")),
-    ("namespace", Drop("it has no effect: pods run in the master's namespace")),
-    ("creationTimestamp", DropSilently),
-    ("uid", DropSilently),
-    ("resourceVersion", DropSilently),
-    ("generation", DropSilently),
-    ("selfLink", DropSilently),
-    ("managedFields", DropSilently),
-    ("finalizers", Refuse("it would keep ended pods: remove it")),
-    ("ownerReferences", Refuse("the job owns its pods: remove it")),
+    (&["labels"], Keep),
+    (&["annotations"], Check(confined_by_annotations)),
+    (&["name", "generateName"], Drop("it has no effect: pods are named after job and replica")),
+    (&["namespace"], Drop("it has no effect: pods run in the master's namespace")),
+    (&["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"], DropSilently),
+    (&["finalizers"], Refuse("it would keep ended pods: remove it")),
+    (&["ownerReferences"], Refuse("the job owns its pods: remove it")),
 ];
 
 const POD_SPEC: Fields = &[
-    ("affinity", Keep),
-    ("automountServiceAccountToken", Drop("it has no effect: pods get no token for the API")),
-    ("activeDeadlineSeconds", Drop(BY_THE_MASTER)),
-    ("containers", Containers),
-    ("dnsConfig", Keep),
-    ("dnsPolicy", Keep),
-    ("enableServiceLinks", DropSilently),
-    ("ephemeralContainers", Refuse("only the API server adds ephemeral containers: remove the field")),
-    ("hostAliases", Keep),
-    ("hostIPC", Refuse(SHARES_THE_NODE)),
-    ("hostNetwork", Refuse(SHARES_THE_NODE)),
-    ("hostPID", Refuse(SHARES_THE_NODE)),
-    ("hostname", Keep),
-    ("imagePullSecrets", Each(&[("name", Check(not_masters))])),
-    ("initContainers", Each(CONTAINER)),
-    ("nodeName", Refuse("it would bypass the scheduler: use nodeSelector with the label kubernetes.io/hostname")),
-    ("nodeSelector", Keep),
-    ("os", Keep),
-    ("overhead", Keep),
-    ("preemptionPolicy", Keep),
-    ("priority", Keep),
-    ("priorityClassName", Keep),
-    ("resourceClaims", Keep),
-    ("resources", Keep),
-    ("restartPolicy", Drop(BY_THE_MASTER)),
-    ("runtimeClassName", Keep),
-    ("schedulerName", Keep),
-    ("securityContext", Object(POD_SECURITY)),
-    ("serviceAccount", Check(not_masters)),
-    ("serviceAccountName", Check(not_masters)),
-    ("setHostnameAsFQDN", Keep),
-    ("shareProcessNamespace", Refuse("the agent must be process 1 of its container: remove it")),
-    ("subdomain", Keep),
-    ("terminationGracePeriodSeconds", Keep),
-    ("tolerations", Keep),
-    ("topologySpreadConstraints", Keep),
-    ("volumes", Each(VOLUME)),
+    // The network of the pod.
+    (&["dnsConfig", "dnsPolicy", "hostAliases", "hostname", "setHostnameAsFQDN", "subdomain"], Keep),
+    // The node of the pod, and when the pod gets it.
+    (&["affinity", "nodeSelector", "os", "runtimeClassName", "schedulerName", "tolerations"], Keep),
+    (&["preemptionPolicy", "priority", "priorityClassName", "topologySpreadConstraints"], Keep),
+    (&["overhead", "resourceClaims", "resources", "terminationGracePeriodSeconds"], Keep),
+    (&["containers"], Containers),
+    (&["imagePullSecrets"], Each(&[(&["name"], Check(not_masters))])),
+    (&["initContainers"], Each(CONTAINER)),
+    (&["securityContext"], Object(POD_SECURITY)),
+    (&["serviceAccount", "serviceAccountName"], Check(not_masters)),
+    (&["volumes"], Each(VOLUME)),
+    (&["enableServiceLinks"], DropSilently),
+    (&["automountServiceAccountToken"], Drop("it has no effect: pods get no token for the API")),
+    (&["activeDeadlineSeconds", "restartPolicy"], Drop(BY_THE_MASTER)),
+    (&["ephemeralContainers"], Refuse("only the API server adds ephemeral containers: remove the field")),
+    (&["hostIPC", "hostNetwork", "hostPID"], Refuse(SHARES_THE_NODE)),
+    (&["nodeName"], Refuse("it would bypass the scheduler: use nodeSelector with the label kubernetes.io/hostname")),
+    (&["shareProcessNamespace"], Refuse("the agent must be process 1 of its container: remove it")),
 ];
 
 const POD_SECURITY: Fields = &[
-    ("appArmorProfile", Object(PROFILE)),
-    ("fsGroup", Keep),
-    ("fsGroupChangePolicy", Keep),
-    ("runAsGroup", Keep),
-    ("runAsNonRoot", Keep),
-    ("runAsUser", Check(not_root)),
-    ("seLinuxOptions", Object(SELINUX)),
-    ("seccompProfile", Object(PROFILE)),
-    ("supplementalGroups", Keep),
-    ("sysctls", Refuse(SHARES_THE_NODE)),
+    (&["fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsNonRoot", "supplementalGroups"], Keep),
+    (&["appArmorProfile", "seccompProfile"], Object(PROFILE)),
+    (&["runAsUser"], Check(not_root)),
+    (&["seLinuxOptions"], Object(SELINUX)),
+    (&["sysctls"], Refuse(SHARES_THE_NODE)),
 ];
 
 /// A profile of seccomp or AppArmor.
-const PROFILE: Fields = &[("type", Check(confined)), ("localhostProfile", Keep)];
+const PROFILE: Fields = &[(&["type"], Check(confined)), (&["localhostProfile"], Keep)];
 
 /// Another SELinux type could give a container all rights on its node.
-const SELINUX: Fields = &[
-    ("level", Keep),
-    ("role", Refuse(SHARES_THE_NODE)),
-    ("type", Refuse(SHARES_THE_NODE)),
-    ("user", Refuse(SHARES_THE_NODE)),
-];
+const SELINUX: Fields = &[(&["level"], Keep), (&["role", "type", "user"], Refuse(SHARES_THE_NODE))];
 
 const CONTAINER_SECURITY: Fields = &[
-    ("allowPrivilegeEscalation", Refuse("a container gets no further rights: remove it")),
-    ("appArmorProfile", Object(PROFILE)),
-    ("capabilities", Object(&[("add", Refuse("a container gets no further rights: remove it")), ("drop", Keep)])),
-    ("privileged", Refuse(SHARES_THE_NODE)),
-    ("procMount", Refuse(SHARES_THE_NODE)),
-    ("readOnlyRootFilesystem", Keep),
-    ("runAsGroup", Keep),
-    // Muster sets this field for the pod, but a container could override the pod's value.
-    ("runAsNonRoot", Check(not_root)),
-    ("runAsUser", Check(not_root)),
-    ("seLinuxOptions", Object(SELINUX)),
-    ("seccompProfile", Object(PROFILE)),
+    (&["readOnlyRootFilesystem", "runAsGroup"], Keep),
+    (&["appArmorProfile", "seccompProfile"], Object(PROFILE)),
+    (&["capabilities"], Object(&[(&["add"], Refuse(FURTHER_RIGHTS)), (&["drop"], Keep)])),
+    // Muster sets `runAsNonRoot` for the pod, but a container could override the pod's value.
+    (&["runAsNonRoot", "runAsUser"], Check(not_root)),
+    (&["seLinuxOptions"], Object(SELINUX)),
+    (&["allowPrivilegeEscalation"], Refuse(FURTHER_RIGHTS)),
+    (&["privileged", "procMount"], Refuse(SHARES_THE_NODE)),
 ];
 
 /// A container of any kind.
 pub(super) const CONTAINER: Fields = &[
-    ("args", Keep),
-    ("command", Keep),
-    ("env", Each(VARIABLE)),
-    ("envFrom", Each(ENV_FROM)),
-    ("image", Keep),
-    ("imagePullPolicy", Keep),
-    ("lifecycle", Object(&[("postStart", Object(ACTION)), ("preStop", Object(ACTION)), ("stopSignal", Keep)])),
-    ("livenessProbe", Object(ACTION)),
-    ("name", Keep),
-    ("ports", Each(PORT)),
-    ("readinessProbe", Object(ACTION)),
-    ("resources", Keep),
-    ("restartPolicy", Refuse("remove the field; put a sidecar into spec.containers")),
-    ("securityContext", Object(CONTAINER_SECURITY)),
-    ("startupProbe", Object(ACTION)),
-    ("stdin", Drop(NO_TERMINAL)),
-    ("stdinOnce", Drop(NO_TERMINAL)),
-    ("terminationMessagePath", Keep),
-    ("terminationMessagePolicy", Keep),
-    ("tty", Drop(NO_TERMINAL)),
-    ("volumeMounts", Each(MOUNT)),
-    ("workingDir", Keep),
+    (&["args", "command", "image", "imagePullPolicy", "name", "resources", "workingDir"], Keep),
+    (&["terminationMessagePath", "terminationMessagePolicy"], Keep),
+    (&["env"], Each(VARIABLE)),
+    (&["envFrom"], Each(ENV_FROM)),
+    (&["lifecycle"], Object(&[(&["postStart", "preStop"], Object(ACTION)), (&["stopSignal"], Keep)])),
+    (&["livenessProbe", "readinessProbe", "startupProbe"], Object(ACTION)),
+    (&["ports"], Each(PORT)),
+    (&["securityContext"], Object(CONTAINER_SECURITY)),
+    (&["volumeMounts"], Each(MOUNT)),
+    (&["stdin", "stdinOnce", "tty"], Drop("it has no effect: scripts have no terminal")),
+    (&["restartPolicy"], Refuse("remove the field; put a sidecar into spec.containers")),
 ];
 
-/// Fields without effect in the container that runs the script, each with the reason.
-pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
-    ("livenessProbe", BY_THE_AGENT),
-    ("readinessProbe", BY_THE_AGENT),
-    ("startupProbe", BY_THE_AGENT),
-    ("terminationMessagePath", BY_THE_AGENT),
-    ("terminationMessagePolicy", BY_THE_AGENT),
-];
+/// Fields without effect in the container that runs the script.
+pub(super) const NOT_OF_THE_RUN: [&str; 5] =
+    ["livenessProbe", "readinessProbe", "startupProbe", "terminationMessagePath", "terminationMessagePolicy"];
+/// Why the fields in [`NOT_OF_THE_RUN`] have no effect.
+pub(super) const BY_THE_AGENT: &str = "it has no effect: Muster's agent reports on the script";
 
 /// Usual names of a claim for the master's state. An administrator creates this claim, because the installation creates
 /// no claim.
@@ -184,114 +129,62 @@ const OTHER_HOST: &str = "the node sends this request, perhaps to hosts that the
 
 /// A probe or a hook.
 const ACTION: Fields = &[
-    ("exec", Keep),
-    ("failureThreshold", Keep),
-    ("grpc", Keep),
-    (
-        "httpGet",
-        Object(&[
-            ("host", Refuse(OTHER_HOST)),
-            ("httpHeaders", Keep),
-            ("path", Keep),
-            ("port", Keep),
-            ("scheme", Keep),
-        ]),
-    ),
-    ("initialDelaySeconds", Keep),
-    ("periodSeconds", Keep),
-    ("sleep", Keep),
-    ("successThreshold", Keep),
-    ("tcpSocket", Object(&[("host", Refuse(OTHER_HOST)), ("port", Keep)])),
-    ("terminationGracePeriodSeconds", Keep),
-    ("timeoutSeconds", Keep),
+    (&["exec", "grpc", "sleep", "terminationGracePeriodSeconds"], Keep),
+    (&["failureThreshold", "initialDelaySeconds", "periodSeconds", "successThreshold", "timeoutSeconds"], Keep),
+    (&["httpGet"], Object(&[(&["httpHeaders", "path", "port", "scheme"], Keep), (&["host"], Refuse(OTHER_HOST))])),
+    (&["tcpSocket"], Object(&[(&["port"], Keep), (&["host"], Refuse(OTHER_HOST))])),
 ];
 
-const PORT: Fields = &[
-    ("containerPort", Keep),
-    ("hostIP", Refuse(SHARES_THE_NODE)),
-    ("hostPort", Refuse(SHARES_THE_NODE)),
-    ("name", Keep),
-    ("protocol", Keep),
-];
+const PORT: Fields =
+    &[(&["containerPort", "name", "protocol"], Keep), (&["hostIP", "hostPort"], Refuse(SHARES_THE_NODE))];
 
-const VARIABLE: Fields = &[
-    ("name", Keep),
-    ("value", Keep),
-    (
-        "valueFrom",
-        Object(&[
-            ("configMapKeyRef", Keep),
-            ("fieldRef", Keep),
-            ("resourceFieldRef", Keep),
-            ("secretKeyRef", Object(&[("name", Check(not_masters)), ("key", Keep), ("optional", Keep)])),
-        ]),
-    ),
+const VARIABLE: Fields = &[(&["name", "value"], Keep), (&["valueFrom"], Object(VALUE_SOURCE))];
+
+const VALUE_SOURCE: Fields = &[
+    (&["configMapKeyRef", "fieldRef", "resourceFieldRef"], Keep),
+    (&["secretKeyRef"], Object(&[(&["name"], Check(not_masters)), (&["key", "optional"], Keep)])),
 ];
 
 const ENV_FROM: Fields = &[
-    ("configMapRef", Keep),
-    ("prefix", Keep),
-    ("secretRef", Object(&[("name", Check(not_masters)), ("optional", Keep)])),
+    (&["configMapRef", "prefix"], Keep),
+    (&["secretRef"], Object(&[(&["name"], Check(not_masters)), (&["optional"], Keep)])),
 ];
 
 const MOUNT: Fields = &[
-    ("mountPath", Check(beside_musters_folder)),
-    ("mountPropagation", Refuse(SHARES_THE_NODE)),
-    ("name", Keep),
-    ("readOnly", Keep),
-    ("subPath", Keep),
-    ("subPathExpr", Keep),
+    (&["name", "readOnly", "subPath", "subPathExpr"], Keep),
+    (&["mountPath"], Check(beside_musters_folder)),
+    (&["mountPropagation"], Refuse(SHARES_THE_NODE)),
 ];
-
-const CLONES: &str = "it could copy the master's claim: mount an existing claim instead";
-const BINDS: &str = "it could bind the master's volume: mount an existing claim instead";
 
 /// A claim that Kubernetes creates for one pod.
 const NEW_CLAIM: Fields = &[
-    ("accessModes", Keep),
-    ("dataSource", Refuse(CLONES)),
-    ("dataSourceRef", Refuse(CLONES)),
-    ("resources", Keep),
-    ("selector", Refuse(BINDS)),
-    ("storageClassName", Keep),
-    ("volumeAttributesClassName", Keep),
-    ("volumeMode", Keep),
-    ("volumeName", Refuse(BINDS)),
+    (&["accessModes", "resources", "storageClassName", "volumeAttributesClassName", "volumeMode"], Keep),
+    (&["dataSource", "dataSourceRef"], Refuse("it could copy the master's claim: mount an existing claim instead")),
+    (&["selector", "volumeName"], Refuse("it could bind the master's volume: mount an existing claim instead")),
 ];
 
-const SECRET_ITEMS: Fields = &[
-    ("name", Check(not_masters)),
-    ("secretName", Check(not_masters)),
-    ("items", Keep),
-    ("optional", Keep),
-    ("defaultMode", Keep),
-];
+const SECRET_ITEMS: Fields =
+    &[(&["name", "secretName"], Check(not_masters)), (&["items", "optional", "defaultMode"], Keep)];
 
 const VOLUME: Fields = &[
-    ("name", Check(not_musters_volume)),
-    ("configMap", Keep),
-    ("downwardAPI", Keep),
-    ("emptyDir", Keep),
-    ("ephemeral", Object(&[("volumeClaimTemplate", Object(&[("metadata", Keep), ("spec", Object(NEW_CLAIM))]))])),
-    ("hostPath", Check(host_volume)),
-    ("nfs", Refuse("mount the NFS folder through a PersistentVolumeClaim")),
-    ("persistentVolumeClaim", Object(&[("claimName", Check(not_masters_claim)), ("readOnly", Keep)])),
+    (&["name"], Check(not_musters_volume)),
+    (&["configMap", "downwardAPI", "emptyDir"], Keep),
     (
-        "projected",
-        Object(&[
-            (
-                "sources",
-                Each(&[
-                    ("configMap", Keep),
-                    ("downwardAPI", Keep),
-                    ("secret", Object(SECRET_ITEMS)),
-                    ("serviceAccountToken", Refuse("pods get no token for the API")),
-                ]),
-            ),
-            ("defaultMode", Keep),
-        ]),
+        &["ephemeral"],
+        Object(&[(&["volumeClaimTemplate"], Object(&[(&["metadata"], Keep), (&["spec"], Object(NEW_CLAIM))]))]),
     ),
-    ("secret", Object(SECRET_ITEMS)),
+    (&["hostPath"], Check(host_volume)),
+    (&["nfs"], Refuse("mount the NFS folder through a PersistentVolumeClaim")),
+    (&["persistentVolumeClaim"], Object(&[(&["claimName"], Check(not_masters_claim)), (&["readOnly"], Keep)])),
+    (&["projected"], Object(&[(&["sources"], Each(PROJECTED)), (&["defaultMode"], Keep)])),
+    (&["secret"], Object(SECRET_ITEMS)),
+];
+
+/// A source of a projected volume.
+const PROJECTED: Fields = &[
+    (&["configMap", "downwardAPI"], Keep),
+    (&["secret"], Object(SECRET_ITEMS)),
+    (&["serviceAccountToken"], Refuse("pods get no token for the API")),
 ];
 
 /// Whether the account or the Secret with this name is the master's. Kubernetes before 1.24 stores the tokens of an
