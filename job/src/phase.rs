@@ -43,12 +43,14 @@ use protocol::view::{JobResult, JobState};
 
 pub use self::action::{Action, PodSelection};
 use self::ending::{finished, releasing, stopping};
-use self::gathering::{Attempt, pending, restarting, starting};
+pub use self::gathering::Attempt;
+use self::gathering::{pending, restarting, starting};
 pub use self::halt::Halt;
 pub use self::look::next_look;
 use self::running::running;
-use self::stop::{Stop, stop};
-use self::verdict::Restart;
+pub use self::stop::Stop;
+use self::stop::stop;
+pub use self::verdict::Restart;
 use super::gang::Gang;
 use super::policy::{Deadline, Policy};
 use super::turns::Turn;
@@ -72,16 +74,7 @@ pub enum JobPhase {
         behind: JobName,
     },
     /// The gang is complete and its runs are being started.
-    Starting {
-        /// The number of this start.
-        generation: Generation,
-        /// The stage of this start.
-        stage: StartStage,
-        /// When this stage began.
-        since: Duration,
-        /// How many times a user had pushed new code when this stage began.
-        pushes: u32,
-    },
+    Starting(Attempt),
     /// Every exec.py has been started.
     Running {
         /// The number of this start.
@@ -90,31 +83,9 @@ pub enum JobPhase {
         since: Duration,
     },
     /// The outcome of this start is decided. The driver stops every run that is still alive.
-    Stopping {
-        /// The start that is being stopped; `None` if there was none.
-        generation: Option<Generation>,
-        /// The oldest generation whose runs count. All older starts have ended.
-        horizon: Option<Generation>,
-        /// The number of the next start, if the job restarts.
-        next: Generation,
-        /// The outcome.
-        ending: Ending,
-        /// When stopping began.
-        since: Duration,
-        /// The longest time between SIGTERM and SIGKILL that a run of this start may have been given.
-        grace: Duration,
-    },
+    Stopping(Stop),
     /// The job restarts. The driver replaces pods that cannot serve the next start, and backs off.
-    Restarting {
-        /// The number of the next start.
-        next: Generation,
-        /// Whether the next start begins without the pods of this start.
-        is_empty: bool,
-        /// When the pause ends.
-        until: Duration,
-        /// When the gang began, or will begin, to gather. The start timeout begins at this time.
-        since: Duration,
-    },
+    Restarting(Restart),
     /// The script has failed, and every run is dead. The job keeps its pods and waits for new code.
     Halted(Halt),
     /// A user has suspended the job, and every run is dead. The driver deletes the pods.
@@ -232,7 +203,7 @@ pub struct Known {
 pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
     let Known { first, newest_failed, halted, result } = known;
     match (result, halted) {
-        (None, Some(halt)) => (halt.into(), vec![]),
+        (None, Some(halt)) => (JobPhase::Halted(halt), vec![]),
         (None, None) => {
             let horizon = newest_failed.map(Generation::next);
             let gathering = Gathering { next: first, horizon, ready_since: None, is_gated: false };
@@ -282,17 +253,11 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
         (JobEvent::Observed, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
         (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
         (JobEvent::Observed, JobPhase::Queued { gathering, behind }) => queue::queued(gathering, behind, seen),
-        (JobEvent::Observed, JobPhase::Starting { generation, stage, since, pushes }) => {
-            starting(Attempt { generation, stage, since, pushes }, seen)
-        }
+        (JobEvent::Observed, JobPhase::Starting(attempt)) => starting(attempt, seen),
         (JobEvent::Observed, JobPhase::Running { generation, since }) => running(generation, since, seen),
-        (JobEvent::Observed, JobPhase::Restarting { next, is_empty, until, since }) => {
-            restarting(Restart { next, is_empty, until, since }, seen)
-        }
+        (JobEvent::Observed, JobPhase::Restarting(restart)) => restarting(restart, seen),
         // The outcome of this start is decided, so a request to cancel comes too late.
-        (_, JobPhase::Stopping { generation, horizon, next, ending, since, grace }) => {
-            stopping(Stop { generation, horizon, next, ending, since, grace }, seen)
-        }
+        (_, JobPhase::Stopping(stop)) => stopping(stop, seen),
         (_, JobPhase::Releasing { result, since }) => releasing(result, since, seen),
         (_, JobPhase::Finished { result }) => finished(result, seen),
     }
@@ -301,16 +266,16 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
 impl JobPhase {
     /// Whether the job is being stopped because it exceeded its deadline.
     pub fn is_late(&self) -> bool {
-        matches!(self, Self::Stopping { ending: Ending::Failed(Failure::DeadlineExceeded { .. }), .. })
+        matches!(self, Self::Stopping(Stop { ending: Ending::Failed(Failure::DeadlineExceeded { .. }), .. }))
     }
 
     /// The number of the current start.
     pub fn generation(&self) -> Option<Generation> {
         match self {
-            Self::Starting { generation, .. }
+            Self::Starting(Attempt { generation, .. })
             | Self::Running { generation, .. }
             | Self::Halted(Halt { generation, .. }) => Some(*generation),
-            Self::Stopping { generation, .. } => *generation,
+            Self::Stopping(stop) => stop.generation,
             Self::Pending { .. }
             | Self::Queued { .. }
             | Self::Restarting { .. }
@@ -339,8 +304,8 @@ impl JobPhase {
     pub fn horizon(&self) -> Option<Generation> {
         match self {
             Self::Pending { gathering, .. } | Self::Queued { gathering, .. } => gathering.horizon,
-            Self::Restarting { next, .. } | Self::Suspended { next } => Some(*next),
-            Self::Stopping { horizon, .. } => *horizon,
+            Self::Restarting(Restart { next, .. }) | Self::Suspended { next } => Some(*next),
+            Self::Stopping(stop) => stop.horizon,
             Self::Starting { .. }
             | Self::Running { .. }
             | Self::Halted { .. }

@@ -30,7 +30,8 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
             vec![Action::StopRuns { grace: given }]
         };
         let next = stop.next.max(generation.map_or(stop.next, Generation::next));
-        return (Stop { generation, horizon: generation.or(stop.horizon), next, grace, ..stop }.into(), actions);
+        let stop = Stop { generation, horizon: generation.or(stop.horizon), next, grace, ..stop };
+        return (JobPhase::Stopping(stop), actions);
     }
     match stop.ending {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),

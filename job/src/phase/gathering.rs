@@ -8,8 +8,8 @@ use protocol::lease::Standing;
 
 use super::running::running;
 use super::stop::{fail, stop};
-use super::verdict::{Restart, has_live_run, regroup};
-use super::{Action, Ending, Gathering, JobPhase, PodSelection, Seen, StartStage, queue};
+use super::verdict::{has_live_run, regroup};
+use super::{Action, Ending, Gathering, JobPhase, PodSelection, Restart, Seen, StartStage, queue};
 use crate::gang::{Member, is_disruption};
 use crate::observation::{DeletedBy, Presence};
 use crate::replica::ReplicaPhase;
@@ -113,22 +113,27 @@ pub(super) fn start(generation: Generation, stage: StartStage, seen: Seen<'_>) -
         StartStage::Configuring => Action::Configure(generation),
         StartStage::Launching => Action::Launch(generation),
     };
-    (JobPhase::Starting { generation, stage, since: seen.now, pushes: seen.policy.pushes }, vec![action])
+    let attempt = Attempt { generation, stage, since: seen.now, pushes: seen.policy.pushes };
+    (JobPhase::Starting(attempt), vec![action])
 }
 
 /// See [`JobPhase::Starting`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Attempt {
-    pub(super) generation: Generation,
-    pub(super) stage: StartStage,
-    pub(super) since: Duration,
-    pub(super) pushes: u32,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// The number of this start.
+    pub generation: Generation,
+    /// The stage of this start.
+    pub stage: StartStage,
+    /// When this stage began.
+    pub since: Duration,
+    /// How many times a user had pushed new code when this stage began.
+    pub pushes: u32,
 }
 
 pub(super) fn starting(attempt: Attempt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Attempt { generation, stage, since, pushes } = attempt;
     let Seen { gang, policy, now, .. } = seen;
-    let phase = JobPhase::Starting { generation, stage, since, pushes };
+    let phase = JobPhase::Starting(attempt);
     if stage == StartStage::Launching && gang.all(ReplicaPhase::was_launched) {
         return running(generation, seen.now, seen);
     }
@@ -163,8 +168,9 @@ fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool 
 
 pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Restart { next, is_empty, until, since } = restart;
+    let phase = JobPhase::Restarting(restart);
     if let Some(failure) = seen.overdue() {
-        return fail(&restart.into(), failure, seen);
+        return fail(&phase, failure, seen);
     }
     let is_gone = |place: &Member| !is_empty || place.pod == Presence::Absent;
     let are_gone = seen.gang.places().iter().all(is_gone);
@@ -174,9 +180,9 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     }
     // A pod on a dead node may stay listed forever.
     if !are_gone && seen.now >= since + seen.policy.start_timeout {
-        return fail(&restart.into(), seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
+        return fail(&phase, seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
     }
     // If a deletion is late, repeat it: the first request may have had no effect.
     let is_late = !are_gone && seen.now >= until;
-    (restart.into(), if is_late { vec![Action::DeletePods(PodSelection::All)] } else { vec![] })
+    (phase, if is_late { vec![Action::DeletePods(PodSelection::All)] } else { vec![] })
 }

@@ -28,12 +28,6 @@ pub struct Halt {
     pub until: Duration,
 }
 
-impl From<Halt> for JobPhase {
-    fn from(halt: Halt) -> Self {
-        Self::Halted(halt)
-    }
-}
-
 impl Halt {
     /// Whether a user has pushed new code since the failed script was started.
     pub fn has_new_code(&self, policy: &Policy) -> bool {
@@ -61,7 +55,7 @@ impl Halt {
 /// recorded.
 pub(super) fn enter(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let actions = if halt.has_new_code(seen.policy) { vec![] } else { vec![Action::RecordHalt] };
-    (halt.into(), actions)
+    (JobPhase::Halted(halt), actions)
 }
 
 pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -71,12 +65,16 @@ pub(super) fn halted(halt: Halt, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if has_live_run(seen.gang) {
         let unended = Action::DeletePods(PodSelection::Unended);
         let action = if has_new_code || is_over { unended } else { Action::StopRuns { grace: Duration::ZERO } };
-        return (halt.into(), vec![action]);
+        return (JobPhase::Halted(halt), vec![action]);
     }
     if has_new_code {
         return regroup(halt.next, seen);
     }
-    if is_over { judge(halt.failure, halt.fingerprint.as_ref(), halt.next, seen) } else { (halt.into(), vec![]) }
+    if is_over {
+        judge(halt.failure, halt.fingerprint.as_ref(), halt.next, seen)
+    } else {
+        (JobPhase::Halted(halt), vec![])
+    }
 }
 
 /// Whether to wait for silent agents, which may still report how their runs ended. Only a new driver waits for them,

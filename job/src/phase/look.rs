@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::ids::Role;
 
-use super::{Action, Gathering, Halt, JobPhase, Seen, stop, suspension};
+use super::{Action, Attempt, Gathering, Halt, JobPhase, Restart, Seen, stop, suspension};
 use crate::gang::Member;
 use crate::policy::Policy;
 use crate::roster;
@@ -34,8 +34,8 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
         JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Halted { .. }
-        | JobPhase::Restarting { is_empty: false, .. } => kept(seen, true),
-        JobPhase::Restarting { is_empty: true, .. }
+        | JobPhase::Restarting(Restart { is_empty: false, .. }) => kept(seen, true),
+        JobPhase::Restarting(Restart { is_empty: true, .. })
         | JobPhase::Stopping { .. }
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => Upkeep::default(),
@@ -91,9 +91,11 @@ impl JobPhase {
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
         match self {
             Self::Pending { gathering: Gathering { is_gated: true, .. }, .. } | Self::Queued { .. } => job,
-            Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
-            Self::Restarting { until, .. } | Self::Halted(Halt { until, .. }) => Some(earlier(*until)),
-            Self::Stopping { since, grace, .. } => Some(*since + stop::limit(*grace, policy)),
+            Self::Pending { since, .. } | Self::Starting(Attempt { since, .. }) => {
+                Some(earlier(*since + policy.start_timeout))
+            }
+            Self::Restarting(Restart { until, .. }) | Self::Halted(Halt { until, .. }) => Some(earlier(*until)),
+            Self::Stopping(stop) => Some(stop.since + stop::limit(stop.grace, policy)),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
             Self::Running { .. } => job,
             Self::Suspended { .. } | Self::Finished { .. } => None,

@@ -5,25 +5,25 @@ use std::time::Duration;
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::{Action, Ending, JobPhase, Seen};
+use super::{Action, Ending, Halt, JobPhase, Restart, Seen};
 use crate::gang::{Gang, HelperUse, Member, has_left, is_disruption};
 use crate::policy::{Budget, Policy};
 
 /// See [`JobPhase::Stopping`].
-#[derive(Debug, Clone)]
-pub(super) struct Stop {
-    pub(super) generation: Option<Generation>,
-    pub(super) horizon: Option<Generation>,
-    pub(super) next: Generation,
-    pub(super) ending: Ending,
-    pub(super) since: Duration,
-    pub(super) grace: Duration,
-}
-
-impl From<Stop> for JobPhase {
-    fn from(Stop { generation, horizon, next, ending, since, grace }: Stop) -> Self {
-        Self::Stopping { generation, horizon, next, ending, since, grace }
-    }
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// The start that is being stopped; `None` if there was none.
+    pub generation: Option<Generation>,
+    /// The oldest generation whose runs count. All older starts have ended.
+    pub horizon: Option<Generation>,
+    /// The number of the next start, if the job restarts.
+    pub next: Generation,
+    /// The outcome.
+    pub ending: Ending,
+    /// When stopping began.
+    pub since: Duration,
+    /// The longest time between SIGTERM and SIGKILL that a run of this start may have been given.
+    pub grace: Duration,
 }
 
 /// Stops the runs of this phase. `ending` is the outcome of the start.
@@ -32,7 +32,7 @@ pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhas
     let grace = grace(&ending, seen);
     let (horizon, next) = (generation.or(phase.horizon()), next_start(phase, generation, seen.epoch));
     let stop = Stop { generation, horizon, next, ending, since: seen.now, grace };
-    (stop.into(), vec![Action::StopRuns { grace }])
+    (JobPhase::Stopping(stop), vec![Action::StopRuns { grace }])
 }
 
 /// Stops a start that has failed.
@@ -44,8 +44,10 @@ pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPh
 fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
     let planned = match phase {
         JobPhase::Pending { gathering, .. } | JobPhase::Queued { gathering, .. } => gathering.next,
-        JobPhase::Restarting { next, .. } | JobPhase::Stopping { next, .. } | JobPhase::Suspended { next } => *next,
-        JobPhase::Halted(halt) => halt.next,
+        JobPhase::Restarting(Restart { next, .. })
+        | JobPhase::Stopping(Stop { next, .. })
+        | JobPhase::Halted(Halt { next, .. })
+        | JobPhase::Suspended { next } => *next,
         JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Releasing { .. }

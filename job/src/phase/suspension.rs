@@ -3,8 +3,7 @@
 use protocol::ids::Generation;
 
 use super::stop::stop;
-use super::verdict::Restart;
-use super::{Action, Ending, JobPhase, Seen};
+use super::{Action, Ending, JobPhase, Restart, Seen};
 use crate::gang::{Gang, Member};
 use crate::observation::Presence;
 use crate::upkeep::Upkeep;
@@ -26,7 +25,7 @@ pub(super) fn suspended(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Acti
         return (JobPhase::Suspended { next }, vec![]);
     }
     let restart = Restart { next, is_empty: true, until: seen.now, since: seen.now };
-    (restart.into(), vec![])
+    (JobPhase::Restarting(restart), vec![])
 }
 
 /// Deletes every pod, except pods that the cluster is removing: a second deletion would shorten their grace

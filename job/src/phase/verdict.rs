@@ -18,24 +18,22 @@ pub(super) fn has_live_run(gang: &Gang) -> bool {
 }
 
 /// See [`JobPhase::Restarting`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Restart {
-    pub(super) next: Generation,
-    pub(super) is_empty: bool,
-    pub(super) until: Duration,
-    pub(super) since: Duration,
-}
-
-impl From<Restart> for JobPhase {
-    fn from(Restart { next, is_empty, until, since }: Restart) -> Self {
-        Self::Restarting { next, is_empty, until, since }
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restart {
+    /// The number of the next start.
+    pub next: Generation,
+    /// Whether the next start begins without the pods of this start.
+    pub is_empty: bool,
+    /// When the pause ends.
+    pub until: Duration,
+    /// When the gang began, or will begin, to gather. The start timeout begins at this time.
+    pub since: Duration,
 }
 
 /// Gathers the next gang at once. Nothing is recorded: a new master learns of the earlier start from the agents.
 pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let restart = Restart { next, is_empty: false, until: seen.now, since: seen.now };
-    (restart.into(), vec![])
+    (JobPhase::Restarting(restart), vec![])
 }
 
 /// Decides whether the job restarts or fails. Every run of the failed start is dead.
@@ -60,7 +58,7 @@ pub(super) fn judge(
     let record = Action::RecordRestart(failure);
     // In other restarts, `Action::Keep` replaces the pods that cannot serve the next start.
     let actions = if is_empty { vec![record, Action::DeletePods(PodSelection::All)] } else { vec![record] };
-    (restart.into(), actions)
+    (JobPhase::Restarting(restart), actions)
 }
 
 pub(super) fn conclude(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use job::gang::{Gang, Member};
 use job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Wait};
-use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, StartStage};
+use job::phase::{Action, Attempt, Ending, JobEvent, JobPhase, PodSelection, Seen, StartStage, Stop};
 use job::policy::{GangKind, Policy};
 use job::roster::Roster;
 use job::turns::Turn;
@@ -91,7 +91,7 @@ fn a_new_master_continues_a_launch_and_keeps_a_member_that_confirms_its_start_la
     let mut workers = [0, 1].map(|seat| member(seat, RunState::Running, None)).to_vec();
     workers.push(member(2, RunState::Configured, None));
     let (phase, _) = look(&workers);
-    assert!(matches!(phase, JobPhase::Starting { stage: StartStage::Launching, .. }), "{phase:?}");
+    assert!(matches!(phase, JobPhase::Starting(Attempt { stage: StartStage::Launching, .. })), "{phase:?}");
     workers[2].hear(AgentState::Started(FIRST));
     assert_eq!(gang(&workers, None).members().count(), 3);
     workers[2].hear(AgentState::Failed(LostRun::broken("it does not answer")));
@@ -163,9 +163,9 @@ fn a_fixed_gang_that_an_earlier_master_was_stopping_has_not_failed_if_all_runs_w
         };
         step(pending(), JobEvent::Observed, seen).0
     };
-    assert!(matches!(after(1), JobPhase::Stopping { ending: Ending::Regroup, .. }), "{:?}", after(1));
+    assert!(matches!(after(1), JobPhase::Stopping(Stop { ending: Ending::Regroup, .. })), "{:?}", after(1));
     // The earlier master may also have stopped the runs for a user who had the job suspended and resumed.
-    assert!(matches!(after(0), JobPhase::Stopping { ending: Ending::Regroup, .. }), "{:?}", after(0));
+    assert!(matches!(after(0), JobPhase::Stopping(Stop { ending: Ending::Regroup, .. })), "{:?}", after(0));
 }
 
 #[test]

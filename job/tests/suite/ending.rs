@@ -5,7 +5,7 @@ use std::time::Duration;
 use job::gang::{Gang, Member};
 use job::observation::DeletedBy::ThisMaster;
 use job::observation::Presence::{self, Ended, Live, Occupied};
-use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection};
+use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Stop};
 use job::policy::{Policy, SuccessRule};
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
@@ -104,14 +104,14 @@ fn the_end_does_not_wait_for_a_replica_that_was_never_configured_or_is_lost() {
 
 #[test]
 fn before_the_first_start_the_end_does_not_wait_for_a_silent_agent() {
-    let phase = JobPhase::Stopping {
+    let phase = JobPhase::Stopping(Stop {
         generation: None,
         horizon: None,
         next: FIRST,
         ending: Ending::Cancelled,
         since: SINCE,
         grace: POLICY.stop_grace,
-    };
+    });
     let (phase, _) = look(phase, &workers(&[Joined, Scheduled]));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use job::gang::Member;
 use job::observation::{DeletedBy, LostRun};
-use job::phase::{Action, Ending, JobPhase, StartStage};
+use job::phase::{Action, Ending, JobPhase, StartStage, Stop};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::JobResult;
@@ -28,8 +28,14 @@ fn conclusion(ending: Ending, phases: &[ReplicaPhase]) -> JobResult {
 #[test]
 fn the_job_fails_at_once_if_a_pod_is_lost_before_the_gang_is_complete() {
     let ending = Ending::Failed(was_lost("worker-1"));
-    let expected =
-        JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: SOON, grace: Duration::ZERO };
+    let expected = JobPhase::Stopping(Stop {
+        generation: None,
+        horizon: None,
+        next: FIRST,
+        ending,
+        since: SOON,
+        grace: Duration::ZERO,
+    });
     let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
     assert_eq!(look(pending(), &workers(&[Joined, lost(), Scheduled])), (expected, stop));
 }
@@ -178,14 +184,14 @@ fn a_failure_during_the_stop_does_not_change_a_success_or_a_cancel() {
 #[test]
 fn a_cancel_before_the_first_start_stops_the_job() {
     for seen in [workers(&[Scheduled, Joined]), workers(&[Joined, Joined])] {
-        let stopping = JobPhase::Stopping {
+        let stopping = JobPhase::Stopping(Stop {
             generation: None,
             horizon: None,
             next: FIRST,
             ending: Ending::Cancelled,
             since: SOON,
             grace: POLICY.stop_grace,
-        };
+        });
         let stop = vec![Action::StopRuns { grace: POLICY.stop_grace }];
         assert_eq!(cancel(pending(), &seen), (stopping, stop));
     }

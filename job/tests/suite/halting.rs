@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use job::gang::{Gang, HelperUse, Member};
 use job::observation::{Addresses, AgentState, Observation, PodState};
-use job::phase::{Action, Ending, Gathering, Halt, JobEvent, JobPhase, Known, PodSelection, Seen, StartStage, begin};
+use job::phase::{
+    Action, Attempt, Ending, Gathering, Halt, JobEvent, JobPhase, Known, PodSelection, Restart, Seen, StartStage, Stop,
+    begin,
+};
 use job::policy::{Deadline, Policy};
 use job::replica::ReplicaPhase::{Exited, Running, Scheduled};
 use job::turns::Turn;
@@ -38,7 +41,8 @@ fn dead() -> Gang {
 
 /// The phase after the start [`FIRST`] has failed. `pushes` is the number of pushes before that start.
 fn halted(pushes: u32) -> JobPhase {
-    Halt { generation: FIRST, next: AGAIN, failure: failure(), fingerprint: None, pushes, until: SOON + WAIT }.into()
+    let (next, until) = (AGAIN, SOON + WAIT);
+    JobPhase::Halted(Halt { generation: FIRST, next, failure: failure(), fingerprint: None, pushes, until })
 }
 
 fn look_at(now: Duration, phase: JobPhase, gang: &Gang, policy: &Policy) -> (JobPhase, Vec<Action>) {
@@ -85,7 +89,7 @@ fn a_job_waits_for_new_code_only_after_a_failure_of_its_script() {
 #[test]
 fn new_code_starts_the_gang_again_at_once_and_uses_no_restart() {
     let pushed = Policy { pushes: 1, ..halting(0) };
-    let again = JobPhase::Restarting { next: AGAIN, is_empty: false, until: SOON, since: SOON };
+    let again = JobPhase::Restarting(Restart { next: AGAIN, is_empty: false, until: SOON, since: SOON });
     assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
     assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "the failed code ends the wait");
 }
@@ -108,7 +112,7 @@ fn without_new_code_the_failure_is_judged_at_the_end_of_the_wait_or_at_the_deadl
 
     let three = halting(3);
     let (phase, actions) = look_at(late, halted(0), &dead(), &three);
-    assert!(matches!(phase, JobPhase::Restarting { next: AGAIN, .. }), "{phase:?}");
+    assert!(matches!(phase, JobPhase::Restarting(Restart { next: AGAIN, .. })), "{phase:?}");
     assert_eq!(actions, [Action::RecordRestart(failure())]);
 }
 
@@ -121,7 +125,7 @@ fn a_halted_job_can_be_cancelled_and_suspended() {
     // Every script is dead, so no script lacks the helper.
     let (next, grace) = (AGAIN, POLICY.saving_grace);
     let (generation, ending) = (Some(FIRST), Ending::Suspended);
-    assert_eq!(phase, JobPhase::Stopping { generation, horizon: generation, next, ending, since: SOON, grace });
+    assert_eq!(phase, JobPhase::Stopping(Stop { generation, horizon: generation, next, ending, since: SOON, grace }));
     assert_eq!(look_at(SOON, phase, &gang, &suspended).0, JobPhase::Suspended { next: AGAIN });
 }
 
@@ -142,7 +146,7 @@ fn a_new_master_reports_the_recorded_failure_after_the_recorded_wait_although_th
     let halt = Halt { next: SECOND, ..halt };
     let (newest_failed, halted) = (Some(FIRST), Some(halt.clone()));
     let (phase, actions) = begin(Known { first: SECOND, newest_failed, halted, result: None }, &policy, SOON);
-    assert_eq!((&phase, actions), (&halt.clone().into(), vec![]));
+    assert_eq!((&phase, actions), (&JobPhase::Halted(halt.clone()), vec![]));
     let gang = workers(&[Exited(FIRST, stopped(10)), lost()]);
     let look = |now| {
         let seen =
@@ -160,7 +164,7 @@ fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() 
     let JobPhase::Halted(halt) = halted(0) else { panic!("the phase is not Halted") };
     let late = Policy { deadline: Some(Deadline { at: now, given: SOON }), ..halting(0) };
     for (policy, until) in [(halting(0), now), (late, now + WAIT)] {
-        let phase = || JobPhase::from(Halt { until, ..halt.clone() });
+        let phase = || JobPhase::Halted(Halt { until, ..halt.clone() });
         let look = |now, other| {
             let gang = workers(&[other, Exited(FIRST, exit(1, 9))]);
             matches!(look_at(now, phase(), &gang, &policy).0, JobPhase::Releasing { .. })
@@ -213,10 +217,10 @@ fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_rec
         let until = SOON + WAIT;
         let expected =
             Halt { generation: FIRST, next: SECOND, failure: failure(), fingerprint: None, pushes: 1, until };
-        assert_eq!(halted, expected.into());
+        assert_eq!(halted, JobPhase::Halted(expected));
         assert_eq!(actions, if starts_again { vec![] } else { vec![Action::RecordHalt] });
         let next = look(halted);
-        assert_eq!(matches!(next, JobPhase::Restarting { next: SECOND, .. }), starts_again, "{next:?}");
+        assert_eq!(matches!(next, JobPhase::Restarting(Restart { next: SECOND, .. })), starts_again, "{next:?}");
     }
 }
 
@@ -239,7 +243,7 @@ fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configu
         };
         let ended = |horizon| found(1, status(FIRST, 0, Some(end.clone())), horizon);
         let is_next = |phase: &JobPhase| {
-            matches!(phase, JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, .. })
+            matches!(phase, JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, .. }))
         };
         let gathering = || JobPhase::Pending { gathering: Gathering { next: SECOND, ..GATHERING }, since: SINCE };
         // The earlier master died when one of the agents had the environment of the next start.

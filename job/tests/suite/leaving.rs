@@ -7,7 +7,7 @@ use std::time::Duration;
 use job::gang::{HelperUse, Member};
 use job::observation::Presence::{Absent, Ended, Live};
 use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
-use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen};
+use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Restart, Seen};
 use job::policy::{GangKind, Policy};
 use job::replica::ReplicaPhase::{self, Exited, Running};
 use job::roster::grow_interval;
@@ -226,7 +226,7 @@ fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
     let policy = elastic();
     let after = |helper| after_leaving(&policy, helper, Exited(FIRST, exit(75, 10)));
     let next = FIRST.next();
-    let again = JobPhase::Restarting { next, is_empty: false, until: SOON, since: SOON };
+    let again = JobPhase::Restarting(Restart { next, is_empty: false, until: SOON, since: SOON });
     let (phase, actions) = after(HelperUse::Stepped);
     assert_eq!(phase, again);
     assert!(!actions.iter().any(|action| matches!(action, Action::RecordRestart(_))), "{actions:?}");
@@ -240,7 +240,10 @@ fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
 fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_the_restart_is_recorded() {
     let after = |helper| after_leaving(&POLICY, helper, Exited(FIRST, exit(75, 10)));
     let (phase, actions) = after(HelperUse::Stepped);
-    assert!(matches!(phase, JobPhase::Restarting { until, .. } if until == SOON + POLICY.backoff), "{phase:?}");
+    assert!(
+        matches!(phase, JobPhase::Restarting(Restart { until, .. }) if until == SOON + POLICY.backoff),
+        "{phase:?}"
+    );
     let record = Action::RecordRestart(exited("worker-1", exit(75, 9)));
     assert_eq!(actions, [record]);
     assert!(

@@ -5,7 +5,9 @@ use std::time::Duration;
 use job::gang::{Gang, Member};
 use job::observation::Presence::{Absent, Ended, Live};
 use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState};
-use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage};
+use job::phase::{
+    Action, Attempt, Ending, Gathering, JobEvent, JobPhase, PodSelection, Restart, Seen, StartStage, Stop,
+};
 use job::policy::{Deadline, Policy};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::agent::{ExitOutcome, ExitReport, Membership};
@@ -39,7 +41,7 @@ fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -
 
 /// The phase before the second start. It lasts until `until`, and until all unfit pods are deleted.
 fn waiting(until: Duration) -> JobPhase {
-    JobPhase::Restarting { next: AGAIN, is_empty: false, until, since: until }
+    JobPhase::Restarting(Restart { next: AGAIN, is_empty: false, until, since: until })
 }
 
 /// The expected phase and actions when a failure leads to a restart after `pause`.
@@ -92,7 +94,8 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
     let begun = look_at(until, waiting(until), &fit, (&THREE, 1));
     assert_eq!(begun, (gathering_again(until), vec![]));
     let (phase, actions) = look_at(until, gathering_again(until), &fit, (&THREE, 1));
-    let configuring = JobPhase::Starting { generation: AGAIN, stage: StartStage::Configuring, since: until, pushes: 0 };
+    let configuring =
+        JobPhase::Starting(Attempt { generation: AGAIN, stage: StartStage::Configuring, since: until, pushes: 0 });
     assert_eq!((phase, actions), (configuring, begin_start(AGAIN, 2)));
 }
 
@@ -188,7 +191,7 @@ fn a_lost_pod_that_still_exists_after_the_pause_is_no_failure_of_the_next_start_
     assert_eq!(look_at(until, gathering.clone(), &seen, (&THREE, 1)), (gathering.clone(), delete(&["worker-1"])));
 
     let (phase, _) = look_at(until + POLICY.start_timeout, gathering, &seen, (&THREE, 1));
-    let JobPhase::Stopping { ending, .. } = phase else { panic!("{phase:?}") };
+    let JobPhase::Stopping(Stop { ending, .. }) = phase else { panic!("{phase:?}") };
     assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])));
 }
 
@@ -203,7 +206,7 @@ fn a_pod_that_is_evicted_before_the_start_is_replaced_and_does_not_extend_the_st
 fn a_second_start_that_times_out_does_not_report_the_failure_of_the_first() {
     let (phase, _) = look_at(seconds(900), gathering_again(SINCE), &workers(&[Joined, Requested]), (&THREE, 1));
     assert_eq!(phase.horizon(), Some(AGAIN));
-    let JobPhase::Stopping { generation: None, next: AGAIN, ending, .. } = phase else { panic!("{phase:?}") };
+    let JobPhase::Stopping(Stop { generation: None, next: AGAIN, ending, .. }) = phase else { panic!("{phase:?}") };
     assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])));
 }
 
@@ -220,7 +223,7 @@ fn a_start_times_out_in_each_of_its_stages_and_names_the_missing_replicas() {
         let early = look_at(late - Duration::from_nanos(1), phase.clone(), &workers(&members), (&THREE, 0));
         assert_eq!(early, (phase.clone(), vec![]));
         let (moved, _) = look_at(late, phase.clone(), &workers(&members), (&THREE, 0));
-        let JobPhase::Stopping { ending, .. } = moved else { panic!("{moved:?}") };
+        let JobPhase::Stopping(Stop { ending, .. }) = moved else { panic!("{moved:?}") };
         assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])), "{phase:?}");
     }
 }
@@ -237,7 +240,7 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
     let requeue = Policy { on_start_timeout: OnStartTimeout::Requeue, ..POLICY };
     let failure = timed_out(&["worker-1"]);
     let until = SOON + POLICY.requeue_pause;
-    let given_back = JobPhase::Restarting { next: AGAIN, is_empty: true, until, since: until };
+    let given_back = JobPhase::Restarting(Restart { next: AGAIN, is_empty: true, until, since: until });
     let actions = vec![Action::RecordRestart(failure.clone()), Action::DeletePods(PodSelection::All)];
     let held = workers(&[Joined, Requested]);
     assert_eq!(look(stopping(Ending::Failed(failure)), &held, &requeue, 0), (given_back.clone(), actions));
@@ -266,7 +269,7 @@ fn a_job_fails_at_its_deadline_while_it_waits_or_starts_or_runs() {
         let early = look_at(deadline.at - Duration::from_nanos(1), phase.clone(), &gang, (&hurried, 0));
         assert_eq!(early, (phase.clone(), vec![]));
         let (moved, _) = look_at(deadline.at, phase.clone(), &gang, (&hurried, 0));
-        let JobPhase::Stopping { ending, .. } = moved else { panic!("{moved:?}") };
+        let JobPhase::Stopping(Stop { ending, .. }) = moved else { panic!("{moved:?}") };
         let failure = Failure::DeadlineExceeded { after_seconds: 3600 };
         assert_eq!(ending, Ending::Failed(failure), "{phase:?}");
     }
@@ -296,7 +299,7 @@ fn a_stopped_run_with_exit_code_0_has_not_succeeded() {
     // With a lease, the agent may have stopped the run, because it heard nothing from its master.
     let leased = Policy { lease: Some(Lease::new(Duration::from_secs(5))), ..POLICY };
     let (phase, _) = look(running(), &gang, &leased, 0);
-    assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Regroup, .. }), "{phase:?}");
+    assert!(matches!(phase, JobPhase::Stopping(Stop { ending: Ending::Regroup, .. })), "{phase:?}");
 }
 
 #[test]
@@ -304,14 +307,14 @@ fn a_cancel_ends_a_job_that_waits_for_its_next_start() {
     let gang = workers(&[Joined, Joined]);
     let (phase, actions) = step(restarting(), JobEvent::CancelWished, seen(&gang, &THREE, SOON));
     let ending = Ending::Cancelled;
-    let expected = JobPhase::Stopping {
+    let expected = JobPhase::Stopping(Stop {
         generation: None,
         horizon: Some(AGAIN),
         next: AGAIN,
         ending,
         since: SOON,
         grace: POLICY.stop_grace,
-    };
+    });
     assert_eq!((&phase, actions), (&expected, vec![Action::StopRuns { grace: POLICY.stop_grace }]));
     let (phase, _) = step(phase, JobEvent::CancelWished, seen(&gang, &THREE, SOON));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
@@ -348,17 +351,17 @@ fn with_clean_pods_all_every_pod_of_a_finished_job_is_deleted() {
 #[test]
 fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
     let failure = was_lost("worker-1");
-    let failing = JobPhase::Stopping {
+    let failing = JobPhase::Stopping(Stop {
         generation: None,
         horizon: None,
         next: FIRST,
         ending: Ending::Failed(failure.clone()),
         since: SOON,
         grace: Duration::ZERO,
-    };
+    });
     let (phase, actions) = look(failing, &workers(&[Joined, lost()]), &THREE, 2);
     let until = SOON + POLICY.backoff * 4;
-    assert_eq!(phase, JobPhase::Restarting { next: FIRST, is_empty: false, until, since: until });
+    assert_eq!(phase, JobPhase::Restarting(Restart { next: FIRST, is_empty: false, until, since: until }));
     assert_eq!(actions, [vec![Action::RecordRestart(failure)], delete(&["worker-1"])].concat());
 }
 
@@ -373,5 +376,5 @@ fn a_pod_of_an_earlier_start_that_ends_between_two_starts_is_replaced_and_is_no_
     let old = gang(Some(Enrolled { generation: FIRST, membership }));
     assert_eq!(look(gathering_again(SINCE), &old, &THREE, 1), (gathering_again(SINCE), delete(&["worker-1"])));
     let (phase, _) = look(gathering_again(SINCE), &gang(None), &THREE, 1);
-    assert!(matches!(phase, JobPhase::Stopping { ending: Ending::Failed(_), .. }), "{phase:?}");
+    assert!(matches!(phase, JobPhase::Stopping(Stop { ending: Ending::Failed(_), .. })), "{phase:?}");
 }

@@ -97,7 +97,7 @@ fn a_job_that_waited_for_new_code_is_judged_by_the_failure_before_the_wait() {
     let halt = Halt { generation: FIRST, next, failure: failure.clone(), fingerprint, pushes: 0, until: SOON };
     let gone = workers(&[lost(), lost()]);
     let seen = Seen { restarts: &before, ..seen(&gone, &policy, SOON) };
-    let (phase, _) = step(halt.into(), JobEvent::Observed, seen);
+    let (phase, _) = step(JobPhase::Halted(halt), JobEvent::Observed, seen);
     let result = JobResult::Failed { failure };
     assert_eq!(phase, JobPhase::Releasing { result, since: SOON }, "the job would fail in the same way again");
 }

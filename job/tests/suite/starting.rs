@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use job::observation::Presence::{Absent, Live};
-use job::phase::{Action, Ending, Halt, JobEvent, JobPhase, StartStage, next_look};
+use job::phase::{Action, Attempt, Ending, Halt, JobEvent, JobPhase, Restart, StartStage, Stop, next_look};
 use job::policy::Policy;
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
-    JobPhase::Starting { generation: FIRST, stage, since, pushes: 0 }
+    JobPhase::Starting(Attempt { generation: FIRST, stage, since, pushes: 0 })
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn new_code_begins_the_next_start_while_the_agents_are_configured_and_not_while_
     let pushed = Policy { pushes: 1, ..POLICY };
     let gang = workers(&[Configured(FIRST), Joined]);
     let at = |stage| step(starting(stage), JobEvent::Observed, seen(&gang, &pushed, SOON));
-    let next = JobPhase::Restarting { next: FIRST.next(), is_empty: false, until: SOON, since: SOON };
+    let next = JobPhase::Restarting(Restart { next: FIRST.next(), is_empty: false, until: SOON, since: SOON });
     assert_eq!(at(StartStage::Configuring), (next, vec![]));
     assert_eq!(at(StartStage::Launching), (starting(StartStage::Launching), vec![]));
 }
@@ -129,14 +129,14 @@ fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing_replicas() {
     let failure =
         Failure::StartTimeout { missing: vec![id("worker-1"), id("worker-2")], after_seconds: 600, reason: None };
     let ending = Ending::Failed(failure);
-    let stopping = JobPhase::Stopping {
+    let stopping = JobPhase::Stopping(Stop {
         generation: None,
         horizon: None,
         next: FIRST,
         ending,
         since: deadline,
         grace: Duration::ZERO,
-    };
+    });
     let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
     assert_eq!(look_at(deadline, pending(), &seen), (stopping, stop));
 }
@@ -178,7 +178,7 @@ fn each_phase_is_shown_to_users_as_the_expected_state() {
         (stopping(Ending::Cancelled), JobState::Stopping),
         (JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE }, JobState::Stopping),
         (JobPhase::Suspended { next: FIRST.next() }, JobState::Suspended),
-        (JobPhase::from(halt), JobState::Halted),
+        (JobPhase::Halted(halt), JobState::Halted),
         (JobPhase::Finished { result: JobResult::Succeeded }, JobState::Succeeded),
         (JobPhase::Finished { result: JobResult::Cancelled }, JobState::Cancelled),
         (JobPhase::Finished { result: JobResult::Failed { failure } }, JobState::Failed),

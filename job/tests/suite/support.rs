@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use job::gang::{Gang, Member};
 use job::observation::{Enrolled, LostRun, Observation, Presence};
-use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, begin};
+use job::phase::{
+    Action, Attempt, Ending, Gathering, JobEvent, JobPhase, Known, Restart, Seen, StartStage, Stop, begin,
+};
 use job::policy::{GangKind, Policy, SuccessRule};
 use job::replica::ReplicaPhase;
 use job::roster::{Choice, choose};
@@ -202,7 +204,7 @@ pub(crate) fn pending() -> JobPhase {
 }
 
 pub(crate) fn starting(stage: StartStage) -> JobPhase {
-    JobPhase::Starting { generation: FIRST, stage, since: SINCE, pushes: 0 }
+    JobPhase::Starting(Attempt { generation: FIRST, stage, since: SINCE, pushes: 0 })
 }
 
 pub(crate) fn running() -> JobPhase {
@@ -212,13 +214,13 @@ pub(crate) fn running() -> JobPhase {
 /// The phase after the first start has failed. The second start follows after [`Policy::backoff`].
 pub(crate) fn restarting() -> JobPhase {
     let until = SINCE + POLICY.backoff;
-    JobPhase::Restarting { next: FIRST.next(), is_empty: false, until, since: until }
+    JobPhase::Restarting(Restart { next: FIRST.next(), is_empty: false, until, since: until })
 }
 
 /// The phase after the end was decided at [`SOON`].
 pub(crate) fn stopping(ending: Ending) -> JobPhase {
     let (generation, next, grace) = (Some(FIRST), FIRST.next(), grace_of(&ending));
-    JobPhase::Stopping { generation, horizon: generation, next, ending, since: SOON, grace }
+    JobPhase::Stopping(Stop { generation, horizon: generation, next, ending, since: SOON, grace })
 }
 
 /// The grace of an ending if no pod leaves and no script uses the helper.

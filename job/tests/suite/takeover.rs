@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use job::gang::Gang;
 use job::observation::{AgentState, LostRun, Observation, PodState, Presence};
-use job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, begin};
+use job::phase::{Action, Attempt, Ending, Gathering, JobEvent, JobPhase, Known, Seen, StartStage, Stop, begin};
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
@@ -34,7 +34,7 @@ fn pending() -> JobPhase {
 
 fn stopping(generation: Option<Generation>, ending: Ending) -> JobPhase {
     let grace = grace_of(&ending);
-    JobPhase::Stopping { generation, horizon: generation, next: SECOND, ending, since: SOON, grace }
+    JobPhase::Stopping(Stop { generation, horizon: generation, next: SECOND, ending, since: SOON, grace })
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn an_unreachable_agent_does_not_fail_a_running_job_at_the_start_timeout() {
         |gang: &Gang| step(pending(), JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, late) }).0;
     assert_eq!(look(&found(&[Running(FIRST), Scheduled])), pending());
     let gang = found(&[Joined, Scheduled]);
-    let JobPhase::Stopping { ending: Ending::Failed(failure), .. } = look(&gang) else { panic!("{gang:?}") };
+    let JobPhase::Stopping(Stop { ending: Ending::Failed(failure), .. }) = look(&gang) else { panic!("{gang:?}") };
     assert!(matches!(failure, Failure::StartTimeout { .. }), "not a start timeout: {failure:?}");
 }
 
@@ -63,14 +63,16 @@ fn a_running_gang_continues_in_its_generation() {
 #[test]
 fn a_gang_that_was_being_launched_is_launched_completely() {
     let moved = look(pending(), &found(&[Running(FIRST), Configured(FIRST), Exited(FIRST, exit(0, 1))]));
-    let launching = JobPhase::Starting { generation: FIRST, stage: StartStage::Launching, since: SOON, pushes: 0 };
+    let launching =
+        JobPhase::Starting(Attempt { generation: FIRST, stage: StartStage::Launching, since: SOON, pushes: 0 });
     assert_eq!(moved, (launching, vec![Action::Launch(FIRST)]));
 }
 
 #[test]
 fn a_gang_that_was_only_configured_is_configured_again() {
     let moved = look(pending(), &found(&[Configured(FIRST), Joined, Configured(FIRST)]));
-    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
+    let configuring =
+        JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 });
     assert_eq!(moved, (configuring, begin_start(SECOND, 3)));
 }
 
@@ -226,7 +228,7 @@ fn a_gang_with_a_lost_replica_is_stopped_in_its_generation() {
 fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
     for forgetful in [Joined, ReplicaPhase::Requested] {
         let moved = look(pending(), &found(&[Running(FIRST), forgetful, Exited(FIRST, exit(0, 1))]));
-        let (JobPhase::Stopping { generation, ending: Ending::Failed(failure), .. }, actions) = moved else {
+        let (JobPhase::Stopping(Stop { generation, ending: Ending::Failed(failure), .. }), actions) = moved else {
             panic!("not stopping, although the agent would refuse a launch: {moved:?}")
         };
         let reason = "its pod takes no part in start 1.1, in which other replicas run".to_owned();
@@ -238,7 +240,7 @@ fn a_gang_fails_if_one_agent_was_not_configured_for_the_start_of_the_gang() {
 #[test]
 fn a_run_of_an_older_start_is_ended_before_the_next_start_if_an_agent_has_a_newer_environment() {
     let moved = look(pending(), &found(&[Running(FIRST), Configured(SECOND)]));
-    let (JobPhase::Stopping { generation, ending, .. }, _) = moved else { panic!("not stopping: {moved:?}") };
+    let (JobPhase::Stopping(Stop { generation, ending, .. }), _) = moved else { panic!("not stopping: {moved:?}") };
     assert_eq!((generation, ending), (Some(SECOND), Ending::Regroup));
 }
 
@@ -247,7 +249,7 @@ fn a_run_that_somebody_stops_in_a_start_of_this_master_is_a_failure_after_a_take
     for (generation, is_failure) in [(FIRST, false), (SECOND, true)] {
         let gang = workers(&[Running(generation), Exited(generation, stopped(1))]);
         let (phase, _) = look(JobPhase::Running { generation, since: SOON }, &gang);
-        let JobPhase::Stopping { ending, .. } = &phase else { panic!("not stopping: {phase:?}") };
+        let JobPhase::Stopping(Stop { ending, .. }) = &phase else { panic!("not stopping: {phase:?}") };
         assert_eq!(matches!(ending, Ending::Failed(_)), is_failure, "{phase:?}");
     }
 }
@@ -257,7 +259,9 @@ fn an_agent_that_refuses_its_new_master_is_the_loss_of_a_member() {
     let mut members = found(&[Running(FIRST), lost()]).places().to_vec();
     (members[1].pod, members[1].may_run) = (Presence::Live, true);
     let (phase, _) = look(pending(), &Gang::new(members, None));
-    let JobPhase::Stopping { ending, .. } = &phase else { panic!("waits for an agent that has failed: {phase:?}") };
+    let JobPhase::Stopping(Stop { ending, .. }) = &phase else {
+        panic!("waits for an agent that has failed: {phase:?}")
+    };
     assert_eq!(*ending, Ending::Failed(was_lost("worker-1")));
 }
 
@@ -267,7 +271,7 @@ fn a_gang_fails_if_one_agent_only_knows_an_earlier_start_than_the_gang() {
         let moved = look(pending(), &found(&[other, Exited(FIRST, stopped(1)), Running(SECOND)]));
         let reason = "its pod takes no part in start 2.1, in which other replicas run".to_owned();
         let lost = Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted };
-        let (JobPhase::Stopping { ending, .. }, actions) = moved else { panic!("not stopping: {moved:?}") };
+        let (JobPhase::Stopping(Stop { ending, .. }), actions) = moved else { panic!("not stopping: {moved:?}") };
         assert_eq!((ending, actions), (Ending::Failed(lost), stop_with(Duration::ZERO)));
     }
 }
@@ -321,7 +325,8 @@ fn runs_of_a_failed_start_on_record_are_ignored() {
     assert_eq!(phase_of(&exited(FIRST)), Joined);
     assert_eq!(phase_of(&exited(AGAIN)), Exited(AGAIN, exit(3, 9)));
     let moved = look(phase, &found(&[Joined, Joined]));
-    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
+    let configuring =
+        JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 });
     assert_eq!(moved, (configuring, begin_start(SECOND, 2)));
 }
 
@@ -331,7 +336,7 @@ fn unfit_pods_of_a_recorded_failed_start_are_deleted_once() {
     assert_eq!(swept, (gathering_after_a_failure(), delete(&["worker-1"])));
 
     let (again, _) = look(gathering_after_a_failure(), &workers(&[Joined, lost()]));
-    let JobPhase::Stopping { ending, .. } = again else { panic!("{again:?}") };
+    let JobPhase::Stopping(Stop { ending, .. }) = again else { panic!("{again:?}") };
     assert_eq!(ending, Ending::Failed(was_lost("worker-1")));
 }
 
@@ -343,7 +348,7 @@ fn no_pod_is_deleted_before_every_agent_has_answered() {
     }
     // The gang ran, so replacing the pod is not enough: the start has failed.
     let (phase, _) = look(pending(), &found(&[Running(FIRST), disrupted]));
-    let JobPhase::Stopping { generation: Some(FIRST), ending: Ending::Failed(failure), .. } = phase else {
+    let JobPhase::Stopping(Stop { generation: Some(FIRST), ending: Ending::Failed(failure), .. }) = phase else {
         panic!("{phase:?}")
     };
     assert!(matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. }), "{failure:?}");
@@ -363,14 +368,15 @@ fn a_start_that_was_stopped_before_any_run_is_no_failure() {
     };
     assert_eq!(look(pending(), &found(&[not_started(), Scheduled])), (pending(), vec![]));
     let moved = look(pending(), &found(&[not_started(), Joined]));
-    let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 };
+    let configuring =
+        JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 });
     assert_eq!(moved, (configuring, begin_start(SECOND, 2)));
 }
 
 #[test]
 fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
     let numbered = |phase: JobPhase, gang: &Gang| {
-        let (JobPhase::Stopping { next, .. }, _) = look(phase, gang) else { panic!("not stopping") };
+        let (JobPhase::Stopping(Stop { next, .. }), _) = look(phase, gang) else { panic!("not stopping") };
         next
     };
     let old = Generation { epoch: 1, sequence: 7 };

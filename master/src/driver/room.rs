@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use job::gang::Gang;
 use job::need::Need;
-use job::phase::JobPhase;
+use job::phase::{JobPhase, Restart};
 use job::turns::{Post, Rank, Turn};
 use job::wait::Resources;
 
@@ -66,7 +66,7 @@ impl Room {
 fn gathers(machine: &Machine) -> bool {
     match machine.phase() {
         JobPhase::Pending { .. } | JobPhase::Queued { .. } => true,
-        JobPhase::Restarting { until, is_empty, .. } => !is_empty || *until <= machine.elapsed(),
+        JobPhase::Restarting(Restart { until, is_empty, .. }) => !is_empty || *until <= machine.elapsed(),
         JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }

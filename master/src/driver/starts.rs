@@ -3,7 +3,7 @@
 use std::mem;
 
 use job::gang::{Gang, Member, was_stopped};
-use job::phase::{Ending, Halt, JobPhase};
+use job::phase::{Ending, Halt, JobPhase, Stop};
 use job::policy::{GangKind, Policy};
 use job::roster::Roster;
 use protocol::failure::Failure;
@@ -140,7 +140,7 @@ impl Starts {
         if let JobPhase::Halted(Halt { generation, .. }) | JobPhase::Running { generation, .. } = phase {
             self.note_running(*generation, gang);
         }
-        if let (JobPhase::Stopping { ending, .. }, false) = (before, matches!(phase, JobPhase::Stopping { .. })) {
+        if let (JobPhase::Stopping(Stop { ending, .. }), false) = (before, matches!(phase, JobPhase::Stopping { .. })) {
             self.lost_steps = gang.unsaved_steps();
             if let Ending::Failed(known) = ending {
                 // Every member has ended. The failure that came first may have been reported last.
@@ -156,12 +156,12 @@ impl Starts {
             // The runs that this master has stopped are no failures. Only the time that they get has changed.
             JobPhase::Stopping { .. } if stops_on => {}
             // Do not look for a failure: a script that an earlier master has stopped for the push looks like a failure.
-            JobPhase::Stopping { ending: Ending::Regroup, .. } if is_for_push(gang, policy) => {
+            JobPhase::Stopping(Stop { ending: Ending::Regroup, .. }) if is_for_push(gang, policy) => {
                 self.cause.get_or_insert(ChangeCause::Pushed);
             }
             // If a member has failed by now, the gang regroups because of this failure. Usually, somebody has stopped
             // the member's run.
-            JobPhase::Stopping { ending: Ending::Regroup, .. } => self.note_first_failure(gang),
+            JobPhase::Stopping(Stop { ending: Ending::Regroup, .. }) => self.note_first_failure(gang),
             // A member was lost before any agent was asked to run exec.py.
             JobPhase::Restarting { .. } if matches!(before, JobPhase::Starting { .. }) => {
                 self.note_first_failure(gang);
@@ -172,10 +172,10 @@ impl Starts {
             JobPhase::Restarting { .. } if has_code_for_halted(before, policy) => {
                 self.cause = Some(ChangeCause::Pushed)
             }
-            JobPhase::Stopping {
+            JobPhase::Stopping(Stop {
                 ending: Ending::Succeeded | Ending::Failed(_) | Ending::Cancelled | Ending::Suspended,
                 ..
-            }
+            })
             | JobPhase::Halted { .. }
             | JobPhase::Suspended { .. }
             | JobPhase::Starting { .. }
@@ -225,14 +225,14 @@ mod tests {
     }
 
     fn stopping(grace: u64) -> JobPhase {
-        JobPhase::Stopping {
+        JobPhase::Stopping(Stop {
             generation: Some(START),
             horizon: Some(START),
             next: START.next(),
             ending: Ending::Regroup,
             since: Duration::ZERO,
             grace: Duration::from_secs(grace),
-        }
+        })
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The times at which a job reached its phases.
 
-use job::phase::{JobPhase, StartStage};
+use job::phase::{Attempt, JobPhase, StartStage};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::JobTimes;
 
@@ -34,15 +34,15 @@ pub(super) fn reach(
         JobPhase::Releasing { .. } => stamp(&mut times.ended),
         JobPhase::Halted { .. } => (times.halted, times.ended) = (Some(now), None),
         JobPhase::Restarting { .. } | JobPhase::Suspended { .. } => times.ended = None,
-        JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp_first(&mut times.joined),
-        JobPhase::Starting { stage: StartStage::Launching, .. } => stamp_first(&mut times.configured),
+        JobPhase::Starting(Attempt { stage: StartStage::Configuring, .. }) => stamp_first(&mut times.joined),
+        JobPhase::Starting(Attempt { stage: StartStage::Launching, .. }) => stamp_first(&mut times.configured),
         JobPhase::Running { generation, .. } => {
             // A master that takes over a running gang learns the time from the agents.
             let at = if matches!(before, JobPhase::Starting { .. }) { Some(now) } else { launches.last };
             run(times, launches, *generation, at);
         }
         JobPhase::Stopping { .. } => {
-            if let JobPhase::Starting { generation, .. } = before
+            if let JobPhase::Starting(Attempt { generation, .. }) = before
                 && launches.are_complete
             {
                 run(times, launches, *generation, Some(now));

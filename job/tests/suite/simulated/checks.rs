@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use job::diagnosis::{Evidence, diagnose};
 use job::gang::{Gang, Member};
 use job::observation::Presence;
-use job::phase::{Action, JobPhase, PodSelection, Seen, StartStage};
+use job::phase::{Action, Attempt, JobPhase, PodSelection, Restart, Seen, StartStage};
 use job::policy::Policy;
 use job::roster::Roster;
 use protocol::failure::{Failure, Restarts};
@@ -47,7 +47,7 @@ impl History {
         if let JobPhase::Finished { .. } = before {
             assert_eq!((after, actions), (before, &*late(seen.policy.clean_pods, seen.gang)), "{moved:#?}");
         }
-        if let (JobPhase::Restarting { until, is_empty, .. }, JobPhase::Pending { .. }) = (before, after) {
+        if let (JobPhase::Restarting(Restart { until, is_empty, .. }), JobPhase::Pending { .. }) = (before, after) {
             let are_gone = !is_empty || !seen.gang.any_place(|place| place.pod != Presence::Absent);
             assert!(seen.now >= *until && are_gone, "{moved:#?}");
         }
@@ -106,10 +106,10 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
             matches!(after, Pending { .. } | Queued { .. } | Starting { .. } | Running { .. } | Stopping { .. })
         }
         Queued { .. } => matches!(after, Queued { .. } | Pending { .. } | Stopping { .. }),
-        Starting { stage: Configuring, .. } => {
-            matches!(after, Starting { stage: Launching, .. } | Restarting { .. } | Stopping { .. })
+        Starting(Attempt { stage: Configuring, .. }) => {
+            matches!(after, Starting(Attempt { stage: Launching, .. }) | Restarting { .. } | Stopping { .. })
         }
-        Starting { stage: Launching, .. } => matches!(after, Running { .. } | Stopping { .. }),
+        Starting(Attempt { stage: Launching, .. }) => matches!(after, Running { .. } | Stopping { .. }),
         Running { .. } => matches!(after, Stopping { .. }),
         Stopping { .. } => {
             matches!(after, Stopping { .. } | Halted { .. } | Restarting { .. } | Suspended { .. } | Releasing { .. })

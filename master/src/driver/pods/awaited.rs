@@ -3,7 +3,7 @@
 //! earlier reports.
 
 use job::observation::{AgentState, PodState};
-use job::phase::{JobPhase, StartStage};
+use job::phase::{Attempt, JobPhase, StartStage, Stop};
 use protocol::agent::RunState;
 use protocol::ids::Generation;
 
@@ -53,12 +53,14 @@ impl Pods {
 
 fn awaited(phase: &JobPhase) -> Option<(Generation, Awaited)> {
     match phase {
-        JobPhase::Starting { generation, stage: StartStage::Configuring, .. } => {
+        JobPhase::Starting(Attempt { generation, stage: StartStage::Configuring, .. }) => {
             Some((*generation, Awaited::Environment))
         }
-        JobPhase::Starting { generation, stage: StartStage::Launching, .. } => Some((*generation, Awaited::Start)),
-        JobPhase::Stopping { generation: Some(generation), .. } => Some((*generation, Awaited::End)),
-        JobPhase::Stopping { generation: None, .. }
+        JobPhase::Starting(Attempt { generation, stage: StartStage::Launching, .. }) => {
+            Some((*generation, Awaited::Start))
+        }
+        JobPhase::Stopping(Stop { generation: Some(generation), .. }) => Some((*generation, Awaited::End)),
+        JobPhase::Stopping(Stop { generation: None, .. })
         | JobPhase::Pending { .. }
         | JobPhase::Queued { .. }
         | JobPhase::Running { .. }

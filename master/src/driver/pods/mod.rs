@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use job::gang::Gang;
 use job::observation::{AgentState, Enrolled, LostRun, Pod, Presence, Wait};
-use job::phase::{JobPhase, StartStage};
+use job::phase::{Attempt, JobPhase, StartStage};
 use job::policy::Policy;
 use job::replica::ReplicaPhase;
 use job::roster::Roster;
@@ -344,7 +344,7 @@ impl Pods {
 /// Whether an agent reports an earlier start while the driver configures the next start. The task that configures the
 /// agent stops the earlier run, so only the report of that task counts.
 fn is_being_configured_anew(phase: &JobPhase, agent: &AgentState) -> bool {
-    let JobPhase::Starting { generation, stage: StartStage::Configuring, .. } = phase else { return false };
+    let JobPhase::Starting(Attempt { generation, stage: StartStage::Configuring, .. }) = phase else { return false };
     let runs_earlier = |status: &RunStatus| {
         matches!(status.state, RunState::Running | RunState::Stopping) && status.generation < Some(*generation)
     };

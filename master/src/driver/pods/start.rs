@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use job::observation::Enrolled;
-use job::phase::{Ending, JobPhase};
+use job::phase::{Ending, JobPhase, Stop};
 use job::replica::ReplicaPhase;
 use protocol::ids::{Generation, Role};
 use tokio::task::JoinSet;
@@ -154,7 +154,7 @@ impl Pods {
 /// The time between SIGTERM and SIGKILL for each role. After a success, only replicas that run the training loop get the
 /// full grace, because they may still save something. TensorFlow's servers ignore SIGTERM.
 fn grace_of(grace: Duration, record: &JobRecord, machine: &Machine) -> impl Fn(Role) -> Duration + Send + 'static {
-    let has_succeeded = matches!(machine.phase(), JobPhase::Stopping { ending: Ending::Succeeded, .. });
+    let has_succeeded = matches!(machine.phase(), JobPhase::Stopping(Stop { ending: Ending::Succeeded, .. }));
     let of_servers = if has_succeeded { machine.policy().stop_grace } else { grace };
     let workers_serve = record.spec.ps_num > 0 && record.spec.chief_num > 0;
     move |role| match role {
