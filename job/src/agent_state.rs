@@ -33,15 +33,7 @@ pub enum AgentState {
 impl AgentState {
     /// The status of the agent's run, if the newest report is a status.
     pub fn status(&self) -> Option<&RunStatus> {
-        match self {
-            Self::Status(status) => Some(status),
-            Self::Silent
-            | Self::SeedOnly
-            | Self::Configured(_)
-            | Self::Started(_)
-            | Self::Failed(_)
-            | Self::Unreachable { .. } => None,
-        }
+        if let Self::Status(status) = self { Some(status) } else { None }
     }
 
     /// Whether the agent failed or is unreachable.

@@ -371,8 +371,5 @@ pub fn has_left(failure: &Failure) -> bool {
 
 /// Whether somebody stopped the run that failed.
 pub fn was_stopped(failure: &Failure) -> bool {
-    match failure {
-        Failure::ReplicaExited { exit, .. } => exit.stopped,
-        Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => false,
-    }
+    matches!(failure, Failure::ReplicaExited { exit, .. } if exit.stopped)
 }

@@ -102,14 +102,8 @@ impl PodState {
     /// the pod lacks was available before, and the cluster keeps trying.
     #[must_use]
     pub fn after_a_start(self) -> Self {
-        match self {
-            Self::Unusable { reason } => Self::Pending { has_node: true, wait: Some(Wait::Other(reason)) },
-            Self::Pending { .. }
-            | Self::Running(_)
-            | Self::Leaving { .. }
-            | Self::Disrupted { .. }
-            | Self::Terminated { .. } => self,
-        }
+        let Self::Unusable { reason } = self else { return self };
+        Self::Pending { has_node: true, wait: Some(Wait::Other(reason)) }
     }
 }
 
@@ -203,18 +197,8 @@ impl Observation {
             Some(Enrolled { generation: generation?, membership: membership? })
         };
         let reported = self.agent.status().and_then(|status| enrolled(status.generation, status.membership));
-        let last = match &self.pod {
-            Some(PodState::Terminated { exit: Some(words), .. }) => enrolled(words.generation, words.membership),
-            Some(
-                PodState::Terminated { exit: None, .. }
-                | PodState::Pending { .. }
-                | PodState::Running(_)
-                | PodState::Unusable { .. }
-                | PodState::Leaving { .. }
-                | PodState::Disrupted { .. },
-            )
-            | None => None,
-        };
+        let words = if let Some(PodState::Terminated { exit, .. }) = &self.pod { exit.as_ref() } else { None };
+        let last = words.and_then(|words| enrolled(words.generation, words.membership));
         [self.enrolled, reported, last].into_iter().flatten().max_by_key(|enrolled| enrolled.generation)
     }
 
@@ -236,17 +220,7 @@ impl Observation {
 
     /// The addresses of the replica's pod, while the pod runs.
     pub fn addresses(&self) -> Option<Addresses> {
-        match &self.pod {
-            Some(PodState::Running(addresses)) => Some(*addresses),
-            Some(
-                PodState::Pending { .. }
-                | PodState::Unusable { .. }
-                | PodState::Leaving { .. }
-                | PodState::Disrupted { .. }
-                | PodState::Terminated { .. },
-            )
-            | None => None,
-        }
+        if let Some(PodState::Running(addresses)) = self.pod { Some(addresses) } else { None }
     }
 
     /// Whether the replica's pod exists.

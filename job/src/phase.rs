@@ -287,17 +287,8 @@ impl JobPhase {
 
     /// The result of the job, if it is decided for good.
     pub fn result(&self) -> Option<&JobResult> {
-        match self {
-            Self::Releasing { result, .. } | Self::Finished { result } => Some(result),
-            Self::Pending { .. }
-            | Self::Queued { .. }
-            | Self::Starting { .. }
-            | Self::Running { .. }
-            | Self::Stopping { .. }
-            | Self::Halted { .. }
-            | Self::Suspended { .. }
-            | Self::Restarting { .. } => None,
-        }
+        let (Self::Releasing { result, .. } | Self::Finished { result }) = self else { return None };
+        Some(result)
     }
 
     /// The oldest generation whose runs count. Older runs belong to earlier starts.

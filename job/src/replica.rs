@@ -32,16 +32,13 @@ impl ReplicaPhase {
         // A run that was stopped together with its pod may exit with 0 without having done its work.
         match phase.exit().filter(|exit| exit.terminated) {
             None => phase,
-            Some(exit) => Self::Lost(match &observation.pod {
-                Some(PodState::Leaving { reason } | PodState::Disrupted { reason, .. }) => observation.lost(reason),
-                Some(
-                    PodState::Pending { .. }
-                    | PodState::Running(_)
-                    | PodState::Unusable { .. }
-                    | PodState::Terminated { .. },
-                )
-                | None => observation.lost(&format!("its pod was told to end, and exec.py {}", exit.outcome)),
-            }),
+            Some(exit) => Self::Lost(
+                if let Some(PodState::Leaving { reason } | PodState::Disrupted { reason, .. }) = &observation.pod {
+                    observation.lost(reason)
+                } else {
+                    observation.lost(&format!("its pod was told to end, and exec.py {}", exit.outcome))
+                },
+            ),
         }
     }
 
@@ -154,15 +151,7 @@ impl ReplicaPhase {
 
     /// How exec.py ended, if a report exists.
     pub fn exit(&self) -> Option<&ExitReport> {
-        match self {
-            Self::Exited(_, exit) => Some(exit),
-            Self::Requested
-            | Self::Scheduled
-            | Self::Joined
-            | Self::Configured(_)
-            | Self::Running(_)
-            | Self::Lost(_) => None,
-        }
+        if let Self::Exited(_, exit) = self { Some(exit) } else { None }
     }
 
     /// Whether a stop request ended the replica's run before exec.py was started.

@@ -287,17 +287,12 @@ impl JobSpec {
 
     /// The uid of the job's TFJob object in the cluster. `None` if there is no such object.
     pub fn object_uid(&self) -> Option<&str> {
-        match &self.origin {
-            Some(Origin::TfJob(tfjob)) => tfjob.object_uid.as_deref(),
-            Some(Origin::Spawner { .. }) | None => None,
-        }
+        let Some(Origin::TfJob(tfjob)) = &self.origin else { return None };
+        tfjob.object_uid.as_deref()
     }
 
     /// A second path at which pods mount the folder with the code. Scripts of the job's launcher expect the code there.
     pub fn second_code_folder(&self) -> Option<&'static str> {
-        match self.origin {
-            Some(Origin::Spawner { .. }) => Some("/script"),
-            Some(Origin::TfJob(_)) | None => None,
-        }
+        matches!(self.origin, Some(Origin::Spawner { .. })).then_some("/script")
     }
 }

@@ -56,10 +56,7 @@ pub enum Place {
 impl Place {
     /// The namespace of the pods, if there are pods.
     pub fn namespace(&self) -> Option<&str> {
-        match self {
-            Self::Processes => None,
-            Self::Pods { namespace, .. } => Some(namespace),
-        }
+        if let Self::Pods { namespace, .. } = self { Some(namespace) } else { None }
     }
 }
 
@@ -105,10 +102,7 @@ pub struct Read {
 impl Read {
     /// The fields that have another meaning in Muster, or no effect.
     pub fn warnings(&self) -> &[Warning] {
-        match &self.spec.origin {
-            Some(Origin::TfJob(origin)) => &origin.warnings,
-            Some(Origin::Spawner { .. }) | None => &[],
-        }
+        if let Some(Origin::TfJob(origin)) = &self.spec.origin { &origin.warnings } else { &[] }
     }
 }
 
