@@ -5,7 +5,7 @@ use std::time::Duration;
 use job::gang::{Gang, Member};
 use job::observation::DeletedBy::ThisMaster;
 use job::observation::Presence::{self, Ended, Live, Occupied};
-use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Stop};
+use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection};
 use job::policy::{Policy, SuccessRule};
 use job::replica::ReplicaPhase;
 use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
@@ -13,16 +13,16 @@ use protocol::view::JobResult;
 
 use crate::support::{
     FIRST, POLICY, SINCE, SOON, exit, exited, fixed, gang, id, look, look_at, lost, member, running, seen, step,
-    stop_with, stopped, stopping, workers,
+    stop_with, stopped, stopping, stopping_unstarted, workers,
 };
 
 fn succeeded() -> (JobPhase, Vec<Action>) {
     (stopping(Ending::Succeeded), stop_with(POLICY.stop_grace))
 }
 
-/// One step that observes the gang of a job whose success depends only on `decider`.
-fn look_where_one_decides(decider: &str, gang: &Gang) -> (JobPhase, Vec<Action>) {
-    let policy = Policy { success: SuccessRule::Decider(id(decider)), ..POLICY };
+/// One step that observes the gang of a job with this condition of success.
+fn look_by(success: SuccessRule, gang: &Gang) -> (JobPhase, Vec<Action>) {
+    let policy = Policy { success, ..POLICY };
     step(running(), JobEvent::Observed, seen(gang, &policy, SOON))
 }
 
@@ -33,56 +33,36 @@ fn with_pods(pods: &[Presence]) -> Gang {
 }
 
 #[test]
-fn all_reduce_succeeds_when_every_replica_that_trains_has_succeeded() {
-    let well = || Exited(FIRST, exit(0, 1));
-    let seen = gang(&[("chief-0", well()), ("worker-0", well()), ("worker-1", well())]);
-    assert_eq!(look(running(), &seen), succeeded());
-    for slow in ["chief-0", "worker-0", "worker-1"] {
-        let members = ["chief-0", "worker-0", "worker-1"];
-        let seen = gang(&members.map(|name| (name, if name == slow { Running(FIRST) } else { well() })));
-        assert_eq!(look(running(), &seen), (running(), vec![]), "the phase has changed although {slow} still trains");
+fn a_job_succeeds_when_the_replicas_that_decide_have_succeeded() {
+    let (well, runs) = (&Exited(FIRST, exit(0, 5)), &Running(FIRST));
+    let later_failure = &Exited(FIRST, exit(1, 6));
+    let [chief, worker] = ["chief-0", "worker-0"].map(|name| SuccessRule::Decider(id(name)));
+    let all = SuccessRule::AllThatTrain;
+    for (rule, members, has_succeeded) in [
+        (all, vec![("chief-0", well), ("worker-0", well), ("worker-1", well)], true),
+        (all, vec![("chief-0", runs), ("worker-0", well), ("worker-1", well)], false),
+        (all, vec![("chief-0", well), ("worker-0", runs), ("worker-1", well)], false),
+        (all, vec![("chief-0", well), ("worker-0", well), ("worker-1", runs)], false),
+        // An evaluator does not train.
+        (all, vec![("worker-0", well), ("evaluator-0", runs)], true),
+        (all, vec![("worker-0", runs), ("evaluator-0", well)], false),
+        (chief, vec![("chief-0", well), ("worker-1", runs), ("ps-0", runs)], true),
+        (worker, vec![("worker-0", well), ("worker-1", runs), ("ps-0", runs)], true),
+        (chief, vec![("chief-0", runs), ("worker-0", well), ("worker-1", well), ("ps-0", well)], false),
+        (chief, vec![("chief-0", well), ("worker-0", later_failure)], true),
+    ] {
+        let seen = gang(&members.iter().map(|(name, phase)| (*name, (*phase).clone())).collect::<Vec<_>>());
+        let expected = if has_succeeded { succeeded() } else { (running(), vec![]) };
+        assert_eq!(look_by(rule, &seen), expected, "{rule:?}: {members:?}");
     }
-}
-
-#[test]
-fn success_does_not_wait_for_an_evaluator() {
-    let seen = gang(&[("worker-0", Exited(FIRST, exit(0, 1))), ("evaluator-0", Running(FIRST))]);
-    assert_eq!(look(running(), &seen), succeeded());
-}
-
-#[test]
-fn the_success_of_an_evaluator_is_not_enough() {
-    let seen = gang(&[("worker-0", Running(FIRST)), ("evaluator-0", Exited(FIRST, exit(0, 1)))]);
-    assert_eq!(look(running(), &seen), (running(), vec![]));
-}
-
-#[test]
-fn a_parameter_server_job_succeeds_as_soon_as_its_decider_has_succeeded() {
-    for decider in ["chief-0", "worker-0"] {
-        let seen =
-            gang(&[(decider, Exited(FIRST, exit(0, 1))), ("worker-1", Running(FIRST)), ("ps-0", Running(FIRST))]);
-        assert_eq!(look_where_one_decides(decider, &seen), succeeded(), "{decider}");
-    }
-}
-
-#[test]
-fn a_parameter_server_job_waits_for_its_decider() {
-    let well = || Exited(FIRST, exit(0, 1));
-    let seen = gang(&[("chief-0", Running(FIRST)), ("worker-0", well()), ("worker-1", well()), ("ps-0", well())]);
-    assert_eq!(look_where_one_decides("chief-0", &seen), (running(), vec![]));
-}
-
-#[test]
-fn a_success_of_the_decider_takes_precedence_over_later_failures() {
-    let seen = gang(&[("chief-0", Exited(FIRST, exit(0, 5))), ("worker-0", Exited(FIRST, exit(1, 6)))]);
-    assert_eq!(look_where_one_decides("chief-0", &seen), succeeded());
 }
 
 #[test]
 fn the_job_fails_if_its_decider_fails() {
     let seen = gang(&[("chief-0", Exited(FIRST, exit(7, 5))), ("worker-0", Running(FIRST))]);
     let ending = Ending::Failed(exited("chief-0", exit(7, 5)));
-    assert_eq!(look_where_one_decides("chief-0", &seen), (stopping(ending), stop_with(Duration::ZERO)));
+    let moved = look_by(SuccessRule::Decider(id("chief-0")), &seen);
+    assert_eq!(moved, (stopping(ending), stop_with(Duration::ZERO)));
 }
 
 #[test]
@@ -104,15 +84,7 @@ fn the_end_does_not_wait_for_a_replica_that_was_never_configured_or_is_lost() {
 
 #[test]
 fn before_the_first_start_the_end_does_not_wait_for_a_silent_agent() {
-    let phase = JobPhase::Stopping(Stop {
-        generation: None,
-        horizon: None,
-        next: FIRST,
-        ending: Ending::Cancelled,
-        since: SINCE,
-        grace: POLICY.stop_grace,
-    });
-    let (phase, _) = look(phase, &workers(&[Joined, Scheduled]));
+    let (phase, _) = look(stopping_unstarted(Ending::Cancelled), &workers(&[Joined, Scheduled]));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
 }
 

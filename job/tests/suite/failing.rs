@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use job::gang::Member;
 use job::observation::{DeletedBy, LostRun};
-use job::phase::{Action, Ending, JobPhase, StartStage, Stop};
+use job::phase::{Action, Ending, JobPhase, StartStage};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, cancel, exit, exited, fixed, found, gang, look, lost, pending, running, starting,
-    stop_with, stopped, stopping, was_lost, workers,
+    FIRST, POLICY, SINCE, cancel, exit, exited, fixed, found, gang, look, lost, pending, running, starting, stop_with,
+    stopped, stopping, stopping_unstarted, was_lost, workers,
 };
 
 /// The expected phase and actions after a failure: all runs are stopped without grace.
@@ -27,37 +27,23 @@ fn conclusion(ending: Ending, phases: &[ReplicaPhase]) -> JobResult {
 
 #[test]
 fn the_job_fails_at_once_if_a_pod_is_lost_before_the_gang_is_complete() {
-    let ending = Ending::Failed(was_lost("worker-1"));
-    let expected = JobPhase::Stopping(Stop {
-        generation: None,
-        horizon: None,
-        next: FIRST,
-        ending,
-        since: SOON,
-        grace: Duration::ZERO,
-    });
-    let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
-    assert_eq!(look(pending(), &workers(&[Joined, lost(), Scheduled])), (expected, stop));
+    let expected = stopping_unstarted(Ending::Failed(was_lost("worker-1")));
+    let moved = look(pending(), &workers(&[Joined, lost(), Scheduled]));
+    assert_eq!(moved, (expected, stop_with(Duration::ZERO)));
 }
 
 #[test]
-fn the_job_fails_at_once_if_a_pod_is_lost_while_the_gang_is_started() {
-    for stage in [StartStage::Configuring, StartStage::Launching] {
-        let moved = look(starting(stage), &workers(&[Configured(FIRST), lost()]));
-        assert_eq!(moved, failed(was_lost("worker-1")), "{stage:?}");
+fn the_job_fails_at_once_if_a_replica_fails_while_the_gang_is_started() {
+    let (failed_run, crash) = (Exited(FIRST, exit(3, 9)), exited("worker-0", exit(3, 9)));
+    for (stage, replicas, failure) in [
+        (StartStage::Configuring, [Configured(FIRST), lost()], was_lost("worker-1")),
+        (StartStage::Launching, [Configured(FIRST), lost()], was_lost("worker-1")),
+        (StartStage::Launching, [failed_run.clone(), Configured(FIRST)], crash.clone()),
+        // The failure is observed together with the last launch.
+        (StartStage::Launching, [failed_run, Running(FIRST)], crash),
+    ] {
+        assert_eq!(look(starting(stage), &workers(&replicas)), failed(failure), "{stage:?}: {replicas:?}");
     }
-}
-
-#[test]
-fn the_job_fails_at_once_if_a_run_fails_before_all_have_started() {
-    let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Configured(FIRST)]));
-    assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
-}
-
-#[test]
-fn the_job_fails_at_once_if_a_failure_is_observed_together_with_the_last_launch() {
-    let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Running(FIRST)]));
-    assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
 }
 
 #[test]
@@ -67,83 +53,46 @@ fn nothing_is_done_while_some_replicas_run_and_none_has_failed() {
 }
 
 #[test]
-fn a_failed_run_fails_the_job() {
-    let moved = look(running(), &workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]));
-    assert_eq!(moved, failed(exited("worker-1", exit(1, 9))));
-}
-
-#[test]
-fn a_lost_pod_fails_the_job() {
-    let moved = look(running(), &workers(&[lost(), Running(FIRST)]));
-    assert_eq!(moved, failed(was_lost("worker-0")));
-}
-
-#[test]
-fn a_failed_parameter_server_or_evaluator_fails_the_job() {
-    for name in ["ps-0", "evaluator-0"] {
-        let seen = gang(&[("worker-0", Running(FIRST)), (name, Exited(FIRST, exit(1, 9)))]);
-        assert_eq!(look(running(), &seen), failed(exited(name, exit(1, 9))), "{name}");
+fn the_first_failure_of_any_replica_fails_the_job() {
+    let (first, echo) = (Exited(FIRST, exit(1, 10)), Exited(FIRST, exit(134, 20)));
+    let crash = |replica| exited(replica, exit(1, 10));
+    for (members, failure) in [
+        (vec![("worker-0", Running(FIRST)), ("worker-1", first.clone())], crash("worker-1")),
+        (vec![("worker-0", Running(FIRST)), ("ps-0", first.clone())], crash("ps-0")),
+        (vec![("worker-0", Running(FIRST)), ("evaluator-0", first.clone())], crash("evaluator-0")),
+        (vec![("worker-0", lost()), ("worker-1", Running(FIRST))], was_lost("worker-0")),
+        // Another failed replica is listed first.
+        (vec![("worker-0", echo.clone()), ("worker-1", first.clone()), ("worker-2", echo)], crash("worker-1")),
+        (vec![("worker-0", lost()), ("worker-1", first)], crash("worker-1")),
+        // The master did not ask for this stop.
+        (vec![("worker-0", Running(FIRST)), ("worker-1", Exited(FIRST, stopped(9)))], exited("worker-1", stopped(9))),
+        (vec![("worker-0", Exited(FIRST, stopped(9))), ("worker-1", lost())], was_lost("worker-1")),
+    ] {
+        assert_eq!(look(running(), &gang(&members)), failed(failure), "{members:?}");
     }
 }
 
 #[test]
-fn the_job_reports_the_earliest_failure_even_if_another_failed_replica_is_listed_first() {
-    let echo = Exited(FIRST, exit(134, 20));
-    let first = Exited(FIRST, exit(1, 10));
-    let moved = look(running(), &workers(&[echo.clone(), first, echo]));
-    assert_eq!(moved, failed(exited("worker-1", exit(1, 10))));
-}
-
-#[test]
-fn an_exit_takes_precedence_over_a_lost_pod() {
-    let moved = look(running(), &workers(&[lost(), Exited(FIRST, exit(1, 10))]));
-    assert_eq!(moved, failed(exited("worker-1", exit(1, 10))));
-}
-
-#[test]
-fn the_job_fails_if_a_run_is_stopped_although_the_master_did_not_ask() {
-    let moved = look(running(), &workers(&[Running(FIRST), Exited(FIRST, stopped(9))]));
-    assert_eq!(moved, failed(exited("worker-1", stopped(9))));
-}
-
-#[test]
-fn a_lost_pod_takes_precedence_over_a_stopped_run() {
-    let moved = look(running(), &workers(&[Exited(FIRST, stopped(9)), lost()]));
-    assert_eq!(moved, failed(was_lost("worker-1")));
-}
-
-#[test]
-fn an_earlier_failure_that_is_learned_later_becomes_the_cause() {
-    let known = Ending::Failed(exited("worker-0", exit(134, 20)));
-    let result = conclusion(known, &[Exited(FIRST, exit(134, 20)), Exited(FIRST, exit(1, 10))]);
-    assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
-}
-
-#[test]
-fn an_echo_that_is_learned_later_is_not_the_cause() {
-    let known = Ending::Failed(exited("worker-1", exit(1, 10)));
-    let result = conclusion(known, &[Exited(FIRST, exit(134, 11)), Exited(FIRST, exit(1, 10))]);
-    assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
-}
-
-#[test]
-fn an_exit_that_is_learned_later_takes_precedence_over_a_lost_pod() {
-    let result = conclusion(Ending::Failed(was_lost("worker-0")), &[lost(), Exited(FIRST, exit(1, 10))]);
-    assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
-}
-
-#[test]
-fn a_run_is_not_a_failure_if_the_master_stopped_it() {
-    let known = || Ending::Failed(was_lost("worker-1"));
-    let result = conclusion(known(), &[Exited(FIRST, stopped(1)), lost(), Exited(FIRST, stopped(2))]);
-    assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
-}
-
-#[test]
-fn a_pod_that_the_master_deletes_while_stopping_is_not_the_cause() {
+fn the_cause_of_a_failure_is_the_first_failure_that_all_reports_together_show() {
+    let (first, crash) = (Exited(FIRST, exit(1, 10)), exited("worker-1", exit(1, 10)));
     let deleted = ReplicaPhase::Lost(LostRun::broken("its pod was deleted"));
-    let result = conclusion(Ending::Failed(was_lost("worker-1")), &[deleted, lost()]);
-    assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
+    for (known, replicas, cause) in [
+        // An earlier failure is learned later.
+        (exited("worker-0", exit(134, 20)), vec![Exited(FIRST, exit(134, 20)), first.clone()], &crash),
+        (was_lost("worker-0"), vec![lost(), first.clone()], &crash),
+        // An echo is learned later.
+        (crash.clone(), vec![Exited(FIRST, exit(134, 11)), first], &crash),
+        // The master has stopped these runs, and has deleted this pod.
+        (
+            was_lost("worker-1"),
+            vec![Exited(FIRST, stopped(1)), lost(), Exited(FIRST, stopped(2))],
+            &was_lost("worker-1"),
+        ),
+        (was_lost("worker-1"), vec![deleted, lost()], &was_lost("worker-1")),
+    ] {
+        let result = conclusion(Ending::Failed(known), &replicas);
+        assert_eq!(result, JobResult::Failed { failure: cause.clone() }, "{replicas:?}");
+    }
 }
 
 #[test]
@@ -184,16 +133,8 @@ fn a_failure_during_the_stop_does_not_change_a_success_or_a_cancel() {
 #[test]
 fn a_cancel_before_the_first_start_stops_the_job() {
     for seen in [workers(&[Scheduled, Joined]), workers(&[Joined, Joined])] {
-        let stopping = JobPhase::Stopping(Stop {
-            generation: None,
-            horizon: None,
-            next: FIRST,
-            ending: Ending::Cancelled,
-            since: SOON,
-            grace: POLICY.stop_grace,
-        });
-        let stop = vec![Action::StopRuns { grace: POLICY.stop_grace }];
-        assert_eq!(cancel(pending(), &seen), (stopping, stop));
+        let expected = (stopping_unstarted(Ending::Cancelled), stop_with(POLICY.stop_grace));
+        assert_eq!(cancel(pending(), &seen), expected);
     }
 }
 

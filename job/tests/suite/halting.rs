@@ -3,22 +3,20 @@
 use std::time::Duration;
 
 use job::gang::{Gang, HelperUse, Member};
-use job::observation::{Addresses, AgentState, Observation, PodState};
+use job::observation::{AgentState, Observation};
 use job::phase::{
-    Action, Attempt, Ending, Gathering, Halt, JobEvent, JobPhase, Known, PodSelection, Restart, Seen, StartStage, Stop,
-    begin,
+    Action, Attempt, Ending, Gathering, Halt, JobEvent, JobPhase, Known, PodSelection, Restart, StartStage, Stop, begin,
 };
 use job::policy::{Deadline, Policy};
 use job::replica::ReplicaPhase::{Exited, Running, Scheduled};
-use job::turns::Turn;
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, exited, fixed, id, lost, pending, seen, step,
-    stop_with, stopped, stopping, was_lost, with_restarts, workers,
+    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, exit, exited, fixed, id, lost, pending, reported, running_pod, seen,
+    seen_anew, step, stop_with, stopped, stopping, was_lost, with_restarts, workers,
 };
 
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
@@ -148,11 +146,7 @@ fn a_new_master_reports_the_recorded_failure_after_the_recorded_wait_although_th
     let (phase, actions) = begin(Known { first: SECOND, newest_failed, halted, result: None }, &policy, SOON);
     assert_eq!((&phase, actions), (&JobPhase::Halted(halt.clone()), vec![]));
     let gang = workers(&[Exited(FIRST, stopped(10)), lost()]);
-    let look = |now| {
-        let seen =
-            Seen { gang: &gang, policy: &policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now };
-        step(phase.clone(), JobEvent::Observed, seen).0
-    };
+    let look = |now| step(phase.clone(), JobEvent::Observed, seen_anew(&gang, &policy, now)).0;
     assert_eq!(look(SOON), phase);
     let result = JobResult::Failed { failure: failure() };
     assert_eq!(look(halt.until), JobPhase::Releasing { result, since: halt.until });
@@ -177,21 +171,15 @@ fn a_new_master_that_finds_the_wait_over_gives_the_agents_some_time_to_report() 
 
 /// A worker as a new master observes it.
 fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Member {
-    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
-    let seen = Observation { pod, agent, is_found: true, ..Observation::NEW };
+    let seen = Observation { agent, is_found: true, ..running_pod() };
     Member::of(id(&format!("worker-{index}")), &seen, horizon)
 }
 
 /// An agent that was configured for `generation` after this number of pushes. If `exit` is given, the run has ended.
 fn status(generation: Generation, pushes: u32, exit: Option<ExitReport>) -> AgentState {
-    AgentState::Status(Box::new(RunStatus {
-        state: if exit.is_some() { RunState::Exited } else { RunState::Configured },
-        generation: Some(generation),
-        exit,
-        membership: Some(Membership { seat: 0, of: 2, start: generation.sequence - 1, pushes }),
-        ..RunStatus::idle("boot")
-    }))
+    let state = if exit.is_some() { RunState::Exited } else { RunState::Configured };
+    let membership = Some(Membership { seat: 0, of: 2, start: generation.sequence - 1, pushes });
+    reported(RunStatus { membership, ..crate::support::status(state, generation, exit) })
 }
 
 /// A worker whose agent reports the end of its run in the first start. A user had pushed once before this start.
@@ -204,14 +192,7 @@ fn a_new_master_halts_the_job_again_and_then_restarts_it_if_newer_code_is_on_rec
     let gang = fixed(vec![ended(0, stopped(10)), ended(1, exit(1, 9))]);
     for (pushes, starts_again) in [(1, false), (2, true)] {
         let policy = Policy { pushes, ..halting(0) };
-        let seen = Seen {
-            gang: &gang,
-            policy: &policy,
-            turn: &Turn::Go,
-            restarts: &NO_RESTARTS,
-            epoch: SECOND.epoch,
-            now: SOON,
-        };
+        let seen = seen_anew(&gang, &policy, SOON);
         let look = |phase| step(phase, JobEvent::Observed, seen).0;
         let (halted, actions) = step(look(pending()), JobEvent::Observed, seen);
         let until = SOON + WAIT;
@@ -237,9 +218,7 @@ fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configu
     for (policy, end) in policies.iter().flat_map(|policy| [(policy, stopped(9)), (policy, exit(1, 9))]) {
         let look = |phase, members: Vec<Member>| {
             let gang = fixed(members);
-            let seen =
-                Seen { gang: &gang, policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
-            step(phase, JobEvent::Observed, seen)
+            step(phase, JobEvent::Observed, seen_anew(&gang, policy, SOON))
         };
         let ended = |horizon| found(1, status(FIRST, 0, Some(end.clone())), horizon);
         let is_next = |phase: &JobPhase| {
@@ -249,7 +228,7 @@ fn a_new_master_repeats_a_start_with_new_code_that_an_earlier_master_was_configu
         // The earlier master died when one of the agents had the environment of the next start.
         let members = |third| vec![found(0, status(AGAIN, 1, None), None), ended(None), found(2, third, None)];
         assert_eq!(look(gathering(), members(AgentState::Silent)).0, gathering());
-        for third in [AgentState::Status(Box::new(RunStatus::idle("boot"))), status(FIRST, 0, Some(end.clone()))] {
+        for third in [reported(RunStatus::idle("boot")), status(FIRST, 0, Some(end.clone()))] {
             let (phase, _) = look(gathering(), members(third));
             assert!(is_next(&phase), "{phase:?}");
         }

@@ -1,26 +1,22 @@
 //! Tests of pods that are being evicted while their runs have a grace period, and of gangs whose scripts
 //! leave with exit code 75.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use job::gang::{HelperUse, Member};
 use job::observation::Presence::{Absent, Ended, Live};
-use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
+use job::observation::{AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Wait};
 use job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Restart, Seen};
 use job::policy::{GangKind, Policy};
 use job::replica::ReplicaPhase::{self, Exited, Running};
 use job::roster::grow_interval;
-use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
+use protocol::agent::{ExitReport, Membership, RunState};
 use protocol::run_policy::RunPolicy;
 
 use crate::support::{
-    FIRST, POLICY, SOON, exit, exited, fixed, id, look, look_at, lost, member, running, seen, step as step_of,
-    stop_with, stopped, stopping, workers,
+    FIRST, POLICY, SOON, exit, exited, fixed, id, look, look_at, lost, member, reported, running, running_pod, seen,
+    status, step as step_of, stop_with, stopped, stopping, workers,
 };
-
-const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
-const ADDRESSES: Addresses = Addresses { agent: AGENT, tensorflow: AGENT };
 
 #[test]
 fn a_leaving_pod_does_not_serve_another_start() {
@@ -47,7 +43,7 @@ fn an_unusable_pod_is_hopeless_only_before_the_first_start() {
     let again = member(unusable.after_a_start());
     let wait = Wait::Other("there is no image".to_owned());
     assert_eq!((again.phase, again.waits_for), (ReplicaPhase::Requested, Some(wait)));
-    let running = PodState::Running(ADDRESSES);
+    let running = running_pod().pod.expect("no pod");
     assert_eq!(running.clone().after_a_start(), running);
 }
 
@@ -70,8 +66,7 @@ fn a_run_that_ends_because_its_pod_is_leaving_is_lost() {
 #[test]
 fn a_terminated_agent_does_not_serve_another_start_while_its_pod_still_runs() {
     let fit = |exit: ExitReport| {
-        let pod = Some(PodState::Running(ADDRESSES));
-        let seen = Observation { pod, agent: ended(exit), ..Observation::NEW };
+        let seen = Observation { agent: ended(exit), ..running_pod() };
         Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
     };
     assert_eq!((fit(with_its_pod(stopped(9))), fit(stopped(9)), fit(exit(3, 9))), (false, true, true));
@@ -80,12 +75,7 @@ fn a_terminated_agent_does_not_serve_another_start_while_its_pod_still_runs() {
 #[test]
 fn a_pod_that_this_master_deleted_does_not_serve_another_start_while_it_still_exists() {
     let fit = |deleted_by| {
-        let seen = Observation {
-            pod: Some(PodState::Running(ADDRESSES)),
-            agent: ended(stopped(9)),
-            deleted_by,
-            ..Observation::NEW
-        };
+        let seen = Observation { agent: ended(stopped(9)), deleted_by, ..running_pod() };
         Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
     };
     assert_eq!((fit(DeletedBy::ThisMaster), fit(DeletedBy::Others)), (false, true));
@@ -186,8 +176,7 @@ fn a_new_master_leaves_runs_that_are_being_stopped_for_an_eviction_their_grace_a
 #[test]
 fn an_agent_reports_that_its_run_is_being_stopped() {
     let is_stopping = |state| {
-        let run = RunStatus { state, generation: Some(FIRST), ..RunStatus::idle("boot") };
-        let seen = Observation { agent: AgentState::Status(Box::new(run)), ..Observation::NEW };
+        let seen = Observation { agent: reported(status(state, FIRST, None)), ..Observation::NEW };
         Member::of(id("worker-0"), &seen, None).is_stopping
     };
     assert_eq!([RunState::Running, RunState::Stopping, RunState::Exited].map(is_stopping), [false, true, false]);
@@ -282,9 +271,7 @@ fn new_workers_join_sooner_if_every_script_reports_its_steps() {
 
 /// The state of an agent whose run in the first start ended with `exit`.
 fn ended(exit: ExitReport) -> AgentState {
-    let (state, generation) = (RunState::Exited, Some(FIRST));
-    let run = RunStatus { state, generation, exit: Some(exit), ..RunStatus::idle("boot") };
-    AgentState::Status(Box::new(run))
+    reported(status(RunState::Exited, FIRST, Some(exit)))
 }
 
 /// Turns `exit` into the exit of a run that the agent stopped because the pod was being removed.

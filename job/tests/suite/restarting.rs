@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use job::gang::{Gang, Member};
 use job::observation::Presence::{Absent, Ended, Live};
-use job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState};
+use job::observation::{DeletedBy, Enrolled, LostRun, Observation};
 use job::phase::{
     Action, Attempt, Ending, Gathering, JobEvent, JobPhase, PodSelection, Restart, Seen, StartStage, Stop,
 };
 use job::policy::{Deadline, Policy};
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
-use protocol::agent::{ExitOutcome, ExitReport, Membership};
+use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState};
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::Generation;
 use protocol::lease::Lease;
@@ -18,9 +18,9 @@ use protocol::run_policy::{CleanPods, OnStartTimeout};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, begin_start, create, delete, exit, exited, fixed, id,
-    lost, member, pending, restarting, running, seen, starting, step, stop_with, stopped, stopping, was_lost,
-    with_pods, with_restarts, workers,
+    FIRST, GATHERING, NO_RESTARTS, POLICY, SINCE, SOON, absent, begin_start, create, delete, ending_of, exit, exited,
+    fixed, id, lost, member, pending, reported, restarting, running, running_pod, seen, starting, status, step,
+    stop_with, stopped, stopping, stopping_unstarted, was_lost, with_pods, with_restarts, workers,
 };
 
 /// The second start of a job under its first master.
@@ -111,32 +111,26 @@ fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
 }
 
 #[test]
-fn a_job_without_restarts_left_fails_with_its_last_failure() {
-    let failure = exited("worker-0", exit(1, 9));
-    let dead = workers(&[Exited(FIRST, exit(1, 9))]);
-    assert_eq!(look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 3), concluded(failure));
-}
-
-#[test]
-fn an_eviction_leads_to_a_restart_even_without_restarts_left() {
-    let failure = was_lost_by("worker-0", Loss::Disrupted);
-    let dead = workers(&[lost_by(Loss::Disrupted), Exited(FIRST, stopped(1))]);
-    let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 3);
-    assert_eq!(moved, restarted_after(failure, POLICY.backoff));
-}
-
-#[test]
-fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
-    let strict = Policy { no_retry_exit_codes: [2, 3].into(), ..THREE };
-    let final_ones = [
-        (exited("worker-0", exit(2, 1)), Exited(FIRST, exit(2, 1))),
-        (exited("worker-0", exit(3, 1)), Exited(FIRST, exit(3, 1))),
-        (exited("worker-0", not_started(false)), Exited(FIRST, not_started(false))),
-        (was_lost_by("worker-0", Loss::Hopeless), lost_by(Loss::Hopeless)),
-    ];
-    for (failure, phase) in final_ones {
-        let moved = look(stopping(Ending::Failed(failure.clone())), &workers(&[phase]), &strict, 0);
-        assert_eq!(moved, concluded(failure));
+fn when_all_runs_are_dead_the_job_restarts_or_fails_by_the_verdict_on_the_failure() {
+    let strict = Policy { no_retry_exit_codes: [2].into(), ..THREE };
+    let (crash, timeout) = (exited("worker-0", exit(1, 1)), timed_out(&["worker-1"]));
+    let late = Failure::DeadlineExceeded { after_seconds: 3600 };
+    let dead = || vec![Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2))];
+    for (failure, replicas, counted, restarts) in [
+        (crash.clone(), dead(), 0, true),
+        (crash, dead(), 3, false),
+        // An eviction leads to a restart even without restarts left.
+        (was_lost_by("worker-0", Loss::Disrupted), vec![lost_by(Loss::Disrupted), Exited(FIRST, stopped(1))], 3, true),
+        (exited("worker-0", exit(2, 1)), vec![Exited(FIRST, exit(2, 1))], 0, false),
+        (exited("worker-0", not_started(false)), vec![Exited(FIRST, not_started(false))], 0, false),
+        (was_lost_by("worker-0", Loss::Hopeless), vec![lost_by(Loss::Hopeless)], 0, false),
+        (timeout, vec![Joined, Requested], 0, false),
+        // After the deadline, no failed run is the cause.
+        (late, dead(), 0, false),
+    ] {
+        let moved = look(stopping(Ending::Failed(failure.clone())), &workers(&replicas), &strict, counted);
+        let expected = if restarts { restarted_after(failure, POLICY.backoff) } else { concluded(failure) };
+        assert_eq!(moved, expected, "after {counted} restarts");
     }
 }
 
@@ -152,12 +146,8 @@ fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
 
 #[test]
 fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
-    use protocol::agent::{RunState, RunStatus};
     for state in [RunState::Running, RunState::Stopping] {
-        let run = RunStatus { state, generation: Some(FIRST), ..RunStatus::idle("boot") };
-        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
-        let seen = Observation { pod, agent: AgentState::Status(Box::new(run)), ..Observation::NEW };
+        let seen = Observation { agent: reported(status(state, FIRST, None)), ..running_pod() };
         let member = Member::of(id("worker-0"), &seen, Some(AGAIN));
         assert!(!member.is_fit() && !member.phase.has_joined(), "{member:?}");
     }
@@ -191,8 +181,7 @@ fn a_lost_pod_that_still_exists_after_the_pause_is_no_failure_of_the_next_start_
     assert_eq!(look_at(until, gathering.clone(), &seen, (&THREE, 1)), (gathering.clone(), delete(&["worker-1"])));
 
     let (phase, _) = look_at(until + POLICY.start_timeout, gathering, &seen, (&THREE, 1));
-    let JobPhase::Stopping(Stop { ending, .. }) = phase else { panic!("{phase:?}") };
-    assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])));
+    assert_eq!(ending_of(phase), Ending::Failed(timed_out(&["worker-1"])));
 }
 
 #[test]
@@ -212,27 +201,18 @@ fn a_second_start_that_times_out_does_not_report_the_failure_of_the_first() {
 
 #[test]
 fn a_start_times_out_in_each_of_its_stages_and_names_the_missing_replicas() {
-    let launching = [Running(FIRST), Configured(FIRST)];
     let stages = [
-        (pending(), [Joined, Scheduled]),
-        (starting(StartStage::Configuring), [Configured(FIRST), Joined]),
-        (starting(StartStage::Launching), launching),
+        (pending(), vec![Joined, Scheduled, Requested], vec!["worker-1", "worker-2"]),
+        (starting(StartStage::Configuring), vec![Configured(FIRST), Joined], vec!["worker-1"]),
+        (starting(StartStage::Launching), vec![Running(FIRST), Configured(FIRST)], vec!["worker-1"]),
     ];
     let late = SINCE + POLICY.start_timeout;
-    for (phase, members) in stages {
+    for (phase, members, missing) in stages {
         let early = look_at(late - Duration::from_nanos(1), phase.clone(), &workers(&members), (&THREE, 0));
         assert_eq!(early, (phase.clone(), vec![]));
-        let (moved, _) = look_at(late, phase.clone(), &workers(&members), (&THREE, 0));
-        let JobPhase::Stopping(Stop { ending, .. }) = moved else { panic!("{moved:?}") };
-        assert_eq!(ending, Ending::Failed(timed_out(&["worker-1"])), "{phase:?}");
+        let (moved, actions) = look_at(late, phase.clone(), &workers(&members), (&THREE, 0));
+        assert_eq!((ending_of(moved), actions), (Ending::Failed(timed_out(&missing)), stop_with(Duration::ZERO)));
     }
-}
-
-#[test]
-fn a_start_timeout_is_final_by_default() {
-    let failure = timed_out(&["worker-1"]);
-    let seen = workers(&[Joined, Requested]);
-    assert_eq!(look(stopping(Ending::Failed(failure.clone())), &seen, &THREE, 0), concluded(failure));
 }
 
 #[test]
@@ -269,17 +249,9 @@ fn a_job_fails_at_its_deadline_while_it_waits_or_starts_or_runs() {
         let early = look_at(deadline.at - Duration::from_nanos(1), phase.clone(), &gang, (&hurried, 0));
         assert_eq!(early, (phase.clone(), vec![]));
         let (moved, _) = look_at(deadline.at, phase.clone(), &gang, (&hurried, 0));
-        let JobPhase::Stopping(Stop { ending, .. }) = moved else { panic!("{moved:?}") };
         let failure = Failure::DeadlineExceeded { after_seconds: 3600 };
-        assert_eq!(ending, Ending::Failed(failure), "{phase:?}");
+        assert_eq!(ending_of(moved), Ending::Failed(failure), "{phase:?}");
     }
-}
-
-#[test]
-fn a_job_beyond_its_deadline_is_not_restarted_and_the_deadline_stays_the_cause() {
-    let failure = Failure::DeadlineExceeded { after_seconds: 3600 };
-    let dead = workers(&[Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2))]);
-    assert_eq!(look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 0), concluded(failure));
 }
 
 #[test]
@@ -351,14 +323,7 @@ fn with_clean_pods_all_every_pod_of_a_finished_job_is_deleted() {
 #[test]
 fn a_pod_that_broke_before_the_first_start_leads_to_a_restart() {
     let failure = was_lost("worker-1");
-    let failing = JobPhase::Stopping(Stop {
-        generation: None,
-        horizon: None,
-        next: FIRST,
-        ending: Ending::Failed(failure.clone()),
-        since: SOON,
-        grace: Duration::ZERO,
-    });
+    let failing = stopping_unstarted(Ending::Failed(failure.clone()));
     let (phase, actions) = look(failing, &workers(&[Joined, lost()]), &THREE, 2);
     let until = SOON + POLICY.backoff * 4;
     assert_eq!(phase, JobPhase::Restarting(Restart { next: FIRST, is_empty: false, until, since: until }));

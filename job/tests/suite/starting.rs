@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use job::observation::Presence::{Absent, Live};
-use job::phase::{Action, Attempt, Ending, Halt, JobEvent, JobPhase, Restart, StartStage, Stop, next_look};
+use job::phase::{Action, Attempt, Ending, Halt, JobEvent, JobPhase, Restart, StartStage, next_look};
 use job::policy::Policy;
 use job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobState};
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, absent, begin_start, begun, create, exit, exited, id, look, look_at, lost, pending,
+    FIRST, POLICY, SINCE, SOON, absent, begin_start, begun, create, exit, exited, look, look_at, lost, pending,
     restarting, running, seen, starting, step, stop_with, stopping, with_pods, workers,
 };
 
@@ -50,9 +50,29 @@ fn a_job_whose_result_is_on_record_begins_by_releasing_its_pods() {
 }
 
 #[test]
-fn a_gang_is_not_started_before_its_last_agent_has_answered() {
-    for late in [Requested, Scheduled] {
-        assert_eq!(look(pending(), &workers(&[Joined, late, Joined])), (pending(), vec![]));
+fn a_start_goes_on_when_all_agents_are_ready_for_its_next_stage() {
+    let [configuring, launching] = [StartStage::Configuring, StartStage::Launching].map(starting);
+    let ended = || Exited(FIRST, exit(0, 1));
+    for (before, replicas, after) in [
+        (pending(), vec![Joined, Requested, Joined], None),
+        (pending(), vec![Joined, Scheduled, Joined], None),
+        (pending(), vec![Joined, Joined], Some((starting_since(SOON, StartStage::Configuring), begin_start(FIRST, 2)))),
+        (configuring.clone(), vec![Configured(FIRST), Joined, Configured(FIRST)], None),
+        (
+            configuring,
+            vec![Configured(FIRST), Configured(FIRST)],
+            Some((starting_since(SOON, StartStage::Launching), vec![Action::Launch(FIRST)])),
+        ),
+        // The launch is not ordered a second time.
+        (launching.clone(), vec![Running(FIRST), Configured(FIRST)], None),
+        (launching.clone(), vec![ended(), Configured(FIRST)], None),
+        (launching.clone(), vec![Running(FIRST), Running(FIRST)], Some((running(), vec![]))),
+        (launching.clone(), vec![ended(), Running(FIRST)], Some((running(), vec![]))),
+        // Nobody has seen the gang run.
+        (launching, vec![ended(), ended()], Some((stopping(Ending::Succeeded), stop_with(POLICY.stop_grace)))),
+    ] {
+        let expected = after.unwrap_or_else(|| (before.clone(), vec![]));
+        assert_eq!(look(before.clone(), &workers(&replicas)), expected, "{before:?}: {replicas:?}");
     }
 }
 
@@ -67,78 +87,10 @@ fn new_code_begins_the_next_start_while_the_agents_are_configured_and_not_while_
 }
 
 #[test]
-fn a_complete_gang_is_configured() {
-    let moved = look(pending(), &workers(&[Joined, Joined]));
-    assert_eq!(moved, (starting_since(SOON, StartStage::Configuring), begin_start(FIRST, 2)));
-}
-
-#[test]
 fn a_gang_that_is_complete_exactly_at_the_start_timeout_is_configured() {
     let last = SINCE + POLICY.start_timeout;
     let moved = look_at(last, pending(), &workers(&[Joined, Joined]));
     assert_eq!(moved, (starting_since(last, StartStage::Configuring), begin_start(FIRST, 2)));
-}
-
-#[test]
-fn nothing_is_launched_before_all_agents_have_acknowledged_their_environments() {
-    let waiting = starting(StartStage::Configuring);
-    let seen = workers(&[Configured(FIRST), Joined, Configured(FIRST)]);
-    assert_eq!(look(waiting.clone(), &seen), (waiting, vec![]));
-}
-
-#[test]
-fn all_replicas_are_launched_when_all_agents_have_acknowledged_their_environments() {
-    let moved = look(starting(StartStage::Configuring), &workers(&[Configured(FIRST), Configured(FIRST)]));
-    assert_eq!(moved, (starting_since(SOON, StartStage::Launching), vec![Action::Launch(FIRST)]));
-}
-
-#[test]
-fn a_launch_is_not_ordered_a_second_time() {
-    let waiting = starting(StartStage::Launching);
-    let seen = workers(&[Running(FIRST), Configured(FIRST)]);
-    assert_eq!(look(waiting.clone(), &seen), (waiting, vec![]));
-}
-
-#[test]
-fn the_job_runs_when_all_replicas_run() {
-    let moved = look(starting(StartStage::Launching), &workers(&[Running(FIRST), Running(FIRST)]));
-    assert_eq!(moved, (running(), vec![]));
-}
-
-#[test]
-fn a_replica_that_succeeds_before_all_have_started_does_not_stop_the_start() {
-    let ended = Exited(FIRST, exit(0, 1));
-    let waiting = starting(StartStage::Launching);
-    assert_eq!(look(waiting.clone(), &workers(&[ended.clone(), Configured(FIRST)])), (waiting.clone(), vec![]));
-    assert_eq!(look(waiting, &workers(&[ended, Running(FIRST)])), (running(), vec![]));
-}
-
-#[test]
-fn a_gang_that_succeeds_before_it_was_seen_running_has_succeeded() {
-    let ended = Exited(FIRST, exit(0, 1));
-    let moved = look(starting(StartStage::Launching), &workers(&[ended.clone(), ended]));
-    assert_eq!(moved, (stopping(Ending::Succeeded), stop_with(POLICY.stop_grace)));
-}
-
-#[test]
-fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing_replicas() {
-    let seen = workers(&[Joined, Scheduled, Requested]);
-    let deadline = SINCE + POLICY.start_timeout;
-    assert_eq!(look_at(deadline - Duration::from_nanos(1), pending(), &seen), (pending(), vec![]));
-
-    let failure =
-        Failure::StartTimeout { missing: vec![id("worker-1"), id("worker-2")], after_seconds: 600, reason: None };
-    let ending = Ending::Failed(failure);
-    let stopping = JobPhase::Stopping(Stop {
-        generation: None,
-        horizon: None,
-        next: FIRST,
-        ending,
-        since: deadline,
-        grace: Duration::ZERO,
-    });
-    let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
-    assert_eq!(look_at(deadline, pending(), &seen), (stopping, stop));
 }
 
 #[test]

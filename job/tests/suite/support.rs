@@ -1,10 +1,11 @@
 //! Helpers of these tests: members in any phase, gangs, and calls of `step`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use job::gang::{Gang, Member};
-use job::observation::{Enrolled, LostRun, Observation, Presence};
+use job::observation::{Addresses, AgentState, Enrolled, LostRun, Observation, PodState, Presence};
 use job::phase::{
     Action, Attempt, Ending, Gathering, JobEvent, JobPhase, Known, Restart, Seen, StartStage, Stop, begin,
 };
@@ -14,7 +15,7 @@ use job::roster::{Choice, choose};
 use job::turns::Turn;
 use job::upkeep::Upkeep;
 use proptest::prelude::ProptestConfig;
-use protocol::agent::{ExitOutcome, ExitReport, Membership};
+use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
@@ -177,6 +178,23 @@ pub(crate) fn stopped(ended_at: u64) -> ExitReport {
     ExitReport { outcome: ExitOutcome::Signal(9), stopped: true, ..exit(0, ended_at) }
 }
 
+/// A running pod whose agent has not answered.
+pub(crate) fn running_pod() -> Observation {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let pod = PodState::Running(Addresses { agent: address, tensorflow: address });
+    Observation { pod: Some(pod), ..Observation::NEW }
+}
+
+/// An agent whose run of this start is in this state, and has ended with `exit`.
+pub(crate) fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> RunStatus {
+    RunStatus { state, generation: Some(generation), exit, ..RunStatus::idle("boot") }
+}
+
+/// The report of an agent with this status.
+pub(crate) fn reported(status: RunStatus) -> AgentState {
+    AgentState::Status(Box::new(status))
+}
+
 pub(crate) fn lost() -> ReplicaPhase {
     ReplicaPhase::Lost(LostRun::broken("its node died"))
 }
@@ -223,6 +241,19 @@ pub(crate) fn stopping(ending: Ending) -> JobPhase {
     JobPhase::Stopping(Stop { generation, horizon: generation, next, ending, since: SOON, grace })
 }
 
+/// The phase after the end was decided at [`SOON`], before any start.
+pub(crate) fn stopping_unstarted(ending: Ending) -> JobPhase {
+    let grace = grace_of(&ending);
+    JobPhase::Stopping(Stop { generation: None, horizon: None, next: FIRST, ending, since: SOON, grace })
+}
+
+/// The ending of a phase that stops the runs of a start.
+#[track_caller]
+pub(crate) fn ending_of(phase: JobPhase) -> Ending {
+    let JobPhase::Stopping(Stop { ending, .. }) = phase else { panic!("not stopping: {phase:?}") };
+    ending
+}
+
 /// The grace of an ending if no pod leaves and no script uses the helper.
 pub(crate) fn grace_of(ending: &Ending) -> Duration {
     match ending {
@@ -250,6 +281,11 @@ pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase,
 /// The input of `step` under the first master of a job. No start of the job has failed yet.
 pub(crate) fn seen<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
     Seen { gang, policy, turn: &Turn::Go, restarts: &NO_RESTARTS, epoch: 1, now }
+}
+
+/// The input of `step` under the second master of a job.
+pub(crate) fn seen_anew<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
+    Seen { epoch: SECOND.epoch, ..seen(gang, policy, now) }
 }
 
 /// One step with a wish to cancel.

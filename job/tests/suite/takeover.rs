@@ -13,13 +13,18 @@ use protocol::ids::Generation;
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, begin_start, delete, exit, exited, found, grace_of, id, lost, seen,
-    step, stop_with, stopped, was_lost, workers,
+    FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, begin_start, delete, ending_of, exit, exited, found, grace_of, id,
+    lost, reported, running_pod, seen, step, stop_with, stopped, was_lost, workers,
 };
 
 /// One step in which the second master observes the gang.
 fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, SOON) })
+}
+
+/// The phase after the second master has begun its first start.
+fn configuring() -> JobPhase {
+    JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 })
 }
 
 /// One step of the second master with a wish to cancel.
@@ -38,9 +43,27 @@ fn stopping(generation: Option<Generation>, ending: Ending) -> JobPhase {
 }
 
 #[test]
-fn nothing_is_decided_before_every_agent_has_answered() {
-    let seen = found(&[Running(FIRST), Scheduled]);
-    assert_eq!(look(pending(), &seen), (pending(), vec![]));
+fn a_new_master_continues_a_gang_from_the_state_in_which_it_finds_the_gang() {
+    let (runs, well, cause) = (Running(FIRST), Exited(FIRST, exit(0, 1)), exit(1, 5));
+    let launching =
+        JobPhase::Starting(Attempt { generation: FIRST, stage: StartStage::Launching, since: SOON, pushes: 0 });
+    let not_started = ExitOutcome::NotStarted("stopped before it started".to_owned());
+    let not_started = Exited(FIRST, ExitReport { outcome: not_started, ..stopped(1) });
+    let failed = |failure| (stopping(Some(FIRST), Ending::Failed(failure)), stop_with(Duration::ZERO));
+    for (replicas, expected) in [
+        (vec![runs.clone(), Scheduled], (pending(), vec![])),
+        (vec![runs.clone(), runs.clone()], (JobPhase::Running { generation: FIRST, since: SOON }, vec![])),
+        (vec![runs.clone(), Configured(FIRST), well.clone()], (launching, vec![Action::Launch(FIRST)])),
+        (vec![Configured(FIRST), Joined, Configured(FIRST)], (configuring(), begin_start(SECOND, 3))),
+        (vec![well.clone(), well], (stopping(Some(FIRST), Ending::Succeeded), stop_with(POLICY.stop_grace))),
+        // An earlier master was stopping the gang because of a failure, or before any run had begun.
+        (vec![Exited(FIRST, stopped(6)), Exited(FIRST, cause.clone())], failed(exited("worker-1", cause))),
+        (vec![not_started.clone(), Scheduled], (pending(), vec![])),
+        (vec![not_started, Joined], (configuring(), begin_start(SECOND, 2))),
+        (vec![runs, lost()], failed(was_lost("worker-1"))),
+    ] {
+        assert_eq!(look(pending(), &found(&replicas)), expected, "{replicas:?}");
+    }
 }
 
 #[test]
@@ -52,28 +75,6 @@ fn an_unreachable_agent_does_not_fail_a_running_job_at_the_start_timeout() {
     let gang = found(&[Joined, Scheduled]);
     let JobPhase::Stopping(Stop { ending: Ending::Failed(failure), .. }) = look(&gang) else { panic!("{gang:?}") };
     assert!(matches!(failure, Failure::StartTimeout { .. }), "not a start timeout: {failure:?}");
-}
-
-#[test]
-fn a_running_gang_continues_in_its_generation() {
-    let moved = look(pending(), &found(&[Running(FIRST), Running(FIRST)]));
-    assert_eq!(moved, (JobPhase::Running { generation: FIRST, since: SOON }, vec![]));
-}
-
-#[test]
-fn a_gang_that_was_being_launched_is_launched_completely() {
-    let moved = look(pending(), &found(&[Running(FIRST), Configured(FIRST), Exited(FIRST, exit(0, 1))]));
-    let launching =
-        JobPhase::Starting(Attempt { generation: FIRST, stage: StartStage::Launching, since: SOON, pushes: 0 });
-    assert_eq!(moved, (launching, vec![Action::Launch(FIRST)]));
-}
-
-#[test]
-fn a_gang_that_was_only_configured_is_configured_again() {
-    let moved = look(pending(), &found(&[Configured(FIRST), Joined, Configured(FIRST)]));
-    let configuring =
-        JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 });
-    assert_eq!(moved, (configuring, begin_start(SECOND, 3)));
 }
 
 #[test]
@@ -124,16 +125,7 @@ fn a_late_status_does_not_undo_an_acknowledgement() {
 }
 
 fn status(state: RunState, generation: Generation) -> AgentState {
-    let exit = (state == RunState::Exited).then(|| exit(3, 9));
-    let generation = Some(generation);
-    AgentState::Status(Box::new(RunStatus { state, generation, exit, ..RunStatus::idle("boot") }))
-}
-
-fn running_pod() -> Observation {
-    use job::observation::Addresses;
-    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    let pod = PodState::Running(Addresses { agent: address, tensorflow: address });
-    Observation { pod: Some(pod), ..Observation::NEW }
+    reported(crate::support::status(state, generation, (state == RunState::Exited).then(|| exit(3, 9))))
 }
 
 #[test]
@@ -200,28 +192,6 @@ fn a_gang_whose_pods_have_all_ended_gets_the_result_of_its_runs() {
     assert_eq!(moved, stopping(Some(FIRST), Ending::Succeeded));
     let (moved, _) = look(pending(), &found(&[ended(0), ended(3)]));
     assert_eq!(moved, stopping(Some(FIRST), Ending::Failed(exited("worker-1", exit(3, 1)))));
-}
-
-#[test]
-fn a_gang_whose_runs_all_succeeded_while_no_master_ran_has_succeeded() {
-    let ended = || Exited(FIRST, exit(0, 1));
-    let moved = look(pending(), &found(&[ended(), ended()]));
-    assert_eq!(moved, (stopping(Some(FIRST), Ending::Succeeded), stop_with(POLICY.stop_grace)));
-}
-
-#[test]
-fn a_gang_that_was_being_stopped_fails_with_the_original_failure() {
-    let cause = exit(1, 5);
-    let moved = look(pending(), &found(&[Exited(FIRST, stopped(6)), Exited(FIRST, cause.clone())]));
-    let ending = Ending::Failed(exited("worker-1", cause));
-    assert_eq!(moved, (stopping(Some(FIRST), ending), stop_with(Duration::ZERO)));
-}
-
-#[test]
-fn a_gang_with_a_lost_replica_is_stopped_in_its_generation() {
-    let moved = look(pending(), &found(&[Running(FIRST), lost()]));
-    let ending = Ending::Failed(was_lost("worker-1"));
-    assert_eq!(moved, (stopping(Some(FIRST), ending), stop_with(Duration::ZERO)));
 }
 
 #[test]
@@ -324,10 +294,7 @@ fn runs_of_a_failed_start_on_record_are_ignored() {
     let phase_of = |seen: &Observation| ReplicaPhase::of(seen, phase.horizon());
     assert_eq!(phase_of(&exited(FIRST)), Joined);
     assert_eq!(phase_of(&exited(AGAIN)), Exited(AGAIN, exit(3, 9)));
-    let moved = look(phase, &found(&[Joined, Joined]));
-    let configuring =
-        JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 });
-    assert_eq!(moved, (configuring, begin_start(SECOND, 2)));
+    assert_eq!(look(phase, &found(&[Joined, Joined])), (configuring(), begin_start(SECOND, 2)));
 }
 
 #[test]
@@ -336,8 +303,7 @@ fn unfit_pods_of_a_recorded_failed_start_are_deleted_once() {
     assert_eq!(swept, (gathering_after_a_failure(), delete(&["worker-1"])));
 
     let (again, _) = look(gathering_after_a_failure(), &workers(&[Joined, lost()]));
-    let JobPhase::Stopping(Stop { ending, .. }) = again else { panic!("{again:?}") };
-    assert_eq!(ending, Ending::Failed(was_lost("worker-1")));
+    assert_eq!(ending_of(again), Ending::Failed(was_lost("worker-1")));
 }
 
 #[test]
@@ -358,19 +324,6 @@ fn no_pod_is_deleted_before_every_agent_has_answered() {
 fn a_start_that_is_newer_than_the_failed_start_on_record_continues() {
     let moved = look(gathering_after_a_failure(), &found(&[Running(AGAIN), Running(AGAIN)]));
     assert_eq!(moved, (JobPhase::Running { generation: AGAIN, since: SOON }, vec![]));
-}
-
-#[test]
-fn a_start_that_was_stopped_before_any_run_is_no_failure() {
-    let not_started = || {
-        let outcome = ExitOutcome::NotStarted("stopped before it started".to_owned());
-        Exited(FIRST, ExitReport { outcome, ..stopped(1) })
-    };
-    assert_eq!(look(pending(), &found(&[not_started(), Scheduled])), (pending(), vec![]));
-    let moved = look(pending(), &found(&[not_started(), Joined]));
-    let configuring =
-        JobPhase::Starting(Attempt { generation: SECOND, stage: StartStage::Configuring, since: SOON, pushes: 0 });
-    assert_eq!(moved, (configuring, begin_start(SECOND, 2)));
 }
 
 #[test]

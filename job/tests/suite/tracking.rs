@@ -1,13 +1,10 @@
 //! Tests of what a master knows of one replica over time.
 
-use std::net::SocketAddr;
-
-use job::observation::{Addresses, AgentState, Enrolled, Pod, PodState, Wait};
+use job::observation::{AgentState, Enrolled, Pod, PodState, Wait};
 use job::tracked::{PodLoss, Tracked};
-use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
-use protocol::ids::UnixMillis;
+use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState};
 
-use crate::support::{FIRST, pending, running};
+use crate::support::{FIRST, pending, reported, running, running_pod, status, stopped};
 
 fn listed(uid: &str) -> Option<Pod> {
     Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { has_node: false, wait: None } })
@@ -40,9 +37,8 @@ fn late_reports_about_an_earlier_pod_are_ignored() {
 fn the_end_of_a_run_that_never_began_is_lost_with_its_pod() {
     let after = |outcome| {
         let mut replica = member();
-        let exit = Some(ExitReport { stopped: true, ..ExitReport::new(outcome, UnixMillis(1)) });
-        let status = RunStatus { state: RunState::Exited, generation: Some(FIRST), exit, ..RunStatus::idle("boot") };
-        replica.seen.agent = AgentState::Status(Box::new(status));
+        let exit = Some(ExitReport { outcome, ..stopped(1) });
+        replica.seen.agent = reported(status(RunState::Exited, FIRST, exit));
         assert_eq!(replica.see(None, &pending()), PodLoss::Run);
         replica.seen.agent.is_lost()
     };
@@ -63,9 +59,7 @@ fn a_listed_pod_with_another_uid_replaces_the_pod_of_a_member() {
 
 #[test]
 fn a_reason_to_wait_is_shown_until_the_pod_is_listed_or_its_agent_answers() {
-    let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let state = PodState::Running(Addresses { agent: address, tensorflow: address });
-    let pod = || Some(Pod { incarnation: "a".to_owned().into(), state: state.clone() });
+    let pod = || running_pod().pod.map(|state| Pod { incarnation: "a".to_owned().into(), state });
     let mut replica = Tracked::new(false);
     let [quota, code] =
         ["a quota has no room", "its agent receives the job's code"].map(|text| Wait::Other(text.to_owned()));
