@@ -10,8 +10,8 @@ use job::observation::LostRun;
 use job::policy::Budget;
 use job::replica::ReplicaPhase::{self, Exited, Joined, Lost, Running};
 use protocol::agent::ExitReport;
-use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, Restarts};
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
+use protocol::ids::{ReplicaId, UnixMillis};
 
 use crate::support::{FIRST, exit, exited, fixed, id, lost, stopped, was_lost, workers};
 
@@ -139,22 +139,6 @@ fn the_last_lines_come_from_the_output_or_if_there_is_no_output_from_stderr() {
     let last_lines = vec!["what it printed last".to_owned()];
     let evidence = Evidence { last_lines: last_lines.clone(), ..evidence(None) };
     assert_eq!(diagnose(failure, &workers(&[Joined]), evidence).last_lines, last_lines);
-}
-
-#[test]
-fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_keeps_its_output() {
-    let mut restarts = Restarts::default();
-    for sequence in 1..=10 {
-        let start = Generation { epoch: 1, sequence };
-        let failure = exited("worker-0", ExitReport { stderr_tail: "no memory left".to_owned(), ..exit(3, 5) });
-        let budget = Some(if sequence > 4 { Budget::Counted } else { Budget::Free });
-        restarts.note(diagnose(failure, &workers(&[Joined]), Evidence { generation: Some(start), ..evidence(budget) }));
-        restarts.count_restart(UnixMillis(7));
-    }
-    assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (6, 4, 10));
-    assert_eq!(restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 10 }));
-    let lines: Vec<usize> = restarts.failed_starts.iter().map(|failed| failed.last_lines.len()).collect();
-    assert_eq!(lines, [0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
 #[test]

@@ -62,14 +62,6 @@ fn each_of_four_workers_gets_the_whole_tensorflow_cluster_and_its_own_task_and_r
 }
 
 #[test]
-fn a_single_worker_gets_a_tensorflow_cluster_of_one() {
-    let env = &environments(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
-    let expected = json!({"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}});
-    assert_eq!(env["TF_CONFIG"], expected);
-    assert_eq!((&env["RANK"], &env["WORLD_SIZE"], &env["NUM_WORKERS"]), (&json!(0), &json!(1), &json!(1)));
-}
-
-#[test]
 fn an_environment_has_exactly_the_documented_variables() {
     let env = &environments(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
     let expected = json!({
@@ -171,28 +163,6 @@ fn a_tensorflow_cluster_with_parameter_servers_also_has_a_chief_and_workers() {
         assert_eq!(env["TF_CONFIG"], json!({"cluster": cluster, "task": {"type": role, "index": index}}), "{name}");
         assert_eq!(env["RANK"], rank, "{name}");
         assert_eq!((&env["NUM_WORKERS"], &env["WORLD_SIZE"]), (&json!(2), &json!(3)), "{name}");
-    }
-}
-
-#[test]
-fn a_tensorflow_cluster_without_a_chief_has_only_workers_and_parameter_servers() {
-    let request = JobRequest { ps_num: Some(1), chief_num: Some(0), ..request(Strategy::ParameterServer, 2) };
-    let env = &environments(&spec(request))[&id("worker-0")];
-    let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234"], "ps": ["10.0.0.2:1234"]});
-    assert_eq!(env["TF_CONFIG"]["cluster"], cluster);
-    assert_eq!(env["RANK"], json!(0));
-}
-
-#[test]
-fn an_evaluator_has_a_task_but_is_in_no_tensorflow_cluster() {
-    let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
-    let envs = environments(&spec(request));
-    let evaluator = &envs[&id("evaluator-0")];
-    assert_eq!(evaluator["TF_CONFIG"]["task"], json!({"type": "evaluator", "index": 0}));
-    assert_eq!(evaluator.get("RANK"), None);
-    for (id, env) in &envs {
-        let cluster = env["TF_CONFIG"]["cluster"].as_object().expect("not an object");
-        assert_eq!(cluster.keys().collect::<Vec<_>>(), ["chief", "ps", "worker"], "{id}");
     }
 }
 
