@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use protocol::env::{self, ENTRY_LIMIT, EnvError, EnvName};
 use protocol::ids::{Generation, JOB_NAME_MAX, JobName, PodName, ReplicaId, Role, SHORT_NAME_MAX};
 
+use crate::common::words;
+
 fn generation(epoch: u32, sequence: u32) -> Generation {
     Generation { epoch, sequence }
 }
@@ -37,22 +39,8 @@ fn a_replica_id_is_role_and_index() {
         assert_eq!(serde_json::to_value(role).expect("not JSON"), name);
     }
     assert_eq!("worker-4294967295".parse(), Ok(ReplicaId { role: Role::Worker, index: u32::MAX }));
-    let bad = [
-        "",
-        "worker",
-        "worker-",
-        "-1",
-        "worker-x",
-        "worker-01",
-        "worker-+1",
-        "worker--1",
-        "worker-4294967296",
-        "Worker-1",
-        "master-0",
-        "worker-1 ",
-        "worker-1-2",
-    ];
-    for text in bad {
+    let bad = "worker worker- -1 worker-x worker-01 worker-+1 worker--1 worker-4294967296 Worker-1 master-0 worker-1-2";
+    for text in words(bad).into_iter().chain(["", "worker-1 "]) {
         let error = text.parse::<ReplicaId>().expect_err(text).to_string();
         assert_eq!(error, format!("\"{text}\" is not a replica: write role-index, for example worker-2"));
     }

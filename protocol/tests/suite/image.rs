@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 use protocol::image::ImageRef;
 
+use crate::common::words;
+
 const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 fn image(text: &str) -> ImageRef {
@@ -12,18 +14,9 @@ fn image(text: &str) -> ImageRef {
 #[test]
 fn a_name_is_written_back_unchanged() {
     let with_digest = format!("r.example/a:1@{DIGEST}");
-    for text in [
-        "a",
-        "a:1",
-        "a/b_c/d__e/f--g.h:V1.0-x_y",
-        "localhost/a",
-        "r.example:5000/team/a:1",
-        "10.0.0.1:5/a",
-        "[::1]/a",
-        "[fd00::1]:5000/a:1",
-        "Registry/a",
-        &with_digest,
-    ] {
+    let names = "a a:1 a/b_c/d__e/f--g.h:V1.0-x_y localhost/a r.example:5000/team/a:1 10.0.0.1:5/a [::1]/a \
+        [fd00::1]:5000/a:1 Registry/a";
+    for text in words(names).into_iter().chain([&*with_digest]) {
         assert_eq!(image(text).to_string(), text);
     }
     assert_eq!((image("r.example:5000/a").repository(), image("r.example:5000/a").tag()), ("r.example:5000/a", None));
@@ -33,40 +26,9 @@ fn a_name_is_written_back_unchanged() {
 fn invalid_names_are_refused() {
     let id = "a".repeat(64);
     let long = "a".repeat(256);
-    for text in [
-        "",
-        " ",
-        "A",
-        "a b",
-        "a\nRUN x",
-        "a:",
-        ":1",
-        "a:-1",
-        "a/",
-        "/a",
-        "a//b",
-        "-a",
-        "a-",
-        "a..b",
-        "a___b",
-        "a._b",
-        "a@",
-        "a@sha256:12",
-        "a:1:2",
-        "https://r.example/a",
-        "r.example:x/a",
-        "a;b",
-        "$a",
-        "[::1]",
-        "[]/a",
-        "[::1]x/a",
-        "[::1]:/a",
-        "[r.example]/a",
-        "Registry",
-        "é",
-        &id,
-        &long,
-    ] {
+    let names = "A a: :1 a:-1 a/ /a a//b -a a- a..b a___b a._b a@ a@sha256:12 a:1:2 https://r.example/a r.example:x/a \
+        a;b $a [::1] []/a [::1]x/a [::1]:/a [r.example]/a Registry é";
+    for text in words(names).into_iter().chain(["", " ", "a b", "a\nRUN x", &id, &long]) {
         assert!(text.parse::<ImageRef>().is_err(), "{text:?}");
     }
 }

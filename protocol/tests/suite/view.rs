@@ -1,6 +1,6 @@
 //! Golden JSON of the master's answers: views, results, log lines and problems.
 
-use crate::common::{assert_golden, assert_tolerates_new_fields, read};
+use crate::common::{assert_golden, assert_tolerates_new_fields, read, with, words};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::error::{ErrorCode, Problem};
@@ -94,8 +94,6 @@ fn failed_view() -> JobView {
             exit: Some(killed()),
         }]
         .into(),
-        warnings: vec![],
-        queued_behind: None,
         times: JobTimes {
             accepted: millis(0),
             joined: millis(2),
@@ -146,20 +144,15 @@ fn the_view_of_a_failed_job_shows_the_cause_and_the_times() {
 fn a_list_contains_a_summary_of_each_job_without_output_and_replicas() {
     let elastic = JobView { workers: Some(Workers { min: 1, max: 1 }), roster: vec![], ..pending_view() };
     let list = JobList { jobs: vec![pending_view().summary(), failed_view().summary(), elastic.summary()] };
-    let common = json!({"name": "digits", "uid": "0b5e", "strategy": "AllReduce"});
-    let with = |fields: Value| {
-        let mut job = common.clone();
-        job.as_object_mut().expect("not an object").extend(fields.as_object().expect("not an object").clone());
-        job
-    };
+    let job = |fields: Value| with(&json!({"name": "digits", "uid": "0b5e", "strategy": "AllReduce"}), &fields);
     let exit = json!({"signal": 9, "stopped": false, "ended_at": 1_700_000_009_000_u64, "stderr_tail": ""});
-    let failed = with(json!({
+    let failed = job(json!({
         "state": "failed", "replica_num": 1, "times": failed_json()["times"],
         "result": {
             "outcome": "failed", "failure": {"cause": "replica_exited", "replica": "worker-0", "exit": exit},
         },
     }));
-    let pending = |replica_num: u32| with(json!({"state": "pending", "replica_num": replica_num, "times": {}}));
+    let pending = |replica_num: u32| job(json!({"state": "pending", "replica_num": replica_num, "times": {}}));
     assert_golden(&list, &json!({"jobs": [pending(1), failed, pending(0)]}));
 }
 
@@ -368,47 +361,12 @@ fn a_problem_has_a_code_for_programs_and_a_sentence_for_people() {
 
 #[test]
 fn error_codes_have_stable_names() {
-    let names = [
-        "bad_request",
-        "bad_task",
-        "bad_strategy",
-        "bad_worker_num",
-        "bad_ps_num",
-        "bad_chief_num",
-        "bad_evaluator_num",
-        "bad_env",
-        "bad_args",
-        "bad_image",
-        "bad_work_dir",
-        "bad_code",
-        "code_missing",
-        "bad_pod",
-        "bad_groups",
-        "bad_tfjob",
-        "bad_run_policy",
-        "too_many_replicas",
-        "no_python",
-        "job_exists",
-        "unknown_job",
-        "unknown_replica",
-        "unknown_route",
-        "method_not_allowed",
-        "unauthorized",
-        "forbidden",
-        "conflict",
-        "cannot_scale",
-        "cannot_push",
-        "code_not_taken",
-        "code_underway",
-        "stale_generation",
-        "too_large",
-        "code_store_full",
-        "agent_unreachable",
-        "cannot_join",
-        "unavailable",
-        "internal",
-    ];
-    for name in names {
+    let names = "bad_request bad_task bad_strategy bad_worker_num bad_ps_num bad_chief_num bad_evaluator_num bad_env \
+        bad_args bad_image bad_work_dir bad_code code_missing bad_pod bad_groups bad_tfjob bad_run_policy \
+        too_many_replicas no_python job_exists unknown_job unknown_replica unknown_route method_not_allowed \
+        unauthorized forbidden conflict cannot_scale cannot_push code_not_taken code_underway stale_generation \
+        too_large code_store_full agent_unreachable cannot_join unavailable internal";
+    for name in words(names) {
         let code: ErrorCode = read(&json!(name)).expect(name);
         assert_eq!(serde_json::to_value(code).expect("not JSON"), name);
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Asserts that the message is written exactly as `json`, and that reading `json` gives the same message.
 #[track_caller]
@@ -16,10 +16,19 @@ pub(crate) fn assert_golden<T: Serialize + DeserializeOwned + PartialEq + Debug>
 /// Asserts that reading the message ignores an unknown field, which a newer program may send.
 #[track_caller]
 pub(crate) fn assert_tolerates_new_fields<T: DeserializeOwned + PartialEq + Debug>(json: &Value) {
-    let mut newer = json.clone();
-    newer.as_object_mut().expect("the message is not a JSON object").insert("from_the_future".into(), Value::from(1));
-    let read_newer: T = read(&newer).expect("an unknown field is refused");
+    let read_newer: T = read(&with(json, &json!({"from_the_future": 1}))).expect("an unknown field is refused");
     assert_eq!(read_newer, read(json).expect("the message could not be read"));
+}
+
+/// A JSON object with further fields, which replace fields of the same names.
+pub(crate) fn with(object: &Value, more: &Value) -> Value {
+    let fields = |value: &Value| value.as_object().expect("not a JSON object").clone();
+    fields(object).into_iter().chain(fields(more)).collect()
+}
+
+/// The texts between the spaces of a line.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
 }
 
 /// Reads a message from JSON text, as programs do.
