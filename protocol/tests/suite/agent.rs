@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{assert_golden, assert_tolerates_new_fields, read};
+use crate::common::{assert_golden, assert_tolerates_new_fields, read, with};
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::progress::Progress;
@@ -20,42 +20,59 @@ fn report(outcome: ExitOutcome) -> ExitReport {
 }
 
 #[test]
-fn an_idle_status_has_no_generation() {
-    let idle = RunStatus { seq: 0, generation: None, ..status(RunState::Idle) };
-    assert_golden(&idle, &json!({"seq": 0, "boot_id": "6f1c", "messages": 1, "state": "idle"}));
-}
-
-#[test]
-fn a_configured_status_names_its_generation() {
-    let golden = json!({"seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1"});
-    assert_golden(&status(RunState::Configured), &golden);
-}
-
-#[test]
-fn a_status_names_the_seat_of_a_member() {
-    let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
-    let seated = RunStatus { membership, ..status(RunState::Configured) };
-    let golden = json!({
-        "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1",
-        "membership": {"seat": 2, "of": 4, "start": 1, "pushes": 2},
-    });
-    assert_golden(&seated, &golden);
-}
-
-#[test]
-fn a_status_names_the_code_that_the_agent_has() {
+fn a_status_has_only_the_fields_that_have_a_value() {
     let [staged, running] = ["ab", "cd"].map(|digits| digits.repeat(32));
     let [newer, older] = [&staged, &running].map(|id| id.parse().ok());
-    let code = CodeStatus { staged: newer, running: older };
-    let golden = json!({
-        "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1",
-        "code": {"staged": staged, "running": running},
-    });
-    assert_golden(&RunStatus { code, ..status(RunState::Configured) }, &golden);
+    let configured = || status(RunState::Configured);
+    let active = |state| RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(state) };
+    let exit = Some(report(ExitOutcome::Code(1)));
+    for (status, fields) in [
+        (RunStatus { generation: None, ..status(RunState::Idle) }, json!({"state": "idle"})),
+        (configured(), json!({"state": "configured", "generation": "2.1"})),
+        (
+            RunStatus { membership: Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 }), ..configured() },
+            json!({
+                "state": "configured", "generation": "2.1",
+                "membership": {"seat": 2, "of": 4, "start": 1, "pushes": 2},
+            }),
+        ),
+        (
+            RunStatus { code: CodeStatus { staged: newer, running: older }, ..configured() },
+            json!({"state": "configured", "generation": "2.1", "code": {"staged": staged, "running": running}}),
+        ),
+        (
+            RunStatus { helper: Some(Progress::default()), ..configured() },
+            json!({"state": "configured", "generation": "2.1", "helper": {}}),
+        ),
+        (
+            active(RunState::Running),
+            json!({"state": "running", "generation": "2.1", "pid": 417, "started_at": STARTED}),
+        ),
+        (
+            active(RunState::Stopping),
+            json!({"state": "stopping", "generation": "2.1", "pid": 417, "started_at": STARTED}),
+        ),
+        // The prototype's master sends an environment without a generation.
+        (
+            RunStatus { generation: None, ..active(RunState::Running) },
+            json!({"state": "running", "pid": 417, "started_at": STARTED}),
+        ),
+        (
+            RunStatus { started_at: Some(STARTED), exit, ..status(RunState::Exited) },
+            json!({
+                "state": "exited", "generation": "2.1", "started_at": 1_700_000_000_000_u64,
+                "exit": {"code": 1, "stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"},
+            }),
+        ),
+    ] {
+        let golden = with(&json!({"seq": 3, "boot_id": "6f1c", "messages": 1}), &fields);
+        assert_golden(&status, &golden);
+        assert_tolerates_new_fields::<RunStatus>(&golden);
+    }
 }
 
 #[test]
-fn a_status_shows_the_progress_of_a_script_that_uses_the_helper() {
+fn the_progress_of_a_script_that_uses_the_helper_has_only_finite_values() {
     let values = BTreeMap::from([("loss".to_owned(), 0.5), ("nan".to_owned(), f64::NAN)]);
     let measured = Progress {
         step: Some(61),
@@ -72,22 +89,7 @@ fn a_status_shows_the_progress_of_a_script_that_uses_the_helper() {
         "values": {"loss": 0.5}, "saved": 50,
     });
     for (helper, golden) in [(Progress::default(), json!({})), (measured, golden)] {
-        let status = RunStatus { helper: Some(helper), ..status(RunState::Configured) };
-        let golden = json!({
-            "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "configured", "generation": "2.1", "helper": golden,
-        });
-        assert_golden(&status, &golden);
-    }
-}
-
-#[test]
-fn a_running_or_stopping_status_has_a_pid_and_a_start_time() {
-    for (state, name) in [(RunState::Running, "running"), (RunState::Stopping, "stopping")] {
-        let active = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(state) };
-        let golden = json!({
-            "seq": 3, "boot_id": "6f1c", "messages": 1, "state": name, "generation": "2.1", "pid": 417, "started_at": 1_700_000_000_000_u64,
-        });
-        assert_golden(&active, &golden);
+        assert_golden(&helper, &golden);
     }
 }
 
@@ -106,27 +108,6 @@ fn the_beginning_of_a_stop_is_no_news_but_the_exit_of_the_run_is_news() {
 }
 
 #[test]
-fn an_exited_status_has_a_start_time_and_an_exit() {
-    let exit = Some(report(ExitOutcome::Code(1)));
-    let exited = RunStatus { started_at: Some(STARTED), exit, ..status(RunState::Exited) };
-    let golden = json!({
-        "seq": 3, "boot_id": "6f1c", "messages": 1, "state": "exited", "generation": "2.1", "started_at": 1_700_000_000_000_u64,
-        "exit": {"code": 1, "stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"},
-    });
-    assert_golden(&exited, &golden);
-    assert_tolerates_new_fields::<RunStatus>(&golden);
-    assert_tolerates_new_fields::<ExitReport>(&golden["exit"]);
-}
-
-#[test]
-fn a_running_status_may_have_no_generation() {
-    // The prototype's master sends an environment without a generation.
-    let running = RunStatus { generation: None, pid: Some(9), started_at: Some(STARTED), ..status(RunState::Running) };
-    let golden = json!({"seq": 3, "boot_id": "6f1c", "messages": 1, "state": "running", "pid": 9, "started_at": 1_700_000_000_000_u64});
-    assert_golden(&running, &golden);
-}
-
-#[test]
 fn an_unknown_run_state_is_refused() {
     let error = read::<RunStatus>(&json!({"seq": 0, "boot_id": "6f1c", "messages": 1, "state": "dreaming"}))
         .expect_err("not refused");
@@ -135,33 +116,33 @@ fn an_unknown_run_state_is_refused() {
 
 #[test]
 fn an_exit_has_a_code_or_a_signal_or_the_reason_why_the_script_was_not_started() {
-    let forms = [
-        (ExitOutcome::Code(0), "code", json!(0)),
-        (ExitOutcome::Code(75), "code", json!(75)),
-        (ExitOutcome::Signal(9), "signal", json!(9)),
-        (ExitOutcome::NotStarted("no such file: python".into()), "not_started", json!("no such file: python")),
-    ];
-    for (outcome, key, value) in forms {
-        let mut golden = json!({"stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
-        golden[key] = value;
-        assert_golden(&report(outcome), &golden);
+    let reason = || ExitOutcome::NotStarted("no such file: python".into());
+    let of_code = || report(ExitOutcome::Code(1));
+    for (exit, fields) in [
+        (report(ExitOutcome::Code(0)), json!({"code": 0})),
+        (report(ExitOutcome::Code(75)), json!({"code": 75})),
+        (report(ExitOutcome::Signal(9)), json!({"signal": 9})),
+        (report(reason()), json!({"not_started": "no such file: python"})),
+        (
+            report(ExitOutcome::OutOfMemory { limit: Some(64 << 20) }),
+            json!({"signal": 9, "out_of_memory": {"limit_bytes": 67_108_864}}),
+        ),
+        (ExitReport { stopped: true, ..report(ExitOutcome::Signal(15)) }, json!({"signal": 15, "stopped": true})),
+        // The run is ended with its pod.
+        (
+            ExitReport { stopped: true, terminated: true, ..of_code() },
+            json!({"code": 1, "stopped": true, "terminated": true}),
+        ),
+        (
+            ExitReport { exception: Some("ValueError: no".into()), ..of_code() },
+            json!({"code": 1, "exception": "ValueError: no"}),
+        ),
+    ] {
+        let common = json!({"stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
+        let golden = with(&common, &fields);
+        assert_golden(&exit, &golden);
+        assert_tolerates_new_fields::<ExitReport>(&golden);
     }
-}
-
-#[test]
-fn a_stopped_run_has_an_outcome_and_is_marked_as_stopped() {
-    let stopped = ExitReport { stopped: true, ..report(ExitOutcome::Signal(15)) };
-    let golden = json!({"signal": 15, "stopped": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
-    assert_golden(&stopped, &golden);
-}
-
-#[test]
-fn a_run_that_is_ended_with_its_pod_is_marked_as_stopped_and_terminated() {
-    let terminated = ExitReport { stopped: true, terminated: true, ..report(ExitOutcome::Code(0)) };
-    let golden = json!({
-        "code": 0, "stopped": true, "terminated": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
-    });
-    assert_golden(&terminated, &golden);
 }
 
 #[test]
@@ -178,16 +159,6 @@ fn last_words_name_the_generation_and_the_exit() {
     assert_tolerates_new_fields::<LastWords>(&golden);
     let unnamed = json!({"exit": golden["exit"]});
     assert_golden(&LastWords { generation: None, exit, membership: None }, &unnamed);
-}
-
-#[test]
-fn an_exit_names_the_exception_that_ended_the_run() {
-    let exit = ExitReport { exception: Some("ValueError: no".into()), ..report(ExitOutcome::Code(1)) };
-    let golden = json!({
-        "code": 1, "stopped": false, "ended_at": 1_700_000_042_000_u64, "exception": "ValueError: no",
-        "stderr_tail": "Killed\n",
-    });
-    assert_golden(&exit, &golden);
 }
 
 #[test]
@@ -250,14 +221,8 @@ fn an_outcome_reads_as_the_end_of_a_sentence() {
 }
 
 #[test]
-fn out_of_memory_is_signal_9_with_the_limit() {
-    let killed = |limit| report(ExitOutcome::OutOfMemory { limit });
-    let golden = json!({
-        "signal": 9, "out_of_memory": {"limit_bytes": 67_108_864}, "stopped": false,
-        "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
-    });
-    assert_golden(&killed(Some(64 << 20)), &golden);
-    let sentence = |limit| killed(limit).outcome.to_string();
+fn out_of_memory_is_described_with_the_limit_and_has_no_other_signal_than_9() {
+    let sentence = |limit| ExitOutcome::OutOfMemory { limit }.to_string();
     assert_eq!(sentence(Some(64 << 20)), "was killed because it needed more memory than its limit of 64 MiB");
     assert_eq!(sentence(Some(1000)), "was killed because it needed more memory than its limit of 1000 bytes");
     assert_eq!(sentence(None), "was killed because memory ran out");

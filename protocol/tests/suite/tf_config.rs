@@ -21,50 +21,15 @@ fn tf_config(cluster: &Cluster, replica: &str) -> String {
 }
 
 #[test]
-fn the_tf_configs_of_four_workers_differ_only_in_the_index() {
-    let workers = cluster(&["worker-0", "worker-1", "worker-2", "worker-3"]);
-    for index in 0..4 {
-        let cluster = r#"{"worker":["10.1.0.5:2000","10.1.0.5:2001","10.1.0.5:2002","10.1.0.5:2003"]}"#;
-        let golden = format!(r#"{{"cluster":{cluster},"task":{{"type":"worker","index":{index}}}}}"#);
-        assert_eq!(tf_config(&workers, &format!("worker-{index}")), golden);
-    }
-}
-
-#[test]
-fn chief_and_workers_and_parameter_servers_see_the_same_tensorflow_cluster() {
-    let members = cluster(&["chief-0", "worker-0", "worker-1", "ps-0"]);
+fn all_replicas_see_the_same_tensorflow_cluster_which_has_no_evaluator() {
+    let members = cluster(&["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]);
     let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001","10.1.0.5:2002"],"ps":["10.1.0.5:2003"]}"#;
     for (replica, role, index) in
-        [("chief-0", "chief", 0), ("worker-0", "worker", 0), ("worker-1", "worker", 1), ("ps-0", "ps", 0)]
+        [("chief-0", "chief", 0), ("worker-1", "worker", 1), ("ps-0", "ps", 0), ("evaluator-0", "evaluator", 0)]
     {
         let golden = format!(r#"{{"cluster":{addresses},"task":{{"type":"{role}","index":{index}}}}}"#);
         assert_eq!(tf_config(&members, replica), golden);
     }
-}
-
-#[test]
-fn an_evaluator_has_a_task_but_is_not_in_the_tensorflow_cluster() {
-    let members = cluster(&["chief-0", "worker-0", "ps-0", "evaluator-0"]);
-    let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001"],"ps":["10.1.0.5:2002"]}"#;
-    for (replica, role) in [("evaluator-0", "evaluator"), ("chief-0", "chief")] {
-        let golden = format!(r#"{{"cluster":{addresses},"task":{{"type":"{role}","index":0}}}}"#);
-        assert_eq!(tf_config(&members, replica), golden);
-    }
-}
-
-#[test]
-fn a_single_worker_gets_a_tensorflow_cluster_of_one() {
-    let golden = r#"{"cluster":{"worker":["10.1.0.5:2000"]},"task":{"type":"worker","index":0}}"#;
-    assert_eq!(tf_config(&cluster(&["worker-0"]), "worker-0"), golden);
-}
-
-#[test]
-fn a_tensorflow_cluster_without_a_chief_names_no_chief() {
-    let golden = concat!(
-        r#"{"cluster":{"worker":["10.1.0.5:2000","10.1.0.5:2001"],"ps":["10.1.0.5:2002"]},"#,
-        r#""task":{"type":"worker","index":1}}"#
-    );
-    assert_eq!(tf_config(&cluster(&["worker-0", "worker-1", "ps-0"]), "worker-1"), golden);
 }
 
 #[test]
