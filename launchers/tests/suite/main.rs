@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use launchers::template::Note;
 use launchers::tfjob::{Place, Read, difference, object, read};
 use protocol::ids::UnixMillis;
+use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
 use protocol::view::JobView;
@@ -20,6 +21,8 @@ use serde_json::{Value, json};
 
 /// The namespace of the master that reads the corpus.
 const NAMESPACE: &str = "team";
+/// When the jobs of these tests were accepted: 2026-01-01T00:00:00Z.
+const BEGIN: UnixMillis = UnixMillis(1_767_225_600_000);
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tfjob")
@@ -52,6 +55,16 @@ fn golden(outcome: Result<Read, Vec<Note>>) -> Value {
         Ok(Read { spec, is_suspended }) => json!({ "spec": spec, "is_suspended": is_suspended }),
         Err(notes) => json!({ "refused": notes.iter().map(Note::to_string).collect::<Vec<_>>() }),
     }
+}
+
+/// The view of the job with this spec. `more` contains further fields of the view.
+pub(crate) fn view_of(spec: &JobSpec, more: &Value) -> JobView {
+    let mut view = json!({
+        "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "replicas": [],
+        "times": { "accepted": BEGIN },
+    });
+    view.as_object_mut().expect("not an object").extend(more.as_object().expect("not an object").clone());
+    serde_json::from_value(view).expect("not a view")
 }
 
 /// The files of the corpus, without their extension.
@@ -96,11 +109,7 @@ fn an_object_that_is_shown_can_be_applied_again_and_changes_nothing() {
     for name in names().into_iter().filter(|name| !name.starts_with("broken_")) {
         let document = fs::read_to_string(corpus().join(&name).with_extension("yaml")).expect("cannot read the corpus");
         let Read { spec, .. } = read_text(&document).expect("an invalid TFJob");
-        let view = json!({
-            "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "workers": spec.workers(),
-            "replicas": [], "times": {},
-        });
-        let view: JobView = serde_json::from_value(view).expect("not a view");
+        let view = view_of(&spec, &json!({ "workers": spec.workers() }));
         let shown = object(&view, Some(NAMESPACE), UnixMillis(0)).expect("not a TFJob");
         let first = document.lines().next().unwrap_or_default();
         let again = read_text(&format!("{first}\n{shown:#}")).expect("an invalid TFJob").spec;

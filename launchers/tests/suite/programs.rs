@@ -8,11 +8,10 @@ use launchers::tfjob::{Memory, Need, Place, Programs, Unknown, Watched};
 use protocol::ids::UnixMillis;
 use protocol::image::Entrypoint;
 use protocol::origin::Origin;
-use protocol::view::JobView;
 use serde_json::{Value, json};
 
-use super::NAMESPACE;
-use super::watched::{NOW, newest, object};
+use super::watched::{newest, object};
+use super::{BEGIN as NOW, NAMESPACE, view_of};
 
 const IMAGE: &str = "mnist:1";
 
@@ -78,11 +77,7 @@ fn a_found_program_becomes_the_command_and_stays_on_record() {
     assert_eq!(origin.programs, BTreeMap::from([(IMAGE.to_owned(), python())]));
 
     // A new master takes the program from the record, although the tag may name another image today.
-    let view = json!({
-        "name": "mnist", "uid": "u", "seq": 1, "state": "pending", "spec": read.spec, "replicas": [],
-        "times": { "accepted": NOW },
-    });
-    let view: JobView = serde_json::from_value(view).expect("not a view");
+    let view = view_of(&read.spec, &json!({}));
     let mut new = Memory::default();
     assert!(new.programs.recall(&view.spec));
     assert!(!new.programs.recall(&view.spec));

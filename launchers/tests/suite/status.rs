@@ -2,28 +2,22 @@
 
 use launchers::tfjob::object;
 use protocol::ids::UnixMillis;
-use protocol::view::JobView;
 use serde_json::{Value, json};
 
-use super::read_file;
+use super::{BEGIN, read_file, view_of};
 
-/// 2026-01-01T00:00:00Z.
-const BEGIN: u64 = 1_767_225_600_000;
+/// The time `seconds` after the job was accepted.
+fn at(seconds: u64) -> UnixMillis {
+    UnixMillis(BEGIN.0 + seconds * 1000)
+}
 
 /// The TFJob object that is shown for the job of the file `name`. `more` contains fields of the job's view.
 fn shown(name: &str, more: &Value) -> Value {
     let spec = read_file(name).expect("an invalid TFJob").spec;
-    let mut view = json!({
-        "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "replicas": [],
-        "times": { "accepted": BEGIN },
-    });
-    let fields = more.as_object().expect("not an object").clone();
-    view.as_object_mut().expect("not an object").extend(fields);
-    let view: JobView = serde_json::from_value(view).expect("not a view");
-    object(&view, Some("team"), UnixMillis(BEGIN + 60_000)).expect("not a TFJob")
+    object(&view_of(&spec, more), Some("team"), at(60)).expect("not a TFJob")
 }
 
-/// The conditions as `TYPE STATUS REASON SECONDS`.
+/// The conditions after the first one, as `TYPE STATUS REASON SECONDS`. Asserts that the first one is `Created`.
 fn conditions(object: &Value) -> Vec<String> {
     let of = |condition: &Value| {
         let text = |name: &str| condition[name].as_str().expect("not text").to_owned();
@@ -31,7 +25,10 @@ fn conditions(object: &Value) -> Vec<String> {
         let second = second.trim_start_matches("2026-01-01T00:00:").trim_end_matches('Z');
         format!("{} {} {} {second}", text("type"), text("status"), text("reason"))
     };
-    object["status"]["conditions"].as_array().expect("no conditions").iter().map(of).collect()
+    let mut all: Vec<String> =
+        object["status"]["conditions"].as_array().expect("no conditions").iter().map(of).collect();
+    assert_eq!(all.remove(0), "Created True TFJobCreated 00");
+    all
 }
 
 fn replica(id: &str, state: &str, exit: &Value) -> Value {
@@ -43,80 +40,67 @@ fn replica(id: &str, state: &str, exit: &Value) -> Value {
 }
 
 #[test]
-fn the_newest_condition_shows_the_state_of_the_job() {
+fn the_newest_conditions_show_the_state_of_the_job() {
     let failure = json!({ "cause": "deadline_exceeded", "after_seconds": 9 });
-    let failed =
-        json!({ "failed_starts": [{ "at": BEGIN + 9_000, "failure": failure, "counted": true }], "counted": 1 });
-    let started = json!({ "accepted": BEGIN, "started": BEGIN + 5_000 });
-    let ended = json!({ "accepted": BEGIN, "started": BEGIN + 5_000, "ended": BEGIN + 30_000 });
-    for (view, expected) in [
-        (json!({}), vec!["Created True TFJobCreated 00"]),
-        (json!({ "state": "starting" }), vec!["Created True TFJobCreated 00"]),
+    let failed = json!({ "failed_starts": [{ "at": at(9), "failure": failure, "counted": true }], "counted": 1 });
+    let accepted = json!({ "accepted": BEGIN });
+    let started = json!({ "accepted": BEGIN, "started": at(5) });
+    let ended = json!({ "accepted": BEGIN, "started": at(5), "ended": at(30) });
+    let cancelled = json!({ "accepted": BEGIN, "ended": at(1) });
+    let suspended = json!({ "accepted": BEGIN, "started": at(5), "suspended": at(8) });
+    let suspended_early = json!({ "accepted": BEGIN, "suspended": BEGIN });
+    let resumed = json!({ "accepted": BEGIN, "started": at(5), "resumed": at(12) });
+    let restarted = json!({ "accepted": BEGIN, "started": at(5), "resumed": at(12), "restarted": at(20) });
+    for (state, times, more, expected) in [
+        ("pending", &accepted, json!({}), vec![]),
+        ("starting", &accepted, json!({}), vec![]),
+        ("running", &started, json!({}), vec!["Running True TFJobRunning 05"]),
+        ("restarting", &started, json!({ "restarts": failed }), vec!["Restarting True TFJobRestarting 09"]),
+        ("stopping", &started, json!({ "restarts": failed }), vec!["Running True TFJobRunning 05"]),
         (
-            json!({ "state": "running", "times": started }),
-            vec!["Created True TFJobCreated 00", "Running True TFJobRunning 05"],
+            "stopping",
+            &ended,
+            json!({ "result": { "outcome": "succeeded" } }),
+            vec!["Running False TFJobRunning 30", "Succeeded True TFJobSucceeded 30"],
         ),
         (
-            json!({ "state": "restarting", "times": started, "restarts": failed }),
-            vec!["Created True TFJobCreated 00", "Restarting True TFJobRestarting 09"],
+            "failed",
+            &ended,
+            json!({ "result": { "outcome": "failed", "failure": failure } }),
+            vec!["Running False TFJobRunning 30", "Failed True TFJobFailed 30"],
         ),
         (
-            json!({ "state": "stopping", "times": started, "restarts": failed }),
-            vec!["Created True TFJobCreated 00", "Running True TFJobRunning 05"],
+            "cancelled",
+            &cancelled,
+            json!({ "result": { "outcome": "cancelled" } }),
+            vec!["Failed True TFJobCancelled 01"],
         ),
         (
-            json!({ "state": "stopping", "times": ended, "result": { "outcome": "succeeded" } }),
-            vec!["Created True TFJobCreated 00", "Running False TFJobRunning 30", "Succeeded True TFJobSucceeded 30"],
+            "suspended",
+            &suspended,
+            json!({}),
+            vec!["Running False TFJobSuspended 08", "Suspended True TFJobSuspended 08"],
         ),
+        ("suspended", &suspended_early, json!({}), vec!["Suspended True TFJobSuspended 00"]),
+        ("restarting", &resumed, json!({ "restarts": failed }), vec!["Suspended False TFJobResumed 12"]),
+        ("starting", &resumed, json!({}), vec!["Suspended False TFJobResumed 12"]),
         (
-            json!({ "state": "failed", "times": ended, "result": { "outcome": "failed", "failure": failure } }),
-            vec!["Created True TFJobCreated 00", "Running False TFJobRunning 30", "Failed True TFJobFailed 30"],
-        ),
-        (
-            json!({ "state": "cancelled", "times": { "accepted": BEGIN, "ended": BEGIN + 1_000 }, "result": { "outcome": "cancelled" } }),
-            vec!["Created True TFJobCreated 00", "Failed True TFJobCancelled 01"],
-        ),
-    ] {
-        assert_eq!(conditions(&shown("every_role", &view)), expected, "{view}");
-    }
-}
-
-#[test]
-fn a_suspension_and_a_resumption_have_their_times() {
-    let failure = json!({ "cause": "deadline_exceeded", "after_seconds": 9 });
-    let failed =
-        json!({ "failed_starts": [{ "at": BEGIN + 9_000, "failure": failure, "counted": true }], "counted": 1 });
-    let resumed = json!({ "accepted": BEGIN, "started": BEGIN + 5_000, "resumed": BEGIN + 12_000 });
-    let restarted =
-        json!({ "accepted": BEGIN, "started": BEGIN + 5_000, "resumed": BEGIN + 12_000, "restarted": BEGIN + 20_000 });
-    for (view, expected) in [
-        (
-            json!({ "state": "suspended", "times": { "accepted": BEGIN, "started": BEGIN + 5_000, "suspended": BEGIN + 8_000 } }),
-            vec!["Created True TFJobCreated 00", "Running False TFJobSuspended 08", "Suspended True TFJobSuspended 08"],
-        ),
-        (
-            json!({ "state": "suspended", "times": { "accepted": BEGIN, "suspended": BEGIN } }),
-            vec!["Created True TFJobCreated 00", "Suspended True TFJobSuspended 00"],
-        ),
-        (
-            json!({ "state": "restarting", "times": resumed, "restarts": failed }),
-            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12"],
-        ),
-        (
-            json!({ "state": "starting", "times": resumed }),
-            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12"],
-        ),
-        (
-            json!({ "state": "running", "times": restarted, "restarts": failed }),
-            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
+            "running",
+            &restarted,
+            json!({ "restarts": failed }),
+            vec!["Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
         ),
         // The failure is older than the newest start. So this restart has another cause, for example a change of
         // members, and the condition stays Running.
         (
-            json!({ "state": "restarting", "times": restarted, "restarts": failed }),
-            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
+            "restarting",
+            &restarted,
+            json!({ "restarts": failed }),
+            vec!["Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
         ),
     ] {
+        let mut view = more;
+        (view["state"], view["times"]) = (state.into(), times.clone());
         assert_eq!(conditions(&shown("every_role", &view)), expected, "{view}");
     }
 }
@@ -155,7 +139,7 @@ fn replicas_are_counted_by_replica_type_as_the_file_spells_it() {
 fn the_object_is_the_sent_document_with_added_metadata_and_a_status() {
     let ended = json!({
         "state": "succeeded", "result": { "outcome": "succeeded" },
-        "times": { "accepted": BEGIN, "started": BEGIN + 5_000, "ended": BEGIN + 30_000 },
+        "times": { "accepted": BEGIN, "started": at(5), "ended": at(30) },
     });
     let object = shown("every_role", &ended);
     assert_eq!((&object["apiVersion"], &object["kind"]), (&json!("kubeflow.org/v1"), &json!("TFJob")));

@@ -9,9 +9,7 @@ use protocol::ids::UnixMillis;
 use protocol::view::JobView;
 use serde_json::{Value, json};
 
-use super::NAMESPACE;
-
-pub(super) const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
+use super::{BEGIN as NOW, NAMESPACE, view_of};
 
 pub(super) fn object(change: impl Fn(&mut Value)) -> Value {
     let container = json!({ "name": "tensorflow", "image": "mnist:1", "command": ["python", "mnist.py"] });
@@ -40,12 +38,7 @@ fn watched_by(honours_root: bool, object: &Value) -> Watched {
 /// The job of this object, with these fields of its view.
 pub(super) fn job(object: &Value, more: &Value) -> JobView {
     let Need::Apply(read) = watched(object).need(None, &Memory::default(), NOW) else { panic!("{object} has no job") };
-    let mut view = json!({
-        "name": "mnist", "uid": "u", "seq": 1, "state": "pending", "spec": read.spec, "replicas": [],
-        "times": { "accepted": NOW },
-    });
-    view.as_object_mut().expect("not an object").extend(more.as_object().expect("not an object").clone());
-    serde_json::from_value(view).expect("not a view")
+    view_of(&read.spec, more)
 }
 
 /// The newest condition of the status to be written, as `REASON: MESSAGE`.
