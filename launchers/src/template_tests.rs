@@ -35,101 +35,81 @@ fn refused(template: &Template, allowed: Allowed) -> Vec<String> {
     checked(template, allowed).err().unwrap_or_default().into_iter().map(|note| note.path).collect()
 }
 
+/// Asserts that the template is refused because of this field alone.
+#[track_caller]
+fn assert_refused(template: &Template, path: &str) {
+    assert_eq!(refused(template, STRICT), [path], "{}", template.pod);
+}
+
 #[test]
 fn a_forbidden_field_is_refused_and_the_refusal_names_the_path_of_the_field() {
-    let secured = |context: Value| of_container(&json!({ "securityContext": context }));
-    let cases = [
-        (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
-        (of_pod(&json!({ "hostPID": true })), "spec.hostPID"),
-        (of_pod(&json!({ "nodeName": "node-1" })), "spec.nodeName"),
-        (of_pod(&json!({ "hostIPC": true })), "spec.hostIPC"),
-        (of_pod(&json!({ "shareProcessNamespace": true })), "spec.shareProcessNamespace"),
-        (of_pod(&json!({ "ephemeralContainers": [{ "name": "x" }] })), "spec.ephemeralContainers"),
-        (of_pod(&json!({ "serviceAccountName": "muster" })), "spec.serviceAccountName"),
-        (of_pod(&json!({ "serviceAccount": "muster" })), "spec.serviceAccount"),
-        (
-            of_pod(&json!({ "securityContext": { "sysctls": [{ "name": "x", "value": "1" }] } })),
-            "spec.securityContext.sysctls",
-        ),
-        (of_pod(&json!({ "securityContext": { "runAsUser": 0 } })), "spec.securityContext.runAsUser"),
-        (
-            of_pod(&json!({ "initContainers": [{ "name": "x", "restartPolicy": "Always" }] })),
-            "spec.initContainers[0].restartPolicy",
-        ),
-        (
-            of_pod(&json!({ "volumes": [{ "name": "x", "persistentVolumeClaim": { "claimName": "muster-state" } }] })),
-            "spec.volumes[0].persistentVolumeClaim.claimName",
-        ),
-        (secured(json!({ "privileged": true })), "spec.containers[0].securityContext.privileged"),
-        (secured(json!({ "runAsUser": 0 })), "spec.containers[0].securityContext.runAsUser"),
-        (secured(json!({ "runAsNonRoot": false })), "spec.containers[0].securityContext.runAsNonRoot"),
-        (
-            secured(json!({ "seLinuxOptions": { "type": "spc_t", "level": "s0" } })),
-            "spec.containers[0].securityContext.seLinuxOptions.type",
-        ),
-        (secured(json!({ "procMount": "Unmasked" })), "spec.containers[0].securityContext.procMount"),
-        (
-            secured(json!({ "capabilities": { "add": ["SYS_ADMIN"] } })),
-            "spec.containers[0].securityContext.capabilities.add",
-        ),
-        (
-            secured(json!({ "seccompProfile": { "type": "Unconfined" } })),
-            "spec.containers[0].securityContext.seccompProfile.type",
-        ),
-        (
-            of_container(&json!({ "ports": [{ "containerPort": 1, "hostPort": 1 }] })),
-            "spec.containers[0].ports[0].hostPort",
-        ),
-        (
-            of_container(&json!({ "envFrom": [{ "secretRef": { "name": "muster" } }] })),
-            "spec.containers[0].envFrom[0].secretRef.name",
-        ),
-        (
-            of_container(
-                &json!({ "env": [{ "name": "X", "valueFrom": { "secretKeyRef": { "name": "muster", "key": "token" } } }] }),
-            ),
-            "spec.containers[0].env[0].valueFrom.secretKeyRef.name",
-        ),
+    let of_pods = [
+        (json!({ "hostNetwork": true }), "hostNetwork"),
+        (json!({ "hostPID": true }), "hostPID"),
+        (json!({ "nodeName": "node-1" }), "nodeName"),
+        (json!({ "hostIPC": true }), "hostIPC"),
+        (json!({ "shareProcessNamespace": true }), "shareProcessNamespace"),
+        (json!({ "ephemeralContainers": [{ "name": "x" }] }), "ephemeralContainers"),
+        (json!({ "serviceAccountName": "muster" }), "serviceAccountName"),
+        (json!({ "serviceAccount": "muster" }), "serviceAccount"),
+        (json!({ "securityContext": { "sysctls": [{ "name": "x", "value": "1" }] } }), "securityContext.sysctls"),
+        (json!({ "securityContext": { "runAsUser": 0 } }), "securityContext.runAsUser"),
+        (json!({ "initContainers": [{ "name": "x", "restartPolicy": "Always" }] }), "initContainers[0].restartPolicy"),
     ];
-    for (template, path) in cases {
-        assert_eq!(refused(&template, STRICT), [path], "{}", template.pod);
+    for (spec, path) in of_pods {
+        assert_refused(&of_pod(&spec), &format!("spec.{path}"));
+    }
+    let secret = json!({ "secretKeyRef": { "name": "muster", "key": "token" } });
+    let of_containers = [
+        (json!({ "ports": [{ "containerPort": 1, "hostPort": 1 }] }), "ports[0].hostPort"),
+        (json!({ "envFrom": [{ "secretRef": { "name": "muster" } }] }), "envFrom[0].secretRef.name"),
+        (json!({ "env": [{ "name": "X", "valueFrom": secret }] }), "env[0].valueFrom.secretKeyRef.name"),
+    ];
+    let of_contexts = [
+        (json!({ "privileged": true }), "privileged"),
+        (json!({ "runAsUser": 0 }), "runAsUser"),
+        (json!({ "runAsNonRoot": false }), "runAsNonRoot"),
+        (json!({ "seLinuxOptions": { "type": "spc_t", "level": "s0" } }), "seLinuxOptions.type"),
+        (json!({ "procMount": "Unmasked" }), "procMount"),
+        (json!({ "capabilities": { "add": ["SYS_ADMIN"] } }), "capabilities.add"),
+        (json!({ "seccompProfile": { "type": "Unconfined" } }), "seccompProfile.type"),
+    ];
+    let secured =
+        of_contexts.map(|(context, path)| (json!({ "securityContext": context }), format!("securityContext.{path}")));
+    for (container, path) in
+        of_containers.map(|(container, path)| (container, path.to_owned())).into_iter().chain(secured)
+    {
+        assert_refused(&of_container(&container), &format!("spec.containers[0].{path}"));
     }
 }
 
 #[test]
 fn a_forbidden_volume_or_mount_is_refused_and_the_refusal_names_its_path() {
-    let mount = |path: &str| of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
-    let volume = |volume: Value| of_pod(&json!({ "volumes": [volume] }));
-    let cases = [
-        (volume(json!({ "name": "x", "hostPath": { "path": "/" } })), "spec.volumes[0].hostPath"),
-        (volume(json!({ "name": "x", "nfs": { "server": "a", "path": "/" } })), "spec.volumes[0].nfs"),
-        (volume(json!({ "name": "muster-bin", "emptyDir": {} })), "spec.volumes[0].name"),
-        (volume(json!({ "name": "x", "secret": { "secretName": "muster" } })), "spec.volumes[0].secret.secretName"),
+    let projected = |source: Value| json!({ "name": "x", "projected": { "sources": [source] } });
+    let masters = json!({ "dataSource": { "kind": "PersistentVolumeClaim", "name": "muster-state" } });
+    for (volume, path) in [
+        (json!({ "name": "x", "hostPath": { "path": "/" } }), "hostPath"),
+        (json!({ "name": "x", "nfs": { "server": "a", "path": "/" } }), "nfs"),
+        (json!({ "name": "muster-bin", "emptyDir": {} }), "name"),
+        (json!({ "name": "x", "secret": { "secretName": "muster" } }), "secret.secretName"),
+        (json!({ "name": "x", "secret": { "secretName": "muster-token-x7k2p" } }), "secret.secretName"),
+        (projected(json!({ "serviceAccountToken": { "path": "t" } })), "projected.sources[0].serviceAccountToken"),
+        (projected(json!({ "secret": { "name": "muster" } })), "projected.sources[0].secret.name"),
+        (json!({ "name": "x", "csi": { "driver": "d" } }), "csi"),
         (
-            volume(json!({ "name": "x", "secret": { "secretName": "muster-token-x7k2p" } })),
-            "spec.volumes[0].secret.secretName",
+            json!({ "name": "x", "persistentVolumeClaim": { "claimName": "muster-state" } }),
+            "persistentVolumeClaim.claimName",
         ),
         (
-            volume(json!({ "name": "x", "projected": { "sources": [{ "serviceAccountToken": { "path": "t" } }] } })),
-            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+            json!({ "name": "x", "ephemeral": { "volumeClaimTemplate": { "spec": masters } } }),
+            "ephemeral.volumeClaimTemplate.spec.dataSource",
         ),
-        (
-            volume(json!({ "name": "x", "projected": { "sources": [{ "secret": { "name": "muster" } }] } })),
-            "spec.volumes[0].projected.sources[0].secret.name",
-        ),
-        (volume(json!({ "name": "x", "csi": { "driver": "d" } })), "spec.volumes[0].csi"),
-        (
-            volume(json!({ "name": "x", "ephemeral": { "volumeClaimTemplate": { "spec": {
-                "dataSource": { "kind": "PersistentVolumeClaim", "name": "muster-state" } } } } })),
-            "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.dataSource",
-        ),
-        (mount("/"), "spec.containers[0].volumeMounts[0].mountPath"),
-        (mount("/muster"), "spec.containers[0].volumeMounts[0].mountPath"),
-        (mount("//muster/./bin"), "spec.containers[0].volumeMounts[0].mountPath"),
-        (mount("/data/../muster"), "spec.containers[0].volumeMounts[0].mountPath"),
-    ];
-    for (template, path) in cases {
-        assert_eq!(refused(&template, STRICT), [path], "{}", template.pod);
+    ] {
+        assert_refused(&of_pod(&json!({ "volumes": [volume] })), &format!("spec.volumes[0].{path}"));
+    }
+    for path in ["/", "/muster", "//muster/./bin", "/data/../muster"] {
+        let mounting = of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
+        assert_refused(&mounting, "spec.containers[0].volumeMounts[0].mountPath");
     }
 }
 
