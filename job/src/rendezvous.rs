@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use protocol::env;
+use protocol::batching::{BATCH_SIZE_LIST_KEY, BatchList};
+use protocol::env::{self, launchers};
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
 use protocol::tf_config::TfConfigOptions;
@@ -32,6 +33,20 @@ pub struct Rendezvous<'a> {
     no_proxy: Box<RawValue>,
     uid: &'a str,
     restarts: u32,
+    sizes: Option<Sizes>,
+}
+
+/// The first batch sizes of a start.
+#[derive(Debug)]
+struct Sizes {
+    /// By rank; 0 for a chief that only directs the workers.
+    of_ranks: Vec<u32>,
+    /// MUSTER_BATCH_SIZES.
+    json: Box<RawValue>,
+    /// BATCH_SIZE_LIST.
+    list: Box<RawValue>,
+    /// The list in TF_CONFIG.
+    tf_config: Value,
 }
 
 impl<'a> Rendezvous<'a> {
@@ -44,7 +59,7 @@ impl<'a> Rendezvous<'a> {
         let peers = Peers::new(members);
         let members: Vec<ReplicaId> = members.keys().copied().collect();
         let ranks = members.iter().filter(|id| id.role.trains()).copied().collect();
-        Self { spec, generation, members, ranks, cluster, peers, no_proxy, uid: "", restarts: 0 }
+        Self { spec, generation, members, ranks, cluster, peers, no_proxy, uid: "", restarts: 0, sizes: None }
     }
 
     /// Sets the job's uid, which scripts for torchrun receive.
@@ -58,6 +73,33 @@ impl<'a> Rendezvous<'a> {
         Self { restarts, ..self }
     }
 
+    /// Sets the first batch size of each rank. A rank without a batch has 0.
+    #[must_use]
+    pub fn with_sizes(self, of_ranks: Vec<u32>) -> Self {
+        let text = serde_json::to_string(&of_ranks).unwrap_or_default();
+        let servers = vec![0; self.count(Role::Ps)];
+        let tf_config = match self.spec.batching.list {
+            BatchList::Text => Value::from(text.as_str()),
+            BatchList::List => Value::from([servers, of_ranks.clone()].concat()),
+        };
+        let list = json(&of_ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        let sizes = Sizes { json: json(&text), list, tf_config, of_ranks };
+        Self { sizes: Some(sizes), ..self }
+    }
+
+    /// The variables about batch sizes that a job may replace.
+    fn batch_variables(&'a self, rank: Option<Rank>) -> Vec<(&'static str, Variable<'a>)> {
+        let Some(sizes) = &self.sizes else { return vec![] };
+        let size = rank.and_then(|Rank(rank)| sizes.of_ranks.get(rank as usize)).filter(|size| **size > 0);
+        let own = size
+            .into_iter()
+            .flat_map(|size| [launchers::BATCH_SIZE, launchers::WORKER_BATCH_SIZE].map(|name| (name, *size)));
+        let global = self.spec.global_batch().unwrap_or_default();
+        let of_all = [launchers::GLOBAL_BATCH_SIZE, launchers::GLOBAL_CLUSTER_BATCH_SIZE].map(|name| (name, global));
+        let numbers = own.chain(of_all).map(|(name, number)| (name, Variable::Own(number.into())));
+        numbers.chain([(launchers::BATCH_SIZE_LIST, Variable::OfAll(&sizes.list))]).collect()
+    }
+
     /// The environment of one member.
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
         let rank = self.rank(replica);
@@ -66,6 +108,7 @@ impl<'a> Rendezvous<'a> {
         variables.extend(self.peers.of_all().map(|(name, json)| (name, Variable::OfAll(json))));
         let of_rank = |rank| self.peers.of_rank(rank, self.spec, self.uid, self.restarts);
         variables.extend(rank.into_iter().flat_map(of_rank).map(own));
+        variables.extend(self.batch_variables(rank));
         let constants = constants(self.spec, replica.role).into_iter();
         variables.extend(constants.map(|(name, value)| (name, Variable::Own(value.into()))));
         // No job may change these variables, so they replace earlier values.
@@ -82,6 +125,9 @@ impl<'a> Rendezvous<'a> {
         ];
         variables.extend(computed.map(own));
         variables.insert(env::MUSTER_NO_PROXY, Variable::OfAll(&self.no_proxy));
+        if let Some(sizes) = &self.sizes {
+            variables.insert(env::MUSTER_BATCH_SIZES, Variable::OfAll(&sizes.json));
+        }
         if let Some(Rank(rank)) = rank {
             variables.insert(env::RANK, Variable::Own(rank.into()));
         }
@@ -93,7 +139,8 @@ impl<'a> Rendezvous<'a> {
         let TfConfigOptions { omit_single, chief_is_master, extra } = &self.spec.tf_config;
         let task = Task::from(replica);
         let kind = if *chief_is_master && replica.role == Role::Chief { MASTER } else { task.kind };
-        let config = TfConfig { cluster: &*self.cluster, task: Task { kind, ..task }, extra };
+        let sizes = self.sizes.as_ref().map(|sizes| (BATCH_SIZE_LIST_KEY, &sizes.tf_config));
+        let config = TfConfig { cluster: &*self.cluster, task: Task { kind, ..task }, sizes, extra };
         (!omit_single || self.members.len() > 1).then_some(config)
     }
 

@@ -1,8 +1,63 @@
-//! Batch sizes for each worker, with a fixed sum.
+//! Batch sizes for each worker, with a fixed sum: what a job asks for, and what its scripts use.
+
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ReplicaId, UnixMillis};
+use crate::group::Group;
+use crate::ids::{ReplicaId, Role, UnixMillis};
+use crate::job::{JobSpec, SpecError};
+use crate::pod::thousandths;
+
+/// Maximum global batch. The list of the sizes of all workers then fits into one environment variable.
+pub const GLOBAL_BATCH_MAX: u32 = 10_000_000;
+/// The key of TF_CONFIG with the sizes.
+pub const BATCH_SIZE_LIST_KEY: &str = "batch_size_list";
+
+/// How the samples of each step are divided among the workers. A chief without parameter servers counts as a worker.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Batching {
+    /// Samples of all workers together in one step. Absent: the sum of the sizes of all workers, if each has one size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10_000_000))]
+    pub global_batch: Option<u32>,
+    /// Minimum batch of a worker whose group names none. Absent: a quarter of an equal share, but at most 16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub min_batch: Option<u32>,
+    /// Maximum batch of a worker whose group names none. Absent: the global batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub max_batch: Option<u32>,
+    /// Each batch is a multiple of this number. Absent: 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub multiple: Option<u32>,
+    /// The form of the list of sizes in TF_CONFIG.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub list: BatchList,
+}
+
+impl Batching {
+    /// Whether the request says nothing about batches.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The form of `batch_size_list` in TF_CONFIG. Both forms are Scavenger's: its README has a text, its code reads a list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum BatchList {
+    /// A text such as `"[64,32]"`: the sizes of the chief and of the workers.
+    #[default]
+    Text,
+    /// A list of numbers: a 0 for each parameter server, then the sizes of the chief and of the workers.
+    List,
+}
 
 /// The smallest and the largest batch of a worker, in samples of one step. Both are at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +68,195 @@ pub struct BatchBounds {
     pub min: u32,
     /// The largest batch.
     pub max: u32,
+}
+
+/// The text is not a batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not a batch: write a number of samples from 1, such as 64, or a range, such as 16..32")]
+pub struct NoBatch(String);
+
+impl FromStr for BatchBounds {
+    type Err = NoBatch;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (min, max) = text.split_once("..").unwrap_or((text, text));
+        match (min.parse(), max.parse()) {
+            (Ok(min @ 1..), Ok(max)) if min <= max => Ok(Self { min, max }),
+            (_, _) => Err(NoBatch(text.to_owned())),
+        }
+    }
+}
+
+/// A job's batches are impossible.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadBatching {
+    /// The global batch is 0 or too large.
+    #[error("global-batch is {0}: use a number from 1 to {GLOBAL_BATCH_MAX}")]
+    Global(u32),
+    /// There are sizes or bounds, but no global batch.
+    #[error(
+        "the batches need a sum: give global-batch, or one fixed batch for each worker, such as --worker batch=64:2"
+    )]
+    NoGlobal,
+    /// The sizes are not positive, or not in order.
+    #[error("a batch of {min} to {max} is impossible: use at least 1, and a minimum of at most the maximum")]
+    Bounds {
+        /// The minimum.
+        min: u32,
+        /// The maximum.
+        max: u32,
+    },
+    /// The multiple is 0, or the global batch is no multiple.
+    #[error("global-batch {global} is not a multiple of {multiple}: all batches are to be multiples of {multiple}")]
+    Multiple {
+        /// The global batch.
+        global: u32,
+        /// The multiple.
+        multiple: u32,
+    },
+    /// Bounds contain no multiple.
+    #[error("no multiple of {multiple} is from {min} to {max}, which are the bounds of a batch")]
+    NoMultiple {
+        /// The minimum.
+        min: u32,
+        /// The maximum.
+        max: u32,
+        /// The multiple.
+        multiple: u32,
+    },
+    /// The smallest batches together exceed the global batch.
+    #[error("a global batch of {global} is too small for {workers} workers: their smallest batches have {sum} samples")]
+    TooSmall {
+        /// The global batch.
+        global: u32,
+        /// Number of workers.
+        workers: usize,
+        /// Sum of the minima.
+        sum: u64,
+    },
+    /// The largest batches together are less than the global batch.
+    #[error(
+        "a global batch of {global} is too large for {workers} workers: their largest batches may have only {sum} samples"
+    )]
+    TooLarge {
+        /// The global batch.
+        global: u32,
+        /// Number of workers.
+        workers: usize,
+        /// Sum of the maxima.
+        sum: u64,
+    },
+    /// The speeds of workers cannot be compared.
+    #[error("some workers have GPUs and some have none, so their first batches are unknown: give each group a batch")]
+    SomeGpus,
+    /// A role without batches has a batch.
+    #[error("a group of role {0} has a batch, but only workers and a chief without parameter servers train")]
+    Role(Role),
+}
+
+impl JobSpec {
+    /// Samples of all workers together in one step, if the job divides them. The number of workers of an elastic job
+    /// changes, so its sizes have no sum.
+    pub fn global_batch(&self) -> Option<u32> {
+        let fixed =
+            |place| self.batch_of_group(place).filter(|bounds| bounds.min == bounds.max).map(|bounds| bounds.min);
+        let sum = || self.training_places().map(fixed).sum::<Option<u32>>();
+        self.batching.global_batch.or_else(|| self.worker_min.is_none().then(sum).flatten())
+    }
+
+    /// Whether replicas of this role have a batch. With parameter servers, a chief only directs the workers.
+    pub fn has_batch(&self, role: Role) -> bool {
+        role == Role::Worker || role == Role::Chief && self.ps_num == 0
+    }
+
+    /// The batch bounds of a replica: those of its group, or those of the job. `min` is what a worker without a minimum
+    /// gets.
+    pub fn batch_bounds(&self, place: ReplicaId, global_batch: u32, min: u32) -> BatchBounds {
+        let Batching { min_batch, max_batch, .. } = self.batching;
+        let of_job = BatchBounds { min: min_batch.unwrap_or(min), max: max_batch.unwrap_or(global_batch) };
+        self.batch_of_group(place).unwrap_or(of_job)
+    }
+
+    /// How fast a replica is compared with others, before it has been measured: its GPUs if all workers have GPUs, else
+    /// its requested CPUs if all workers request some, else 1.
+    pub fn batch_weight(&self, place: ReplicaId) -> f64 {
+        let gpus = |place| self.gpus_of(place).filter(|gpus| *gpus > 0).map(f64::from);
+        let cpus = |place| thousandths(&self.pod_of(place).cpu?.request).map(|amount| amount as f64);
+        let of_all = |of: &dyn Fn(ReplicaId) -> Option<f64>| self.training_places().all(|place| of(place).is_some());
+        if of_all(&gpus) {
+            gpus(place).unwrap_or(1.0)
+        } else if of_all(&cpus) {
+            cpus(place).unwrap_or(1.0)
+        } else {
+            1.0
+        }
+    }
+
+    fn training_places(&self) -> impl Iterator<Item = ReplicaId> {
+        let roles = [Role::Chief, Role::Worker].into_iter().filter(|role| self.has_batch(*role));
+        roles.flat_map(|role| (0..self.count(role)).map(move |index| ReplicaId { role, index }))
+    }
+
+    fn batch_of_group(&self, place: ReplicaId) -> Option<BatchBounds> {
+        self.group_of(place).and_then(|group| group.batch)
+    }
+
+    /// Checks that with any number of workers that the job may have, and any of its places, there are sizes within all
+    /// bounds.
+    pub(crate) fn check_batching(&self) -> Result<(), SpecError> {
+        if self.batching.is_default() && self.groups.iter().all(|group| group.batch.is_none()) {
+            return Ok(());
+        }
+        if self.tf_config.extra.contains_key(BATCH_SIZE_LIST_KEY) {
+            return Err(SpecError::ComputedKey(BATCH_SIZE_LIST_KEY));
+        }
+        let has_no_batch = |group: &&Group| group.batch.is_some() && !self.has_batch(group.role);
+        if let Some(group) = self.groups.iter().find(has_no_batch) {
+            return Err(BadBatching::Role(group.role).into());
+        }
+        let global = self.global_batch().ok_or(BadBatching::NoGlobal)?;
+        if !(1..=GLOBAL_BATCH_MAX).contains(&global) {
+            return Err(BadBatching::Global(global).into());
+        }
+        let multiple = self.batching.multiple.unwrap_or(1);
+        if multiple == 0 || !global.is_multiple_of(multiple) {
+            return Err(BadBatching::Multiple { global, multiple }.into());
+        }
+        self.check_bounds(global, multiple)?;
+        let with_gpus =
+            self.training_places().filter(|place| self.gpus_of(*place).is_some_and(|gpus| gpus > 0)).count();
+        let is_open = self.training_places().any(|place| self.batch_of_group(place).is_none());
+        if is_open && with_gpus > 0 && with_gpus < self.training_places().count() {
+            return Err(BadBatching::SomeGpus.into());
+        }
+        Ok(())
+    }
+
+    fn check_bounds(&self, global: u32, multiple: u32) -> Result<(), BadBatching> {
+        let (mut least, mut most) = (vec![], vec![]);
+        for place in self.training_places() {
+            let BatchBounds { min, max } = self.batch_bounds(place, global, 1);
+            if min == 0 || min > max {
+                return Err(BadBatching::Bounds { min, max });
+            }
+            let (low, high) = (min.div_ceil(multiple), max / multiple);
+            if low > high {
+                return Err(BadBatching::NoMultiple { min, max, multiple });
+            }
+            least.push(u64::from(low) * u64::from(multiple));
+            most.push(u64::from(high) * u64::from(multiple));
+        }
+        let sum = least.iter().sum();
+        if sum > u64::from(global) {
+            return Err(BadBatching::TooSmall { global, workers: least.len(), sum });
+        }
+        // The fewest workers may be those with the smallest maxima.
+        most.sort_unstable();
+        let absent = self.worker_min.map_or(0, |min| self.worker_num.saturating_sub(min)) as usize;
+        let workers = most.len().saturating_sub(absent);
+        let sum = most.iter().take(workers).sum();
+        if sum < u64::from(global) { Err(BadBatching::TooLarge { global, workers, sum }) } else { Ok(()) }
+    }
 }
 
 /// Batch sizes of all ranks, as a notice tells them to the scripts.

@@ -31,6 +31,8 @@ pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
 /// Written by the rendezvous, read by scripts: the number of earlier starts. It is 0 only if no script can have run
 /// before.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
+/// The first batch size of each rank, as a JSON list, in jobs with a global batch. 0 for a chief that only directs.
+pub const MUSTER_BATCH_SIZES: &str = "MUSTER_BATCH_SIZES";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is
 /// set, the agent adds these hosts to `no_proxy`, because gRPC hangs silently behind a proxy.
 pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";

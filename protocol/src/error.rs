@@ -34,6 +34,8 @@ pub enum ErrorCode {
     BadPod,
     /// The groups do not fit the job's replicas, or a pod template is not allowed.
     BadGroups,
+    /// The batches do not fit the global batch, or each other.
+    BadBatching,
     /// A field of the TFJob is not supported. The detail contains the field's path.
     #[serde(rename = "bad_tfjob")]
     BadTfJob,

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::batching::BatchBounds;
 use crate::env::EnvName;
 use crate::ids::Role;
 use crate::pod::Amount;
@@ -35,6 +36,9 @@ pub struct Group {
     /// Number of GPUs. Absent: the number of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
+    /// Bounds of a replica's batch. Absent: those of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchBounds>,
     /// The program and its arguments. Empty: Python with the job's script and arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
@@ -88,7 +92,7 @@ impl Template {
 impl Group {
     /// A group whose pods do not differ from the job's other pods.
     pub fn new(role: Role, count: u32) -> Self {
-        Self { role, count, cpu: None, memory: None, gpus: None, command: vec![], template: None }
+        Self { role, count, cpu: None, memory: None, gpus: None, batch: None, command: vec![], template: None }
     }
 
     /// Whether the group's replicas run the job's script.
@@ -109,7 +113,7 @@ pub struct WorkerGroup(pub Group);
 
 /// The text is not a [`WorkerGroup`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; write RESOURCE=AMOUNT[,...]:NUMBER with cpu, memory or gpus, such as cpu=6,memory=8Gi:2")]
+#[error("{0}; write RESOURCE=AMOUNT[,...]:NUMBER with cpu, memory, gpus or batch, such as cpu=6,memory=8Gi:2")]
 pub struct BadWorkerGroup(String);
 
 impl FromStr for WorkerGroup {
@@ -131,6 +135,7 @@ impl FromStr for WorkerGroup {
                 "cpu" => group.cpu.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
                 "memory" => group.memory.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
                 "gpus" => group.gpus.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+                "batch" => group.batch.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
                 _ => return Err(bad(&format!("\"{name}\" is not a resource"))),
             };
             if !is_new {

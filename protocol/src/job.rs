@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::batching::Batching;
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
 use crate::group::{self, Group};
@@ -82,6 +83,9 @@ pub struct JobRequest {
     /// Replicas without a group have the options in `pod`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
+    /// How the samples of each step are divided among the workers.
+    #[serde(default, skip_serializing_if = "Batching::is_default")]
+    pub batching: Batching,
     /// How TF_CONFIG differs from the usual form.
     #[serde(default, skip_serializing_if = "TfConfigOptions::is_default")]
     pub tf_config: TfConfigOptions,
@@ -113,6 +117,7 @@ impl JobRequest {
             allow_env: BTreeSet::new(),
             pod: PodOptions::default(),
             groups: Vec::new(),
+            batching: Batching::default(),
             tf_config: TfConfigOptions::default(),
             origin: None,
             run_policy: RunPolicy::default(),
@@ -168,6 +173,9 @@ pub struct JobSpec {
     /// Groups of replicas with their own pod options. Replicas without a group have the options in `pod`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
+    /// How the samples of each step are divided among the workers.
+    #[serde(skip_serializing_if = "Batching::is_default")]
+    pub batching: Batching,
     /// How TF_CONFIG differs from the usual form.
     #[serde(skip_serializing_if = "TfConfigOptions::is_default")]
     pub tf_config: TfConfigOptions,
@@ -232,6 +240,7 @@ impl JobSpec {
             allow_env,
             pod,
             groups,
+            batching,
             tf_config,
             origin,
             run_policy,
@@ -259,12 +268,14 @@ impl JobSpec {
             allow_env,
             pod,
             groups,
+            batching,
             tf_config,
             origin,
             run_policy,
         };
         spec.check_counts()?;
         spec.check_groups()?;
+        spec.check_batching()?;
         spec.check_run_policy()?;
         spec.check_inputs()?;
         Ok(spec)

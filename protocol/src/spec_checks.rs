@@ -50,8 +50,9 @@ impl JobSpec {
 
     /// TF_CONFIG lists all members in one variable, and Linux limits the length of a variable.
     fn check_tf_config_fits(&self) -> Result<(), SpecError> {
-        let room = tf_config::MEMBERS_MAX - self.chief_num;
-        let most_workers = room - self.ps_num.min(1);
+        let most = tf_config::members_max(&self.tf_config, self.batching.global_batch);
+        let room = most.saturating_sub(self.chief_num);
+        let most_workers = room.saturating_sub(self.ps_num.min(1));
         if self.worker_num > most_workers {
             // If the parameter servers alone leave no room, this error ignores them. When the user has then lowered the
             // number of workers, the check below reports the parameter servers.
@@ -59,7 +60,7 @@ impl JobSpec {
             let fits = if beside_servers == 0 { most_workers } else { beside_servers };
             return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
         }
-        let fits = room - self.worker_num;
+        let fits = room.saturating_sub(self.worker_num);
         if self.ps_num > fits {
             return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
         }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::batching::BadBatching;
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
 use crate::group::GROUPS_MAX;
@@ -101,6 +102,9 @@ pub enum SpecError {
     /// A group's template has no container or no pod.
     #[error("the template of group {0} needs the name of a container, and a pod as an object with metadata and spec")]
     NoTemplate(usize),
+    /// The batches are impossible.
+    #[error(transparent)]
+    Batching(#[from] BadBatching),
     /// A time limit is 0.
     #[error("{0} is 0: use at least 1 s")]
     NoTime(&'static str),
@@ -190,6 +194,7 @@ impl SpecError {
             | Self::NoTemplate(_)
             | Self::ComputedKey(_)
             | Self::GroupsTooLarge { .. } => ErrorCode::BadGroups,
+            Self::Batching(_) => ErrorCode::BadBatching,
             Self::NoTime(_)
             | Self::NoChiefToDecide
             | Self::ServersNeverEnd(_)

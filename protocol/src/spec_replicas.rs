@@ -23,7 +23,9 @@ impl JobSpec {
     /// [`SpecError::NotElastic`], or an error about the numbers of replicas.
     pub fn patched(&self, now: Option<Workers>, patch: JobPatch) -> Result<Workers, SpecError> {
         let workers = patch.applied_to(now.or(self.workers()).ok_or(SpecError::NotElastic)?);
-        Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() }.check_counts()?;
+        let scaled = Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() };
+        scaled.check_counts()?;
+        scaled.check_batching()?;
         Ok(workers)
     }
 

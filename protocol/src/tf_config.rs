@@ -8,6 +8,7 @@ use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::batching::BATCH_SIZE_LIST_KEY;
 use crate::env::{ENTRY_LIMIT, TF_CONFIG};
 use crate::ids::{ReplicaId, Role};
 
@@ -35,14 +36,27 @@ impl TfConfigOptions {
     }
 }
 
-/// Maximum members of a TensorFlow cluster. TF_CONFIG then fits into one environment variable, whatever IPv4
-/// addresses and ports the members get.
-pub const MEMBERS_MAX: u32 = {
-    let longest_member = r#""255.255.255.255:65535","#.len();
-    let frame = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"type":"evaluator","index":99999}}"#.len();
-    let name_equals_and_nul = TF_CONFIG.len() + 2;
-    ((ENTRY_LIMIT - frame - name_equals_and_nul) / longest_member) as u32
-};
+const LONGEST_MEMBER: usize = r#""255.255.255.255:65535","#.len();
+const FRAME: usize = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"type":"evaluator","index":99999}}"#.len();
+const NAME_EQUALS_AND_NUL: usize = TF_CONFIG.len() + 2;
+
+/// Maximum members of a TensorFlow cluster with the usual TF_CONFIG: see [`members_max`].
+pub const MEMBERS_MAX: u32 = ((ENTRY_LIMIT - FRAME - NAME_EQUALS_AND_NUL) / LONGEST_MEMBER) as u32;
+
+/// Maximum members of a TensorFlow cluster. TF_CONFIG then fits into one environment variable, whatever IPv4 addresses
+/// and ports the members get, and whatever batch sizes add up to the global batch.
+pub fn members_max(options: &TfConfigOptions, global_batch: Option<u32>) -> u32 {
+    // The conversion cannot fail, because all keys are strings.
+    let json = serde_json::to_string(&options.extra).map_or(0, |json| json.len());
+    let extra = if options.extra.is_empty() { 0 } else { json };
+    let (list, size) = match global_batch {
+        None => (0, 0),
+        Some(batch) => (r#","":"[]""#.len() + BATCH_SIZE_LIST_KEY.len(), batch.to_string().len() + 1),
+    };
+    let name_of_chief = usize::from(options.chief_is_master);
+    let room = ENTRY_LIMIT.saturating_sub(FRAME + NAME_EQUALS_AND_NUL + name_of_chief + extra + list);
+    u32::try_from(room / (LONGEST_MEMBER + size)).unwrap_or(u32::MAX)
+}
 
 /// The members of a TensorFlow cluster: addresses by role, in the order of indexes. Evaluators are not
 /// members, because TensorFlow would wait for them.
@@ -101,6 +115,8 @@ pub struct TfConfig<'a, C: ?Sized = Cluster> {
     pub cluster: &'a C,
     /// This replica's task.
     pub task: Task,
+    /// The key and the value of the batch sizes, if the job has a global batch.
+    pub sizes: Option<(&'static str, &'a Value)>,
     /// Further keys. None of them is in [`COMPUTED_KEYS`].
     pub extra: &'a Map<String, Value>,
 }
@@ -110,11 +126,12 @@ pub const COMPUTED_KEYS: [&str; 2] = ["cluster", "task"];
 
 impl<C: Serialize + ?Sized> Serialize for TfConfig<'_, C> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { cluster, task, extra } = self;
-        let mut map = serializer.serialize_map(Some(COMPUTED_KEYS.len() + extra.len()))?;
+        let Self { cluster, task, sizes, extra } = self;
+        let keys = COMPUTED_KEYS.len() + usize::from(sizes.is_some()) + extra.len();
+        let mut map = serializer.serialize_map(Some(keys))?;
         map.serialize_entry(COMPUTED_KEYS[0], cluster)?;
         map.serialize_entry(COMPUTED_KEYS[1], task)?;
-        for (key, value) in *extra {
+        for (key, value) in sizes.iter().copied().chain(extra.iter().map(|(key, value)| (key.as_str(), value))) {
             map.serialize_entry(key, value)?;
         }
         map.end()

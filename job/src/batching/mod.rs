@@ -5,11 +5,13 @@
 //! same at every step, so the training is the same mathematics with any sizes.
 
 mod balancer;
+mod first;
 mod law;
 mod sizes;
 mod windows;
 
 pub use balancer::{Balancer, Changed, Order};
+pub use first::{first_sizes, rules};
 pub use law::{Change, Decision, decide};
 pub use sizes::Rules;
 pub use windows::{Window, Windows};

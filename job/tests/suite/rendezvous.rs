@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use job::rendezvous::Rendezvous;
 use job::{plan, warm};
 use proptest::prelude::{Strategy as _, prop_assert, prop_assert_eq, proptest};
+use protocol::batching::{BatchList, Batching};
 use protocol::env::EnvName;
 use protocol::group::Group;
 use protocol::ids::{ReplicaId, Role};
@@ -224,6 +225,39 @@ fn every_variable_is_either_computed_for_each_start_or_constant() {
             assert_ne!(name.is_computed(), constant.env.contains_key(&name), "{name}");
         }
     }
+}
+
+#[test]
+fn a_job_with_a_global_batch_tells_its_sizes_in_the_variables_and_the_tf_config_of_its_launchers() {
+    let batching = |list| Batching { global_batch: Some(96), list, ..Batching::default() };
+    let servers = JobRequest { ps_num: Some(2), ..request(Strategy::ParameterServer, 2) };
+    for (request, list, sizes, tf_config) in [
+        (request(Strategy::AllReduce, 2), BatchList::Text, vec![32, 64], json!("[32,64]")),
+        (request(Strategy::AllReduce, 2), BatchList::List, vec![32, 64], json!([32, 64])),
+        (servers, BatchList::List, vec![0, 32, 64], json!([0, 0, 0, 32, 64])),
+    ] {
+        let spec = spec(JobRequest { batching: batching(list), ..request });
+        let members = members(&spec);
+        let rendezvous = Rendezvous::new(&spec, FIRST, &members).with_sizes(sizes.clone());
+        for id in members.keys() {
+            let env = serde_json::to_value(rendezvous.environment(*id)).expect("not JSON");
+            let own = rendezvous.rank(*id).map(|rank| sizes[rank.0 as usize]).filter(|size| *size > 0);
+            for name in ["BATCH_SIZE", "WORKER_BATCH_SIZE"] {
+                assert_eq!(env.get(name), own.map(|own| json!(own)).as_ref(), "{id} {name}");
+            }
+            assert_eq!((&env["GLOBAL_BATCH_SIZE"], &env["GLOBAL_CLUSTER_BATCH_SIZE"]), (&json!(96), &json!(96)));
+            let text: Vec<String> = sizes.iter().map(u32::to_string).collect();
+            assert_eq!(env["BATCH_SIZE_LIST"], json!(text.join(",")));
+            assert_eq!(env["MUSTER_BATCH_SIZES"], json!(format!("[{}]", text.join(","))));
+            assert_eq!(env["TF_CONFIG"]["batch_size_list"], tf_config);
+        }
+    }
+    let without = environments(&spec(request(Strategy::AllReduce, 2)));
+    assert!(
+        without
+            .values()
+            .all(|env| env.get("BATCH_SIZE").is_none() && env["TF_CONFIG"].get("batch_size_list").is_none())
+    );
 }
 
 fn preloading() -> RunPolicy {

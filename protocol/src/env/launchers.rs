@@ -67,6 +67,17 @@ names! {
     /// Read by `keras.distribution.initialize`: the same as [`JAX_PROCESS_ID`].
     KERAS_DISTRIBUTION_PROCESS_ID,
 
+    /// Read by scripts for Scavenger and OmniLearn, in jobs with a global batch: the samples of this replica in a step.
+    BATCH_SIZE,
+    /// The same as [`BATCH_SIZE`].
+    WORKER_BATCH_SIZE,
+    /// Read by scripts for OmniLearn, in jobs with a global batch: the samples of all replicas in a step.
+    GLOBAL_BATCH_SIZE,
+    /// The same as [`GLOBAL_BATCH_SIZE`].
+    GLOBAL_CLUSTER_BATCH_SIZE,
+    /// Read by scripts for OmniLearn, in jobs with a global batch: the samples of each rank, separated by commas.
+    BATCH_SIZE_LIST,
+
     /// Read by scripts from before TF_CONFIG: the addresses of all parameter servers, separated by commas.
     PS_HOSTS,
     /// Read by scripts from before TF_CONFIG: the addresses of all workers, without the chief, separated by commas.

@@ -77,6 +77,8 @@ fn the_progress_of_a_script_that_uses_the_helper_has_only_finite_values() {
     let measured = Progress {
         step: Some(61),
         split: 1,
+        batch: 32,
+        noticed: 2,
         steps: 59,
         samples: 1888,
         compute_us: 90_000,
@@ -85,7 +87,7 @@ fn the_progress_of_a_script_that_uses_the_helper_has_only_finite_values() {
         saved: Some(50),
     };
     let golden = json!({
-        "step": 61, "split": 1, "steps": 59, "samples": 1888, "compute_us": 90000, "wall_us": 180_000,
+        "step": 61, "split": 1, "batch": 32, "noticed": 2, "steps": 59, "samples": 1888, "compute_us": 90000, "wall_us": 180_000,
         "values": {"loss": 0.5}, "saved": 50,
     });
     for (helper, golden) in [(Progress::default(), json!({})), (measured, golden)] {

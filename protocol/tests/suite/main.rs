@@ -2,6 +2,7 @@
 
 mod aged_output;
 mod agent;
+mod batching;
 mod code;
 mod common;
 mod dry_run;

@@ -16,7 +16,7 @@ fn cluster(replicas: &[&str]) -> Cluster {
 
 fn tf_config(cluster: &Cluster, replica: &str) -> String {
     let id: ReplicaId = replica.parse().expect(replica);
-    serde_json::to_string(&TfConfig { cluster, task: id.into(), extra: &serde_json::Map::new() })
+    serde_json::to_string(&TfConfig { cluster, task: id.into(), sizes: None, extra: &serde_json::Map::new() })
         .expect("TF_CONFIG could not be written as JSON")
 }
 

@@ -4,10 +4,44 @@ mod balancing;
 
 use std::collections::VecDeque;
 
-use job::batching::{Decision, Rules, Window, Windows, decide};
-use proptest::prelude::*;
-use protocol::batching::BatchBounds;
+use job::batching::{Decision, Rules, Window, Windows, decide, first_sizes};
+use proptest::prelude::{prop, prop_assert, proptest};
+use protocol::batching::{BatchBounds, Batching};
+use protocol::group::WorkerGroup;
+use protocol::ids::{ReplicaId, Role};
+use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::progress::Progress;
+
+#[test]
+fn first_sizes_follow_measured_speeds_and_for_other_places_the_resources_that_they_ask_for() {
+    let sized = |groups: &[&str], batching: Batching, measured: &[Option<f64>]| {
+        let groups = groups.iter().map(|text| text.parse::<WorkerGroup>().expect("not a group").0).collect();
+        let name = "digits".parse().expect("not a name");
+        let places = plan_of(measured.len());
+        let request = JobRequest {
+            worker_num: Some(u32::try_from(measured.len()).expect("a small number")),
+            groups,
+            batching: Batching { global_batch: Some(96), ..batching },
+            ..JobRequest::new(name, Strategy::AllReduce)
+        };
+        let spec = JobSpec::try_from(request).expect("the request is refused");
+        first_sizes(&spec, &places, |place| measured[place.index as usize]).expect("no sizes")
+    };
+    let none = Batching::default;
+    assert_eq!(sized(&["cpu=1:1", "cpu=2:1"], none(), &[None, None]), [32, 64]);
+    assert_eq!(sized(&["cpu=1:1", "cpu=2:1"], none(), &[Some(10.0), None]), [32, 64], "as fast as its CPUs");
+    assert_eq!(sized(&["cpu=1:1", "cpu=2:1"], none(), &[Some(10.0), Some(10.0)]), [48, 48]);
+    assert_eq!(sized(&[], none(), &[Some(1.0), Some(1_000.0)]), [12, 84], "at least a quarter of an equal share");
+    let small = Batching { max_batch: Some(60), ..none() };
+    assert_eq!(sized(&[], small, &[Some(1.0), Some(1_000.0)]), [36, 60]);
+    let large = ["batch=80..90:1", "cpu=1:3"];
+    assert_eq!(sized(&large, none(), &[None; 4]), [80, 6, 5, 5], "the usual minimum does not fit beside the first");
+}
+
+fn plan_of(workers: usize) -> Vec<ReplicaId> {
+    let worker = |index| ReplicaId { role: Role::Worker, index: u32::try_from(index).expect("a small number") };
+    (0..workers).map(worker).collect()
+}
 
 fn rules(global_batch: u32, bounds: &[(u32, u32)], multiple: u32) -> Rules {
     let bounds = bounds.iter().map(|&(min, max)| BatchBounds { min, max }).collect();
