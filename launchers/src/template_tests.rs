@@ -74,12 +74,12 @@ fn a_forbidden_field_is_refused_and_the_refusal_names_the_path_of_the_field() {
         (json!({ "capabilities": { "add": ["SYS_ADMIN"] } }), "capabilities.add"),
         (json!({ "seccompProfile": { "type": "Unconfined" } }), "seccompProfile.type"),
     ];
-    let secured =
-        of_contexts.map(|(context, path)| (json!({ "securityContext": context }), format!("securityContext.{path}")));
-    for (container, path) in
-        of_containers.map(|(container, path)| (container, path.to_owned())).into_iter().chain(secured)
-    {
+    for (container, path) in of_containers {
         assert_refused(&of_container(&container), &format!("spec.containers[0].{path}"));
+    }
+    for (context, path) in of_contexts {
+        let secured = of_container(&json!({ "securityContext": context }));
+        assert_refused(&secured, &format!("spec.containers[0].securityContext.{path}"));
     }
 }
 
