@@ -50,6 +50,25 @@ impl fmt::Display for Note {
     }
 }
 
+/// What a check has found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// The fields that are refused.
+    pub(crate) refused: Vec<Note>,
+    /// The fields that have another meaning in Muster, or no effect.
+    pub(crate) warnings: Vec<Note>,
+}
+
+impl Findings {
+    pub(crate) fn refuse(&mut self, path: &str, why: impl Into<String>) {
+        self.refused.push(Note { path: path.to_owned(), why: why.into() });
+    }
+
+    pub(crate) fn warn(&mut self, path: &str, why: impl Into<String>) {
+        self.warnings.push(Note { path: path.to_owned(), why: why.into() });
+    }
+}
+
 /// All notes in one line.
 pub fn listed(notes: &[Note]) -> String {
     notes.iter().map(Note::to_string).collect::<Vec<_>>().join("; ")
@@ -61,20 +80,21 @@ pub fn listed(notes: &[Note]) -> String {
 /// Returns all refused fields.
 pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Note>> {
     let Template { container, tf_port: _, pod } = template;
-    let mut review = Review { allowed, run: container, refused: vec![], warnings: vec![] };
+    let mut review = Review { allowed, run: container, findings: Findings::default() };
     let mut kept = pod.clone();
     review.object("", &mut kept, POD_TEMPLATE);
     review.run_container(&kept);
     let typed = match serde_json::from_value::<PodTemplateSpec>(kept.clone()) {
         Ok(typed) => typed,
         Err(error) => {
-            review.refuse("template", &format!("it is not a pod template: {error}"));
-            return Err(review.refused);
+            review.findings.refuse("template", format!("it is not a pod template: {error}"));
+            return Err(review.findings.refused);
         }
     };
     let read = serde_json::to_value(&typed).unwrap_or_default();
     review.lost("", &kept, &read);
-    if review.refused.is_empty() { Ok(Checked { pod: typed, warnings: review.warnings }) } else { Err(review.refused) }
+    let Findings { refused, warnings } = review.findings;
+    if refused.is_empty() { Ok(Checked { pod: typed, warnings }) } else { Err(refused) }
 }
 
 /// Names the fields that have no effect in the templates of a job.
@@ -97,24 +117,15 @@ struct Review<'a> {
     allowed: Allowed,
     /// The name of the container that runs the script.
     run: &'a str,
-    refused: Vec<Note>,
-    warnings: Vec<Note>,
+    findings: Findings,
 }
 
 impl Review<'_> {
-    fn refuse(&mut self, path: &str, why: &str) {
-        self.refused.push(Note { path: path.to_owned(), why: why.to_owned() });
-    }
-
-    fn warn(&mut self, path: &str, why: &str) {
-        self.warnings.push(Note { path: path.to_owned(), why: why.to_owned() });
-    }
-
     /// Reviews each field of an object by the rule of its name, and removes fields that have no effect.
     fn object(&mut self, path: &str, object: &mut Value, rules: fields::Fields) {
         let Value::Object(fields) = object else {
             if !is_empty(object) {
-                self.refuse(path, "it must be an object");
+                self.findings.refuse(path, "it must be an object");
             }
             return;
         };
@@ -126,7 +137,7 @@ impl Review<'_> {
             match rules.iter().find(|(known, _)| known.contains(&name.as_str())).map(|(_, rule)| rule) {
                 Some(rule) => self.field(&path, value, rule),
                 None => {
-                    self.refuse(&path, "this field is not supported");
+                    self.findings.refuse(&path, "this field is not supported");
                     false
                 }
             }
@@ -138,12 +149,12 @@ impl Review<'_> {
         match rule {
             Rule::Keep => {}
             Rule::Drop(why) => {
-                self.warn(path, why);
+                self.findings.warn(path, *why);
                 return false;
             }
             Rule::DropSilently => return false,
             Rule::Refuse(_) if is_zero_or_false(value) => return false,
-            Rule::Refuse(why) => self.refuse(path, why),
+            Rule::Refuse(why) => self.findings.refuse(path, *why),
             Rule::Object(rules) => self.object(path, value, rules),
             Rule::Each(rules) => self.each(path, value, |review, path, item| review.object(path, item, rules)),
             Rule::Containers => self.each(path, value, |review, path, container| {
@@ -154,7 +165,7 @@ impl Review<'_> {
             }),
             Rule::Check(check) => {
                 if let Some(why) = check(value, self.allowed) {
-                    self.refuse(path, &why);
+                    self.findings.refuse(path, why);
                 }
             }
         }
@@ -170,7 +181,7 @@ impl Review<'_> {
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
-                self.refuse(path, "it must be a list");
+                self.findings.refuse(path, "it must be a list");
             }
         }
     }
@@ -179,7 +190,7 @@ impl Review<'_> {
         let Value::Object(container) = container else { return };
         for name in fields::NOT_OF_THE_RUN {
             if container.remove(name).is_some_and(|value| !is_empty(&value)) {
-                self.warn(&format!("{path}.{name}"), fields::BY_THE_AGENT);
+                self.findings.warn(&format!("{path}.{name}"), fields::BY_THE_AGENT);
             }
         }
     }
@@ -195,7 +206,7 @@ impl Review<'_> {
                     "{number} containers are named \"{}\": give this name to exactly one container, which runs the script",
                     self.run
                 );
-                self.refuse("spec.containers", &why);
+                self.findings.refuse("spec.containers", why);
             }
         }
     }
@@ -215,7 +226,7 @@ impl Review<'_> {
                     self.lost(&format!("{path}[{place}]"), item, read.get(place).unwrap_or(&Value::Null));
                 }
             }
-            (_, Value::Null) => self.refuse(path, "this field is not supported"),
+            (_, Value::Null) => self.findings.refuse(path, "this field is not supported"),
             (_, _) => {}
         }
     }

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use crate::template::Findings;
 use protocol::env::{EnvName, MUSTER_PREFIX};
 use protocol::image::Entrypoint;
 use protocol::routes::AGENT_PORT;
 use protocol::tfjob::{TFJOB_CONTAINER, TfJobRequest};
 use serde_json::Value;
-
-use super::fields::Findings;
 
 /// The name of the port of TensorFlow's server.
 const PORT_NAME: &str = "tfjob-port";

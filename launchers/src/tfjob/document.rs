@@ -6,7 +6,8 @@ use protocol::ids::JobName;
 use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, Findings};
+use super::fields::Fields;
+use crate::template::Findings;
 
 /// Fields that the API server sets. Files that were read from a cluster contain these fields.
 const SET_BY_SERVER: [&str; 6] =

@@ -5,26 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::template::Note;
-
-/// What the reader has found so far.
-#[derive(Debug, Default)]
-pub(super) struct Findings {
-    /// The fields that are refused.
-    pub(super) refused: Vec<Note>,
-    /// The fields that have another meaning in Muster, or no effect.
-    pub(super) warnings: Vec<Note>,
-}
-
-impl Findings {
-    pub(super) fn refuse(&mut self, path: &str, why: impl Into<String>) {
-        self.refused.push(Note { path: path.to_owned(), why: why.into() });
-    }
-
-    pub(super) fn warn(&mut self, path: &str, why: impl Into<String>) {
-        self.warnings.push(Note { path: path.to_owned(), why: why.into() });
-    }
-}
+use crate::template::Findings;
 
 /// The fields of an object that were not taken yet.
 #[derive(Debug, Clone)]

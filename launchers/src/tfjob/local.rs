@@ -8,7 +8,7 @@ use protocol::tfjob::TfJobOptions;
 use serde_json::{Map, Value};
 
 use super::container::variables;
-use super::fields::Findings;
+use crate::template::Findings;
 
 const NO_MEANING: &str = "it has no meaning here: replicas are processes of this machine";
 /// Programs of images that a machine usually has too.

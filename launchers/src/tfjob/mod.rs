@@ -26,10 +26,9 @@ use serde_json::{Map, Value, json};
 
 use self::container::User;
 use self::document::Document;
-use self::fields::Findings;
 use self::policy::Policy;
 use self::roles::Replicas;
-use crate::template::Note;
+use crate::template::{Findings, Note};
 
 pub use self::object::object;
 pub use self::programs::{Programs, Unknown};

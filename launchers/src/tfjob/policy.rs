@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use protocol::ids::Role;
 use protocol::run_policy::{CleanPods, RestartRule, RunPolicy, SuccessPolicy};
 
-use super::fields::{Fields, Findings};
+use super::fields::Fields;
 use super::roles::Replicas;
+use crate::template::Findings;
 
 /// Fields that were directly under `spec` in early versions, with their names in `runPolicy`.
 const ONCE_IN_SPEC: [(&str, &str); 5] = [

@@ -10,9 +10,9 @@ use protocol::tfjob::TFJOB_CONTAINER;
 use serde_json::Value;
 
 use super::container::{self, User};
-use super::fields::{Fields, Findings};
+use super::fields::Fields;
 use super::{Given, Place, local};
-use crate::template::{Allowed, Note, checked};
+use crate::template::{Allowed, Findings, Note, checked};
 
 /// The replicas of one type.
 pub(super) struct Replicas {
