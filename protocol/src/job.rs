@@ -77,7 +77,7 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
     /// Options for the job's pods. Only with Kubernetes.
-    #[serde(default, skip_serializing_if = "PodOptions::is_empty")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pod: PodOptions,
     /// Groups of replicas with their own pod options. If a role has groups, they must contain all replicas of the role.
     /// Replicas without a group have the options in `pod`.
@@ -87,13 +87,13 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Batching::is_default")]
     pub batching: Batching,
     /// How TF_CONFIG differs from the usual form.
-    #[serde(default, skip_serializing_if = "TfConfigOptions::is_default")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub tf_config: TfConfigOptions,
     /// The launcher from whose file or command the job comes. Absent: Muster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
-    #[serde(default, skip_serializing_if = "RunPolicy::is_default")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub run_policy: RunPolicy,
 }
 
@@ -156,7 +156,7 @@ pub struct JobSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// Path of the script in the job's folder. Absent: exec.py.
-    #[serde(skip_serializing_if = "ScriptPath::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub script: ScriptPath,
     /// Arguments for the script.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -168,7 +168,7 @@ pub struct JobSpec {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
     /// Options for the job's pods.
-    #[serde(skip_serializing_if = "PodOptions::is_empty")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub pod: PodOptions,
     /// Groups of replicas with their own pod options. Replicas without a group have the options in `pod`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -177,13 +177,13 @@ pub struct JobSpec {
     #[serde(skip_serializing_if = "Batching::is_default")]
     pub batching: Batching,
     /// How TF_CONFIG differs from the usual form.
-    #[serde(skip_serializing_if = "TfConfigOptions::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub tf_config: TfConfigOptions,
     /// The launcher from whose file or command the job comes. Absent: Muster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
-    #[serde(skip_serializing_if = "RunPolicy::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub run_policy: RunPolicy,
 }
 

@@ -120,11 +120,6 @@ impl Default for RunPolicy {
 }
 
 impl RunPolicy {
-    /// Whether every rule has its default.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// The lease of the job's agents; `None` if the agents have no lease.
     pub fn lease(&self) -> Option<Lease> {
         match self.on_unreachable {

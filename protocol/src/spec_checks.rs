@@ -3,6 +3,7 @@
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
 use crate::group::{self, GROUPS_MAX};
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
+use crate::is_default;
 use crate::job::{JobSpec, SpecError, Strategy};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, OnFailure, RunPolicy, SuccessPolicy};
@@ -169,7 +170,7 @@ impl JobSpec {
         if bytes > INPUT_BYTES_MAX {
             return Err(SpecError::TooMuchInput { bytes });
         }
-        if !self.groups.is_empty() || !self.tf_config.is_default() || self.origin.is_some() {
+        if !self.groups.is_empty() || !is_default(&self.tf_config) || self.origin.is_some() {
             // The conversion cannot fail, because all keys are strings.
             let parts = (&self.groups, &self.tf_config, &self.origin);
             let of_groups = serde_json::to_string(&parts).map_or(0, |json| json.len());

@@ -29,13 +29,6 @@ pub struct TfConfigOptions {
     pub extra: serde_json::Map<String, Value>,
 }
 
-impl TfConfigOptions {
-    /// Whether TF_CONFIG has the usual form.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 const LONGEST_MEMBER: usize = r#""255.255.255.255:65535","#.len();
 const FRAME: usize = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"type":"evaluator","index":99999}}"#.len();
 const NAME_EQUALS_AND_NUL: usize = TF_CONFIG.len() + 2;

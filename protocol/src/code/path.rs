@@ -88,11 +88,6 @@ impl ScriptPath {
     pub fn as_path(&self) -> &CodePath {
         &self.0
     }
-
-    /// Whether the script is exec.py.
-    pub fn is_default(&self) -> bool {
-        self.as_str() == SCRIPT
-    }
 }
 
 impl Default for ScriptPath {

@@ -80,11 +80,6 @@ pub const OPENSHIFT_GROUP: &str = "security.openshift.io";
 pub const TERMINATION_GRACE_SECONDS: u32 = 30;
 
 impl PodOptions {
-    /// Whether no option is set.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Flag names of the options that are set. A back end that does not support pod options names them in its error.
     pub fn asked_for(&self) -> Vec<&'static str> {
         let Self {
