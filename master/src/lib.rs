@@ -10,6 +10,7 @@ pub mod host;
 pub mod http;
 pub mod kube;
 pub mod logs;
+pub mod mutex;
 pub mod registry;
 pub mod store;
 pub mod tfjobs;

@@ -11,8 +11,8 @@ mod join;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use job::key::JobKey;
@@ -33,6 +33,7 @@ use self::requests::remove_output;
 use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
 use crate::logs::series::SeriesOfJob;
 use crate::logs::{Archive, JobLogs};
+use crate::mutex::Mutex;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};
 use crate::turns::Turns;
 
@@ -170,7 +171,7 @@ impl Jobs {
         };
         let shown = before.view.borrow().clone();
         let (handle, channels) = self.connect(&stored, shown, (before.logs, before.series));
-        self.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
+        self.handles.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
         self.drive(stored, (tenure, pause), channels, drivers);
     }
 
@@ -204,7 +205,7 @@ impl Jobs {
                     let logs = self.archive.job(&record.uid, &record.replicas());
                     let kept = (logs, Arc::default());
                     let (handle, channels) = self.connect(&stored, driver::initial_view(record), kept);
-                    self.lock().insert(stored.name().clone(), handle);
+                    self.handles.lock().insert(stored.name().clone(), handle);
                     let tenure = self.tenure(record);
                     self.drive(*stored, (tenure, Duration::ZERO), channels, drivers);
                 }
@@ -215,7 +216,7 @@ impl Jobs {
                 }
             }
             StoreEvent::Deleted(name) => {
-                if let Some(handle) = self.lock().remove(&name) {
+                if let Some(handle) = self.handles.lock().remove(&name) {
                     handle.record.send_replace(None);
                     // If another master deleted the record, that master removed only its own copy of the output.
                     self.removals.spawn(remove_output(name.clone(), handle.logs));
@@ -277,7 +278,7 @@ impl Jobs {
 
     /// Finds a job by its name.
     pub fn find(&self, name: &JobName) -> Option<JobHandle> {
-        self.lock().get(name).cloned()
+        self.handles.lock().get(name).cloned()
     }
 
     /// A notification whenever a job is added, removed, or changed on record.
@@ -298,7 +299,7 @@ impl Jobs {
             let uid = record.spec.object_uid().filter(|_| record.wish != Wish::Delete)?;
             Some((record.spec.name.clone(), uid.to_owned()))
         };
-        self.lock().values().filter_map(of).collect()
+        self.handles.lock().values().filter_map(of).collect()
     }
 
     /// The summaries of all jobs, in the order of their names.
@@ -309,24 +310,12 @@ impl Jobs {
     /// The views of all jobs. The caller reads them after the registry's lock is free again, because long views would
     /// hold the lock for long.
     fn views(&self) -> Vec<watch::Receiver<JobView>> {
-        self.lock().values().map(|handle| handle.view.clone()).collect()
+        self.handles.lock().values().map(|handle| handle.view.clone()).collect()
     }
 
     /// The state of each job.
     pub fn states(&self) -> Vec<JobState> {
-        self.lock().values().map(|handle| handle.view.borrow().state).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, JobHandle>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn code_on_disk(&self) -> MutexGuard<'_, BTreeMap<CodeId, String>> {
-        self.on_disk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_replaced(&self) -> MutexGuard<'_, BTreeMap<CodeId, watch::Receiver<JobView>>> {
-        self.replaced.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handles.lock().values().map(|handle| handle.view.borrow().state).collect()
     }
 }
 

@@ -1,11 +1,13 @@
 //! The turns of all gangs of this master. Each driver posts what its gang needs, and learns whether it may create pods.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use job::turns::{Post, Table, Turn};
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+use crate::mutex::Mutex;
 
 /// The turns of all gangs. Clones share them.
 #[derive(Debug, Clone)]
@@ -41,7 +43,7 @@ impl Turns {
     fn change(&self, change: impl FnOnce(&mut Table)) {
         let now = self.now();
         let has_changed = {
-            let mut table = self.lock();
+            let mut table = self.0.table.lock();
             let before = table.turns();
             change(&mut table);
             table.settle(now);
@@ -54,10 +56,6 @@ impl Turns {
 
     fn now(&self) -> Duration {
         self.0.began.elapsed()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -79,10 +77,10 @@ impl Seat {
     pub fn post(&mut self, post: Post) -> (Turn, Option<Instant>) {
         self.changes.mark_unchanged();
         let now = self.turns.now();
-        if !self.turns.lock().is_settled(&post, now) {
+        if !self.turns.0.table.lock().is_settled(&post, now) {
             self.turns.change(|table| table.post(post, now));
         }
-        let table = self.turns.lock();
+        let table = self.turns.0.table.lock();
         (table.turn(&self.uid), table.next().map(|next| self.turns.0.began + next))
     }
 
@@ -94,7 +92,7 @@ impl Seat {
     /// Waits until the job's turn differs from this turn.
     pub async fn changed_from(&mut self, turn: &Turn) {
         // The sender lives as long as `self.turns`.
-        while self.turns.lock().turn(&self.uid) == *turn && self.changes.changed().await.is_ok() {}
+        while self.turns.0.table.lock().turn(&self.uid) == *turn && self.changes.changed().await.is_ok() {}
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use protocol::code::{CodeId, Sha256};
@@ -11,6 +11,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use super::CodeStore;
+use crate::mutex::Mutex;
 
 const MIB: u64 = 1024 * 1024;
 /// Maximum of all copies together, in MiB: two jobs with the maximum of code.
@@ -63,7 +64,7 @@ impl Default for Copies {
 impl Copies {
     /// The copy of this part, which may still be empty.
     fn of(&self, part: &Part) -> Arc<OnceCell<Copy>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.retain(|_, copy| copy.strong_count() > 0);
         let live = known.get(part).and_then(Weak::upgrade);
         live.unwrap_or_else(|| {

@@ -11,7 +11,6 @@ mod upload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use protocol::code::{BlobError, CodeId, Manifest, ScriptPath, Sha256};
@@ -23,6 +22,7 @@ use self::disk::Disk;
 pub use self::packed::{UnpackError, is_copy_of};
 use self::restored::Misses;
 pub use self::upload::Piece;
+use crate::mutex::Mutex;
 
 /// Maximum bytes of all code together.
 pub const CODE_STORE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
@@ -115,7 +115,7 @@ impl CodeStore {
         if manifest.id() != id {
             return Err(CodeError::OtherId(manifest.id()));
         }
-        let mut space = self.lock();
+        let mut space = self.space.lock();
         let missing = self.disk.missing(manifest);
         if self.disk.touch(id).is_none() {
             let text = serde_json::to_vec(manifest).map_err(io::Error::other)?;
@@ -137,7 +137,7 @@ impl CodeStore {
         let manifest = self.touch(id).ok_or(CodeError::NoManifest(id))?;
         let reserved = self.reserve(&manifest)?;
         let received = self.disk.upload(&manifest, next);
-        let mut space = self.lock();
+        let mut space = self.space.lock();
         space.reserved -= reserved;
         let received = received?;
         for (blob, size) in received.blobs() {
@@ -149,7 +149,7 @@ impl CodeStore {
     }
 
     fn reserve(&self, manifest: &Manifest) -> Result<u64, CodeError> {
-        let mut space = self.lock();
+        let mut space = self.space.lock();
         let needed = total(&self.disk.missing(manifest));
         self.check_room(&space, needed)?;
         space.reserved += needed;
@@ -180,7 +180,7 @@ impl CodeStore {
     /// Reads a manifest and sets the time of its last use, so that no sweep removes it within [`UNUSED_TIME`].
     fn touch(&self, id: CodeId) -> Option<Manifest> {
         // The lock waits for a sweep in progress, which may remove this manifest.
-        let _space = self.lock();
+        let _space = self.space.lock();
         self.disk.touch(id)
     }
 
@@ -194,7 +194,7 @@ impl CodeStore {
         if let Some(content) = self.disk.blob(blob)? {
             return Ok(Some(content));
         }
-        let mut space = self.lock();
+        let mut space = self.space.lock();
         // An upload may have replaced the damaged file before the lock.
         let content = self.disk.blob(blob)?;
         if content.is_none() {
@@ -206,7 +206,7 @@ impl CodeStore {
 
     /// Removes all code that is not in `used` and was last sent or required more than [`UNUSED_TIME`] before `now`.
     pub fn sweep(&self, used: &BTreeSet<CodeId>, now: SystemTime) -> io::Result<()> {
-        let mut space = self.lock();
+        let mut space = self.space.lock();
         let is_old = |id: CodeId| {
             let age = self.disk.touched(id).and_then(|touched| now.duration_since(touched).ok());
             age.is_some_and(|age| age > UNUSED_TIME)
@@ -224,10 +224,6 @@ impl CodeStore {
         self.disk.remove_blobs_except(&self.disk.named_by(kept)?)?;
         space.kept = self.disk.kept()?;
         Ok(())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Space> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

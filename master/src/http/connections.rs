@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::metrics::Metrics;
+use crate::mutex::Mutex;
 
 /// Maximum connections at a time: two for each of two thousand clients that follow a job.
 const CONNECTIONS_MAX: usize = 4096;
@@ -111,7 +112,7 @@ impl Connections {
     }
 
     fn seat(self: &Arc<Self>) -> Option<Arc<Seat>> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         if table.open >= self.most {
             let Some((_, longest)) = table.waiting.pop_first() else {
                 self.metrics.connections_refused.inc();
@@ -126,10 +127,6 @@ impl Connections {
         let place = AtomicU64::new(table.wait(&evicted));
         self.metrics.show_open(table.open);
         Some(Arc::new(Seat { all: Arc::clone(self), evicted, place }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -153,7 +150,7 @@ impl Table {
 impl Seat {
     /// From now on, this connection can be closed for a new one. Connections that have waited longer are closed first.
     fn wait(&self) {
-        let mut table = self.all.lock();
+        let mut table = self.all.table.lock();
         if !self.evicted.is_cancelled() {
             self.place.store(table.wait(&self.evicted), Ordering::Relaxed);
         }
@@ -161,13 +158,13 @@ impl Seat {
 
     /// From now on, this connection cannot be closed for a new one.
     fn stay(&self) {
-        self.all.lock().waiting.remove(&self.place.load(Ordering::Relaxed));
+        self.all.table.lock().waiting.remove(&self.place.load(Ordering::Relaxed));
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut table = self.all.lock();
+        let mut table = self.all.table.lock();
         table.waiting.remove(&self.place.load(Ordering::Relaxed));
         // For an evicted connection, the eviction has already lowered the count.
         if !self.evicted.is_cancelled() {

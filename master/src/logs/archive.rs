@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use protocol::ids::ReplicaId;
@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::{JobLogs, disk};
+use crate::mutex::Mutex;
 
 /// Default maximum bytes of kept output of all jobs.
 pub const BUDGET: u64 = 10 * 1024 * 1024 * 1024;
@@ -51,7 +52,7 @@ impl Archive {
     pub fn job(&self, uid: &str, replicas: &[ReplicaId]) -> Arc<JobLogs> {
         let logs = JobLogs { completed: Arc::clone(&self.completed), ..JobLogs::new(self.dir.join(uid), replicas) };
         let logs = Arc::new(logs);
-        self.lock().insert(uid.to_owned(), Arc::downgrade(&logs));
+        self.jobs.lock().insert(uid.to_owned(), Arc::downgrade(&logs));
         logs
     }
 
@@ -109,13 +110,9 @@ impl Archive {
     }
 
     fn live(&self) -> BTreeMap<String, Arc<JobLogs>> {
-        let mut jobs = self.lock();
+        let mut jobs = self.jobs.lock();
         jobs.retain(|_, logs| logs.strong_count() > 0);
         jobs.iter().filter_map(|(uid, logs)| Some((uid.clone(), logs.upgrade()?))).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Weak<JobLogs>>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

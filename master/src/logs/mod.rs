@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bounded_log::Tail;
@@ -28,6 +28,7 @@ pub use self::archive::{Archive, BUDGET};
 use self::file::LogFile;
 pub use self::read::{Reading, added_after, growing_lines, lines, reader};
 pub use self::times::Mark;
+use crate::mutex::Mutex;
 
 /// Maximum bytes kept of one replica's output. The newest bytes are kept.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
@@ -103,7 +104,7 @@ impl JobLogs {
 
     /// Adds the logs of further replicas. Existing logs do not change.
     pub fn add(&self, replicas: &[ReplicaId]) {
-        let mut known = self.lock();
+        let mut known = self.replicas.lock();
         let is_over = !known.is_empty() && known.values().all(|log| log.progress().is_complete);
         for id in replicas {
             known.entry(*id).or_insert_with(|| {
@@ -135,16 +136,12 @@ impl JobLogs {
 
     /// The log of one replica.
     pub fn of(&self, replica: ReplicaId) -> Option<ReplicaLog> {
-        self.lock().get(&replica).cloned()
+        self.replicas.lock().get(&replica).cloned()
     }
 
     /// The logs of all replicas, in their order.
     pub fn all(&self) -> Vec<(ReplicaId, ReplicaLog)> {
-        self.lock().iter().map(|(id, log)| (*id, log.clone())).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, ReplicaLog>> {
-        self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
+        self.replicas.lock().iter().map(|(id, log)| (*id, log.clone())).collect()
     }
 
     /// When a replica's file was last written; `None` if it has no file.
@@ -163,7 +160,7 @@ impl JobLogs {
 
     /// Whether no further output follows.
     fn is_complete(&self) -> bool {
-        self.lock().values().all(|log| log.progress().is_complete)
+        self.replicas.lock().values().all(|log| log.progress().is_complete)
     }
 
     /// The disk space of the job's files.
@@ -196,7 +193,7 @@ impl JobLogs {
         let logs = self.all();
         // This only fails while the runtime shuts down, which closes every file.
         let _ = disk::run(move || {
-            logs.iter().for_each(|(_, log)| change(&mut log.0.file()));
+            logs.iter().for_each(|(_, log)| change(&mut log.0.file.lock()));
             Ok(())
         })
         .await;
@@ -229,18 +226,18 @@ impl ReplicaLog {
     pub fn note_missing(&self, error: &io::Error) {
         // Output that was removed with its job is not missing.
         if error.kind() != io::ErrorKind::NotFound {
-            *self.incomplete() = Some(error.to_string());
+            *self.0.incomplete.lock() = Some(error.to_string());
         }
     }
 
     /// Notes that output is kept again.
     pub fn note_kept(&self) {
-        *self.incomplete() = None;
+        *self.0.incomplete.lock() = None;
     }
 
     /// Why the newest output could not be kept; `None` if it was kept.
     pub fn missing(&self) -> Option<String> {
-        self.incomplete().clone()
+        self.0.incomplete.lock().clone()
     }
 
     /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
@@ -304,7 +301,7 @@ impl ReplicaLog {
 
     /// The progress of the copy.
     pub fn progress(&self) -> Progress {
-        *self.0.progress()
+        *self.0.progress.lock()
     }
 
     /// Waits until the progress of the copy differs from `known`.
@@ -324,7 +321,7 @@ impl ReplicaLog {
     }
 
     fn advance(&self, next: impl FnOnce(Progress) -> Progress) {
-        let mut progress = self.0.progress();
+        let mut progress = self.0.progress.lock();
         let before = *progress;
         *progress = next(before);
         if *progress != before {
@@ -339,7 +336,7 @@ impl ReplicaLog {
     ) -> io::Result<T> {
         let log = self.clone();
         disk::run(move || {
-            let mut file = log.0.file();
+            let mut file = log.0.file.lock();
             let done = work(&mut file);
             if log.progress().is_complete {
                 file.close();
@@ -347,19 +344,5 @@ impl ReplicaLog {
             done
         })
         .await
-    }
-
-    fn incomplete(&self) -> MutexGuard<'_, Option<String>> {
-        self.0.incomplete.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shared {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn file(&self) -> MutexGuard<'_, LogFile> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,12 +2,13 @@
 //! kept reports is limited, however long the job runs.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use protocol::agent::RunStatus;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
+
+use crate::mutex::Mutex;
 
 /// Maximum points of a job. Each replica may have an equal share.
 const POINTS_MAX: usize = 2048;
@@ -31,7 +32,7 @@ impl SeriesOfJob {
     pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
         let (Some(progress), Some(generation)) = (&status.helper, status.generation) else { return };
         if progress.has_stepped() {
-            let mut all = self.lock();
+            let mut all = self.0.lock();
             let max = (POINTS_MAX / all.len().max(1)).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
             let point = SeriesPoint { at: now, generation, progress: progress.clone() };
             all.entry(replica).or_default().push(point, max);
@@ -45,17 +46,13 @@ impl SeriesOfJob {
             points.drain(..points.len().saturating_sub(tail.unwrap_or(usize::MAX)));
             ReplicaSeries { replica: *replica, points }
         };
-        JobSeries { replicas: self.lock().iter().map(series).collect() }
+        JobSeries { replicas: self.0.lock().iter().map(series).collect() }
     }
 
     /// The interval at which to ask an agent whose script reports progress.
     pub fn interval(&self) -> Duration {
-        let replicas = u32::try_from(self.lock().len()).unwrap_or(u32::MAX);
+        let replicas = u32::try_from(self.0.lock().len()).unwrap_or(u32::MAX);
         INTERVAL_EACH.saturating_mul(replicas).clamp(INTERVAL_MIN, INTERVAL_MAX)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Thinned>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -135,7 +135,7 @@ impl Jobs {
         let of_record =
             |Stored { record, .. }: &Stored| record.ended.is_none().then_some([record.spec.code, record.code]);
         let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().and_then(of_record);
-        self.lock().values().filter_map(of_job).flatten().flatten().collect()
+        self.handles.lock().values().filter_map(of_job).flatten().flatten().collect()
     }
 }
 

@@ -50,7 +50,7 @@ impl Jobs {
         let packed = self.code().packed(id, CODE_COPY_BYTES_MAX).await.map_err(JobsError::Code)?;
         let Some(content) = packed else { return Ok(KeptCode::Never) };
         let kept = copies.keep(id, &content).await.map_err(of_store)?;
-        let mut on_disk = self.code_on_disk();
+        let mut on_disk = self.on_disk.lock();
         Ok(match kept {
             Kept::New(copy) => {
                 on_disk.remove(&id);
@@ -70,7 +70,7 @@ impl Jobs {
 
     /// The warning about a job whose code is on this master's disk alone, although it could have a copy.
     pub fn code_warning(&self, code: Option<CodeId>) -> Option<Warning> {
-        let why = self.code_on_disk().get(&code?).cloned()?;
+        let why = self.on_disk.lock().get(&code?).cloned()?;
         let sentence =
             format!("only this master's disk has the code, so the job may need a push if the disk is lost: {why}");
         Some(Warning { path: "code".to_owned(), sentence })
@@ -92,7 +92,7 @@ impl Jobs {
             }
         };
         self.remove_copy(&copy).await;
-        self.code_on_disk().insert(copy.id, quota);
+        self.on_disk.lock().insert(copy.id, quota);
         let pauses = ExponentialBuilder::default().with_max_delay(Duration::from_secs(1)).without_max_times();
         let pauses = pauses.with_min_delay(Duration::from_millis(100)).with_total_delay(Some(QUOTA_TIME));
         let create = async || store.create(record.clone()).await;
@@ -124,7 +124,7 @@ impl Jobs {
             }
         }
         sweep.never.retain(|id| named.contains(id));
-        self.code_on_disk().retain(|id, _| named.contains(id));
+        self.on_disk.lock().retain(|id, _| named.contains(id));
         let replaced = self.replaced_codes(&present);
         for copy in sweep.due(present, &named, &replaced, Instant::now()) {
             info!(code = %copy.id, "removing the copy of code that no unfinished job needs");
@@ -139,19 +139,19 @@ impl Jobs {
     fn named_codes(&self) -> BTreeSet<CodeId> {
         let of_record = |stored: &Stored| stored.record.code().filter(|_| stored.record.ended.is_none());
         let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().and_then(of_record);
-        self.lock().values().filter_map(of_job).collect()
+        self.handles.lock().values().filter_map(of_job).collect()
     }
 
     /// Notes that a push has replaced this code of a job. Only sweeps read this, and forget it.
     pub(super) fn note_replaced(&self, id: CodeId, job: &watch::Receiver<JobView>) {
         if self.context.store.code_copies().is_some() {
-            self.lock_replaced().insert(id, job.clone());
+            self.replaced.lock().insert(id, job.clone());
         }
     }
 
     /// The code that a push has replaced, if all agents of the job run newer code.
     fn replaced_codes(&self, present: &[CodeCopy]) -> BTreeSet<CodeId> {
-        let mut replaced = self.lock_replaced();
+        let mut replaced = self.replaced.lock();
         replaced.retain(|id, _| present.iter().any(|copy| copy.id == *id));
         let runs_newer = |job: &watch::Receiver<JobView>| {
             let view = job.borrow();

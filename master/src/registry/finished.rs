@@ -45,7 +45,7 @@ impl Jobs {
             let ended = self.ended(record)?;
             Some((ended, Arc::clone(&handle.surplus)))
         };
-        self.lock().values().filter_map(counted).collect()
+        self.handles.lock().values().filter_map(counted).collect()
     }
 
     /// When a job has ended, if this master may delete the job. Otherwise `None`: the job has not ended, a user has

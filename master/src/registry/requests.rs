@@ -1,6 +1,6 @@
 //! Requests of users: to submit, change, suspend, resume, end or delete a job.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use job::key::JobKey;
@@ -16,6 +16,7 @@ use super::code_copies::KeptCode;
 use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
 use crate::logs::JobLogs;
+use crate::mutex::Mutex;
 use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
 
 /// Maximum time for a recorded job to reach the registry.
@@ -171,13 +172,13 @@ impl Jobs {
                 Ok(()) if *record == before => Change::Nothing,
                 Ok(()) => Change::Write,
                 Err(error) => {
-                    *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    *refusal.lock() = Some(error);
                     Change::Nothing
                 }
             }
         };
         let amended = amend(self.context.store.as_ref(), name, change).await;
-        let refusal = refusal.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let refusal = refusal.lock().take();
         let is_refused = refusal.is_some() || matches!(amended, Err(StoreError::NotFound(_) | StoreError::Refused(_)));
         if let (KeptCode::New(copy), true) = (&kept, is_refused) {
             self.remove_copy(copy).await;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use job::key::JobKey;
@@ -15,6 +15,7 @@ use super::reading::uid_in;
 use super::watchers::Watchers;
 use super::{JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside};
 use crate::error_chain::error_chain;
+use crate::mutex::Mutex;
 
 /// A store in a file.
 #[derive(Debug, Clone)]
@@ -56,7 +57,7 @@ impl SqliteStore {
     ) -> Result<T, StoreError> {
         let inner = Arc::clone(&self.0);
         // A panic in `work` leaves the connection usable: SQLite rolls back uncommitted changes.
-        let locked = move || work(&mut inner.lock().unwrap_or_else(PoisonError::into_inner));
+        let locked = move || work(&mut inner.lock());
         tokio::task::spawn_blocking(locked).await.map_err(unavailable)?
     }
 }
@@ -236,7 +237,7 @@ mod tests {
     fn the_database_uses_a_wal_with_full_synchronization() {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).unwrap();
-        let inner = store.0.lock().unwrap();
+        let inner = store.0.lock();
         let read =
             |name| inner.connection.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0));
         let full = 2; // sqlite.org/pragma.html, synchronous

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,6 +34,7 @@ use self::places::{Choice, Places};
 use super::{BackendError, Machines, PodBackend, PodSpec, PodTable, Refusal};
 use crate::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::agents::token::AgentKey;
+use crate::mutex::Mutex;
 
 /// The back end for machines that join.
 #[derive(Clone)]
@@ -110,7 +111,7 @@ struct Leaving {
 impl Shared {
     /// Calls `change` with the places of one job. Then removes the job from `jobs` if it has no pods and no watchers.
     fn with_job<T>(&self, job: &JobKey, change: impl FnOnce(&mut Places) -> T) -> T {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         let places = jobs.entry(job.clone()).or_default();
         let changed = change(places);
         if places.table.is_unused() {

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -18,6 +17,7 @@ use tracing::{info, warn};
 use super::manifest::AGENT_KEY;
 use crate::error_chain::error_chain;
 use crate::kube::api::{self, APP_COMPONENT, APP_NAME, ApiFailure, MANAGED_BY, MUSTER, call, selector_of};
+use crate::mutex::Mutex;
 
 /// The value of [`APP_COMPONENT`] on the ConfigMap.
 const COMPONENT: &str = "agent";
@@ -56,7 +56,7 @@ impl AgentMap {
 
     /// The name of the ConfigMap; `None` if pods cannot use it.
     pub(super) fn name(&self) -> Option<String> {
-        (self.state() != State::Refused).then(|| self.map.name_any())
+        (*self.state.lock() != State::Refused).then(|| self.map.name_any())
     }
 
     /// Creates the ConfigMap, unless it exists.
@@ -65,19 +65,20 @@ impl AgentMap {
     /// [`ApiFailure`], if the API may accept the ConfigMap later.
     pub(super) async fn ensure(&self) -> Result<(), ApiFailure> {
         let state = self.ensured().await?;
-        if state == State::Refused && self.state() != State::Refused {
+        if state == State::Refused && *self.state.lock() != State::Refused {
             warn!(
                 config_map = self.map.name_any(),
                 "cannot keep the agent in a ConfigMap; pods copy it from the image"
             );
         }
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *self.state.lock() = state;
         Ok(())
     }
 
     async fn ensured(&self) -> Result<State, ApiFailure> {
         let name = self.map.name_any();
-        if let State::Exists(uid) = self.state()
+        let known = self.state.lock().clone();
+        if let State::Exists(uid) = known
             && call(self.maps.get_metadata_opt(&name)).await?.is_some_and(|found| found.metadata.uid == uid)
         {
             return Ok(State::Exists(uid));
@@ -115,10 +116,6 @@ impl AgentMap {
             call(self.maps.delete(name, &DeleteParams::default())).await?;
         }
         Ok(())
-    }
-
-    fn state(&self) -> State {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keeps one table of pods for each job. One watch over all pods updates all tables.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt, pin_mut};
 use job::key::JobKey;
@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use super::observe;
 use crate::backend::PodTable;
 use crate::error_chain::error_chain;
+use crate::mutex::Mutex;
 
 /// The pods that a master has created and that the watch has reported.
 #[derive(Debug, Clone, Default)]
@@ -52,13 +53,13 @@ struct Inner {
 impl SeenPods {
     /// Applies an event.
     pub(super) fn take(&self, event: Event<Pod>) {
-        self.lock().take(event);
+        self.inner.lock().take(event);
         self.events.send_replace(());
     }
 
     /// The pods of a job now, and then each change.
     pub(super) fn table(&self, job: &JobKey) -> watch::Receiver<PodTable> {
-        self.lock().table(job)
+        self.inner.lock().table(job)
     }
 
     /// The job of the pod with this name, if there is one.
@@ -68,12 +69,12 @@ impl SeenPods {
 
     /// The pod with this name, if there is one.
     pub(super) fn pod(&self, name: &str) -> Option<SeenPod> {
-        self.lock().pods.get(name).cloned()
+        self.inner.lock().pods.get(name).cloned()
     }
 
     /// Whether a container of any pod of the job was ever started.
     pub(super) fn any_has_begun(&self, job: &JobKey) -> bool {
-        self.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
+        self.inner.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
     }
 
     /// Waits until the owner of the pod with this name is not `before`. The owner is `None` if no pod of a job has the
@@ -84,10 +85,6 @@ impl SeenPods {
             // This cannot fail, because `self` holds the sender.
             let _ = events.changed().await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -136,10 +136,10 @@ fn tables_without_pods_and_readers_are_dropped_whenever_the_number_of_tables_has
     let mut sizes = vec![];
     for place in 0..100 {
         drop(seen.table(&job(&format!("job-{place}"))));
-        sizes.push(seen.lock().tables.len());
+        sizes.push(seen.inner.lock().tables.len());
     }
     assert!(sizes.iter().all(|size| *size <= 8), "the tables grow without end: {sizes:?}");
-    let inner = seen.lock();
+    let inner = seen.inner.lock();
     assert!(["a", "c"].iter().all(|uid| inner.tables.contains_key(&job(uid))), "a used table was dropped");
     drop(read);
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use job::key::JobKey;
@@ -31,6 +31,7 @@ use self::run_dir::RunDirs;
 use super::table::Table;
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::host::descriptors::Descriptors;
+use crate::mutex::Mutex;
 
 /// The back end that runs pods as child processes.
 #[derive(Debug, Clone)]
@@ -89,7 +90,7 @@ impl ProcessBackend {
 
     /// Calls `change` with the pods of one job. Then removes the job from `jobs` if it has no pods and no watchers.
     fn with_job<T>(&self, job: &JobName, change: impl FnOnce(&mut JobPods) -> T) -> T {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         let pods = jobs.entry(job.clone()).or_default();
         let changed = change(pods);
         if pods.table.is_unused() {
@@ -226,7 +227,7 @@ impl PodBackend for ProcessBackend {
     }
 
     async fn shutdown(&self) {
-        for pods in self.jobs.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for pods in self.jobs.lock().values() {
             for orders in pods.orders.values() {
                 orders.send_if_modified(|order| {
                     let lives = *order == Order::Live;
