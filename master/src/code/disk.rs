@@ -10,6 +10,8 @@ use std::time::SystemTime;
 
 use protocol::code::{CodeId, Manifest, Sha256};
 
+use crate::host::files::unless_absent;
+
 /// Sizes of files are rounded up to a multiple of this many bytes. So the limit of all code also limits the number of
 /// files.
 const BLOCK: u64 = 4096;
@@ -156,11 +158,4 @@ impl Disk {
 fn names<T: FromStr>(folder: &Path) -> io::Result<Vec<T>> {
     let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
-}
-
-fn unless_absent(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }

@@ -18,16 +18,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use super::files::unless_absent;
+
 const OWN_FOLDERS: [&str; 4] = ["code", "logs", "machines", "pods"];
 const OWN_FILES: [&str; 7] =
     ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "agent-key", "master.log", "lock"];
-
-fn gone(removed: std::io::Result<()>) -> anyhow::Result<()> {
-    match removed {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("clear the state directory"),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
 
 /// A state directory. This process locks it until this value is dropped.
 #[derive(Debug)]
@@ -80,11 +75,12 @@ impl StateDir {
 
     /// Removes the files of a master and its client from the folder, and then the folder if it is empty.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
+        const CLEAR: &str = "clear the state directory";
         for name in OWN_FOLDERS {
-            gone(std::fs::remove_dir_all(self.path.join(name)))?;
+            unless_absent(std::fs::remove_dir_all(self.path.join(name))).context(CLEAR)?;
         }
         for name in OWN_FILES {
-            gone(std::fs::remove_file(self.path.join(name)))?;
+            unless_absent(std::fs::remove_file(self.path.join(name))).context(CLEAR)?;
         }
         // This fails if the folder contains files of a user. Such files stay.
         let _ = std::fs::remove_dir(&self.path);

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::{JobLogs, disk};
+use crate::host::files::names_in;
 use crate::mutex::Mutex;
 
 /// Default maximum bytes of kept output of all jobs.
@@ -134,13 +135,7 @@ fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<
 
 /// The names below `dir` that have the form of a job's uid. A user may keep other folders there.
 fn uids_below(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
-        entries => entries?,
-    };
-    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-    let names: Vec<String> = names.collect::<io::Result<_>>()?;
-    Ok(names.into_iter().filter(|name| Uuid::try_parse(name).is_ok()).collect())
+    Ok(names_in(dir)?.into_iter().filter(|name| Uuid::try_parse(name).is_ok()).collect())
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ pub use self::archive::{Archive, BUDGET};
 use self::file::LogFile;
 pub use self::read::{Reading, added_after, growing_lines, lines, reader};
 pub use self::times::Mark;
+use crate::host::files::unless_absent;
 use crate::mutex::Mutex;
 
 /// Maximum bytes kept of one replica's output. The newest bytes are kept.
@@ -182,11 +183,7 @@ impl JobLogs {
         self.complete().await;
         self.with_each(LogFile::remove).await;
         let dir = self.dir.clone();
-        disk::run(move || match std::fs::remove_dir_all(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
-        })
-        .await
+        disk::run(move || unless_absent(std::fs::remove_dir_all(dir))).await
     }
 
     async fn with_each(&self, change: fn(&mut LogFile)) {

@@ -10,6 +10,8 @@ use bounded_log::{BoundedLog, OpenError};
 use protocol::ids::UnixMillis;
 use tracing::warn;
 
+use crate::host::files::unless_absent;
+
 /// Minimum time between two marks in milliseconds.
 const INTERVAL_MS: u64 = 10;
 
@@ -75,10 +77,7 @@ impl Times {
     /// Removes the file.
     pub(super) fn remove(&mut self) -> io::Result<()> {
         self.close();
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done,
-        }
+        unless_absent(fs::remove_file(&self.path))
     }
 
     fn try_note(&mut self, mark: Mark) -> io::Result<()> {

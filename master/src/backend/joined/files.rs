@@ -4,12 +4,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use job::key::JobKey;
 use protocol::ids::ReplicaId;
 use protocol::join::JoinRequest;
 use tracing::warn;
+
+use crate::host::files::names_in;
 
 /// The folder of all messages.
 #[derive(Debug)]
@@ -28,10 +30,11 @@ impl Files {
     /// Fails if a folder or a message cannot be read. If a message cannot be read, the error names its file.
     pub(super) fn read(&self) -> io::Result<Vec<(JobKey, ReplicaId, Option<JoinRequest>)>> {
         let mut found = vec![];
-        for folder in entries(&self.0)? {
+        for folder in names_in(&self.0)? {
             let Some(job) = job_of(&folder) else { continue };
-            for file in entries(&folder)? {
-                let Some(replica) = replica_of(&file) else { continue };
+            for name in names_in(&self.0.join(&folder))? {
+                let Some(replica) = name.strip_suffix(".json").and_then(|name| name.parse().ok()) else { continue };
+                let file = self.path(&job, replica);
                 let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
                 let message = serde_json::from_slice(&fs::read(&file).map_err(named)?);
                 if let Err(error) = &message {
@@ -76,20 +79,9 @@ impl Files {
     }
 }
 
-fn job_of(folder: &Path) -> Option<JobKey> {
+/// The job whose messages are in the folder with this name.
+fn job_of(folder: &str) -> Option<JobKey> {
     // A job's name contains no dot.
-    let (name, uid) = folder.file_name()?.to_str()?.split_once('.')?;
+    let (name, uid) = folder.split_once('.')?;
     Some(JobKey { name: name.parse().ok()?, uid: uid.to_owned() })
-}
-
-fn replica_of(file: &Path) -> Option<ReplicaId> {
-    file.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()
-}
-
-fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
-        Err(error) => Err(error),
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
-    }
 }

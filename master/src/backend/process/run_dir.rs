@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use protocol::ids::{JobName, ReplicaId};
 
+use crate::host::files::{names_in, unless_absent};
+
 /// The folder of all pods' folders.
 #[derive(Debug, Clone)]
 pub(super) struct RunDirs(PathBuf);
@@ -27,10 +29,8 @@ impl RunDirs {
     /// directory of an earlier pod.
     pub(super) fn create_work_dir(&self, job: &JobName, replica: ReplicaId) -> io::Result<PathBuf> {
         let folder = self.path(job, replica).join("work");
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => fs::create_dir(&folder)?,
-        }
+        unless_absent(fs::remove_dir_all(&folder))?;
+        fs::create_dir(&folder)?;
         Ok(folder)
     }
 
@@ -47,24 +47,19 @@ impl RunDirs {
 
     /// Removes a pod's folder, and also the job's folder if no other pod has a folder there.
     pub(super) fn remove(&self, job: &JobName, replica: ReplicaId) -> io::Result<()> {
-        match fs::remove_dir_all(self.path(job, replica)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        unless_absent(fs::remove_dir_all(self.path(job, replica)))?;
         match fs::remove_dir(self.0.join(job.as_str())) {
-            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
-                Err(error)
-            }
-            Ok(()) | Err(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => unless_absent(removed),
         }
     }
 
     /// Every pod that has a folder. Folders with other names are ignored.
     pub(super) fn list(&self) -> io::Result<Vec<(JobName, ReplicaId)>> {
         let mut found = vec![];
-        for job in names(&self.0)? {
+        for job in names_in(&self.0)? {
             let Ok(job_name) = job.parse::<JobName>() else { continue };
-            let replicas = names(&self.0.join(&job))?;
+            let replicas = names_in(&self.0.join(&job))?;
             found.extend(replicas.iter().filter_map(|name| Some((job_name.clone(), name.parse().ok()?))));
         }
         Ok(found)
@@ -72,13 +67,5 @@ impl RunDirs {
 
     fn path(&self, job: &JobName, replica: ReplicaId) -> PathBuf {
         self.0.join(job.as_str()).join(replica.to_string())
-    }
-}
-
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
-        Err(error) => Err(error),
-        Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
     }
 }
