@@ -190,11 +190,14 @@ pub trait PodBackend: Send + Sync {
         None
     }
 
-    /// Creates the objects that a job needs before its first pod. A repeated call does not change existing objects.
+    /// Creates the objects that a job needs before its first pod, if any. A repeated call does not change existing
+    /// objects.
     ///
     /// # Errors
     /// [`BackendError::Prepare`], [`BackendError::Unavailable`], [`BackendError::OverQuota`].
-    async fn prepare(&self, job: &JobKey) -> Result<(), BackendError>;
+    async fn prepare(&self, _job: &JobKey) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Creates a pod. If the pod exists, in any state, succeeds and changes nothing.
     ///
@@ -221,8 +224,14 @@ pub trait PodBackend: Send + Sync {
     /// Deletes every pod of a job, as [`PodBackend::delete`] deletes one pod.
     ///
     /// # Errors
-    /// [`BackendError::DeleteAll`].
-    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError>;
+    /// [`BackendError::DeleteAll`], [`BackendError::Delete`].
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
+        let there: Vec<ReplicaId> = self.watch(job).borrow().keys().copied().collect();
+        for replica in there {
+            self.delete(job, replica).await?;
+        }
+        Ok(())
+    }
 
     /// The pods of a job now, and then each change. The receiver may miss intermediate states, but it always gets the
     /// newest state. An ended pod stays listed, with its reason, until it is deleted. A pod keeps its incarnation. A
@@ -241,5 +250,5 @@ pub trait PodBackend: Send + Sync {
     }
 
     /// Ends every pod that cannot outlive this master, and returns when these pods have ended.
-    async fn shutdown(&self);
+    async fn shutdown(&self) {}
 }

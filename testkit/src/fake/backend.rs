@@ -325,10 +325,6 @@ impl PodBackend for FakeBackend {
         self.asked()
     }
 
-    async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
-        Ok(())
-    }
-
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let PodSpec {
             job,
@@ -389,14 +385,6 @@ impl PodBackend for FakeBackend {
                 self.note(&job.name, replica, PodChange::Deleted);
                 self.schedule();
             }
-        }
-        Ok(())
-    }
-
-    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
-        let there: Vec<ReplicaId> = self.table(&job.name).borrow().keys().copied().collect();
-        for replica in there {
-            self.delete(job, replica).await?;
         }
         Ok(())
     }

@@ -73,29 +73,6 @@ impl JoinedBackend {
         }
         Ok(Self(shared))
     }
-
-    fn delete_one(&self, job: &JobKey, replica: ReplicaId) {
-        self.0.with_job(job, |places| {
-            let Some(pod) = places.table.get(replica) else { return };
-            match (places.machines.get(&replica), &pod.state) {
-                (Some(message), PodState::Running(_)) if !places.endings.contains_key(&replica) => {
-                    let machine = Leaving {
-                        job: job.clone(),
-                        replica,
-                        incarnation: pod.incarnation,
-                        boot_id: message.boot_id.clone(),
-                        agent: message.address,
-                        lease: lease_of(message),
-                    };
-                    let ending = tokio::spawn(Arc::clone(&self.0).end(machine));
-                    places.endings.insert(replica, AbortOnDropHandle::new(ending));
-                }
-                // A task frees the place when the machine's run is dead.
-                (Some(_), PodState::Running(_)) | (None, PodState::Leaving { .. }) => {}
-                (_, _) => self.0.forget(job, places, replica),
-            }
-        });
-    }
 }
 
 /// A machine that must leave its place.
@@ -256,11 +233,6 @@ impl PodBackend for JoinedBackend {
         Ok(())
     }
 
-    /// A place needs no preparation.
-    async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
-        Ok(())
-    }
-
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let waits = PodState::Pending { has_node: false, wait: Some(Wait::Other("waits for a machine".to_owned())) };
         // A place needs no other fields. The machine's agent has its own command.
@@ -282,20 +254,31 @@ impl PodBackend for JoinedBackend {
     }
 
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
-        self.delete_one(job, replica);
+        self.0.with_job(job, |places| {
+            let Some(pod) = places.table.get(replica) else { return };
+            match (places.machines.get(&replica), &pod.state) {
+                (Some(message), PodState::Running(_)) if !places.endings.contains_key(&replica) => {
+                    let machine = Leaving {
+                        job: job.clone(),
+                        replica,
+                        incarnation: pod.incarnation,
+                        boot_id: message.boot_id.clone(),
+                        agent: message.address,
+                        lease: lease_of(message),
+                    };
+                    let ending = tokio::spawn(Arc::clone(&self.0).end(machine));
+                    places.endings.insert(replica, AbortOnDropHandle::new(ending));
+                }
+                // A task frees the place when the machine's run is dead.
+                (Some(_), PodState::Running(_)) | (None, PodState::Leaving { .. }) => {}
+                (_, _) => self.0.forget(job, places, replica),
+            }
+        });
         Ok(())
     }
 
     async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         self.0.with_job(job, |places| self.0.forget(job, places, replica));
-        Ok(())
-    }
-
-    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
-        let there: Vec<ReplicaId> = self.watch(job).borrow().keys().copied().collect();
-        for replica in there {
-            self.delete_one(job, replica);
-        }
         Ok(())
     }
 
@@ -306,7 +289,4 @@ impl PodBackend for JoinedBackend {
     fn machines(&self) -> Option<&dyn Machines> {
         Some(self)
     }
-
-    /// Machines outlive this master.
-    async fn shutdown(&self) {}
 }

@@ -321,9 +321,6 @@ impl PodBackend for KubeBackend {
     async fn blind(&self) {
         self.blind.cancelled().await;
     }
-
-    /// The pods must outlive their master, so there is nothing to end.
-    async fn shutdown(&self) {}
 }
 
 /// Retries for about a minute, plus the time of unanswered calls. An API server that is replaced or restarted usually

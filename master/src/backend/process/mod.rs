@@ -175,11 +175,6 @@ impl PodBackend for ProcessBackend {
         }
     }
 
-    /// A process needs no preparation.
-    async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
-        Ok(())
-    }
-
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let orders = self.with_job(&pod.job.name, |pods| {
             if !pods.table.list(pod.replica, PodState::Pending { has_node: true, wait: None }) {
@@ -210,14 +205,6 @@ impl PodBackend for ProcessBackend {
         });
         if has_ended {
             self.remove(&job.name, replica).await;
-        }
-        Ok(())
-    }
-
-    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
-        let there: Vec<ReplicaId> = self.watch(job).borrow().keys().copied().collect();
-        for replica in there {
-            self.delete(job, replica).await?;
         }
         Ok(())
     }
