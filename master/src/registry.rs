@@ -30,7 +30,7 @@ pub use self::dry_run::OldJob;
 pub use self::error::JobsError;
 pub use self::finished::KEPT_FINISHED;
 use self::requests::remove_output;
-use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
+use crate::driver::{self, Channels, Context, Staging, Stop, Tenure};
 use crate::logs::series::SeriesOfJob;
 use crate::logs::{Archive, JobLogs};
 use crate::mutex::Mutex;
@@ -63,7 +63,7 @@ pub struct JobHandle {
 /// The drivers of all jobs, by their tasks.
 #[derive(Default)]
 struct Drivers {
-    tasks: JoinSet<Driven>,
+    tasks: JoinSet<Stop>,
     /// The job of each task, by the task's id.
     jobs: HashMap<Id, JobKey>,
     /// The tasks that remove unused code and delete old finished jobs. They begin when every job on record is in the
@@ -155,15 +155,15 @@ impl Jobs {
 
     /// Handles the end of a driver. If the driver panicked, a new driver takes over the job, as another master would.
     /// If another master has taken over the job, a new driver only waits, so that the job stays visible.
-    fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
+    fn take_end(&self, ended: &Result<(Id, Stop), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(job) = drivers.jobs.remove(&id) else { return };
         let Some(before) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) else { return };
         let Some(stored) = before.record.borrow().clone() else { return };
         let (tenure, pause, broken) = match ended {
-            Ok((_, Driven::Ended)) => return,
-            Ok((_, Driven::Yielded)) => (Tenure::Others, Duration::ZERO, before.broken),
-            Ok((_, Driven::Broken)) | Err(_) => {
+            Ok((_, Stop::End | Stop::Gone)) => return,
+            Ok((_, Stop::Yield)) => (Tenure::Others, Duration::ZERO, before.broken),
+            Ok((_, Stop::Broken)) | Err(_) => {
                 let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));
                 error!(job = %stored.name(), ?ended, ?pause, "a driver panicked; starting another one");
                 (Tenure::Anew, pause, before.broken + 1)

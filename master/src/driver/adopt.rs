@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::writing::{Written, amend_or_mend, persistently, show};
-use super::{Channels, Context, Driven, tasks};
+use super::{Channels, Context, Stop, tasks};
 use crate::backend::PodTable;
 use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish};
 
@@ -138,7 +138,7 @@ pub(super) async fn adopt(
     stored: Stored,
     tenure: Tenure,
     view: &watch::Sender<JobView>,
-) -> Result<Stored, Driven> {
+) -> Result<Stored, Stop> {
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {
         // A record that this master has created names this master as the holder from the beginning.
@@ -165,13 +165,13 @@ pub(super) async fn adopt(
     let store = context.store.as_ref();
     let now = match persistently(view, || amend_or_mend(store, &stored, take_over)).await {
         Written::Stored(now) if now.record.uid == *uid => now,
-        Written::OtherFormat => return Err(Driven::Yielded),
-        Written::Stored(_) | Written::Gone => return Err(Driven::Ended),
+        Written::OtherFormat => return Err(Stop::Yield),
+        Written::Stored(_) | Written::Gone => return Err(Stop::Gone),
     };
     let epoch = now.record.epoch;
     if is_anothers(&now.record) {
         info!(job = %name, epoch, "a master that was started after this one has taken the job over");
-        return Err(Driven::Yielded);
+        return Err(Stop::Yield);
     }
     info!(job = %name, epoch, "job taken over");
     Ok(now)

@@ -49,9 +49,9 @@ use crate::store::{Stored, Wish};
 /// Maximum number of reports that wait for the driver.
 const BACKLOG: usize = 1024;
 
-/// Why a driver must stop before it has handled an event.
+/// Why a driver stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+pub enum Stop {
     /// This master shuts down, or the job and its record are deleted.
     End,
     /// Somebody else has deleted the record.
@@ -59,17 +59,6 @@ enum Stop {
     /// Another master holds the job.
     Yield,
     /// A task panicked, so the job needs a new driver.
-    Broken,
-}
-
-/// Why a driver ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Driven {
-    /// The job was deleted, or this master shuts down.
-    Ended,
-    /// Another master holds the job.
-    Yielded,
-    /// A task panicked. The job needs a new driver.
     Broken,
 }
 
@@ -98,12 +87,12 @@ struct Driver {
 ///
 /// A master keeps this future for each job, also for finished jobs. Large futures inside it are boxed: they exist only
 /// while they work, and not while the driver waits for an event.
-pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channels: Channels) -> Driven {
+pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channels: Channels) -> Stop {
     let own = Box::pin(adopt::wait_for_another_master(&context, stored, tenure, &channels)).await;
-    let Some(stored) = own else { return Driven::Ended };
+    let Some(stored) = own else { return Stop::End };
     let stored = match Box::pin(adopt::adopt(&context, stored, tenure, &channels.view)).await {
         Ok(stored) => stored,
-        Err(driven) => return driven,
+        Err(stop) => return stop,
     };
     match &stored.record.ended {
         // Nothing is copied any more, and readers open the files themselves. Jobs that run wait for the same disk.
@@ -138,7 +127,7 @@ impl Driver {
         }
     }
 
-    async fn run(mut self, actions: Vec<Action>) -> Driven {
+    async fn run(mut self, actions: Vec<Action>) -> Stop {
         let stop = match Box::pin(self.begin(actions)).await {
             Ok(()) => loop {
                 if let Err(stop) = self.turn().await {
@@ -147,15 +136,10 @@ impl Driver {
             },
             Err(stop) => stop,
         };
-        match stop {
-            Stop::End => Driven::Ended,
-            Stop::Gone => {
-                Box::pin(self.abandon()).await;
-                Driven::Ended
-            }
-            Stop::Yield => Driven::Yielded,
-            Stop::Broken => Driven::Broken,
+        if stop == Stop::Gone {
+            Box::pin(self.abandon()).await;
         }
+        stop
     }
 
     async fn begin(&mut self, actions: Vec<Action>) -> Result<(), Stop> {
