@@ -1,10 +1,11 @@
 //! What users see of a job: its view, built from the parts of its driver, and the times at which it reached its phases.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use job::phase::JobPhase;
 use protocol::ids::ReplicaId;
-use protocol::view::{JobResult, JobState, JobTimes, JobView};
+use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -24,6 +25,11 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The view of a job before its driver has observed it.
 pub fn initial(record: &JobRecord) -> JobView {
+    recorded(record, pods::initial(record))
+}
+
+/// The view of a job with these replicas, of which nothing is known except the record.
+fn recorded(record: &JobRecord, replicas: Arc<[ReplicaView]>) -> JobView {
     JobView {
         name: record.spec.name.clone(),
         uid: record.uid.clone(),
@@ -40,7 +46,7 @@ pub fn initial(record: &JobRecord) -> JobView {
         started_pushes: 0,
         roster: vec![],
         changes: vec![],
-        replicas: pods::initial(record),
+        replicas,
         warnings: vec![],
         queued_behind: None,
         times: times(record, &JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() }),
@@ -126,32 +132,23 @@ impl Shown {
     fn shown(&self, scene: Scene<'_>) -> JobView {
         let Scene { ledger, machine, starts, pods, code } = scene;
         let (record, phase) = (ledger.get(), machine.phase());
-        let mut restarts = record.restarts.clone();
-        // A failure that was just diagnosed is not yet in `restarts`. The record of a halted job has it in `halted`.
-        if let Some(failed) = ledger.failed() {
-            restarts.note(failed.clone());
-        }
-        JobView {
-            name: record.spec.name.clone(),
-            uid: record.uid.clone(),
-            seq: 0,
+        let mut view = JobView {
             state: phase.state(),
             generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
             result: phase.result().cloned(),
-            restarts,
-            spec: record.spec.clone(),
-            workers: record.workers(),
-            code: record.code(),
             wanted_code: pods.wanted_code(code).filter(|_| record.ended.is_none()),
-            pushes: record.pushes,
             started_pushes: starts.started_pushes(),
             roster: record.ended.as_ref().map_or_else(|| roster(scene), |ended| ended.roster.clone()),
             changes: starts.changes().to_vec(),
-            replicas: pods.views(record, machine),
-            warnings: vec![],
             queued_behind: if let JobPhase::Queued { behind, .. } = phase { Some(behind.clone()) } else { None },
             times: times(record, &self.times),
+            ..recorded(record, pods.views(record, machine))
+        };
+        // A failure that was just diagnosed is not yet in `restarts`. The record of a halted job has it in `halted`.
+        if let Some(failed) = ledger.failed() {
+            view.restarts.note(failed.clone());
         }
+        view
     }
 }
 
