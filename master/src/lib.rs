@@ -40,7 +40,7 @@ use crate::agents::client::AgentClient;
 use crate::agents::token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::joined::JoinedBackend;
-use crate::backend::kube::{DefaultUser, HostVolumes, KubeBackend};
+use crate::backend::kube::{DefaultUser, HostVolumes, KubeBackend, PodRules};
 use crate::backend::process::ProcessBackend;
 use crate::code::CodeStore;
 use crate::config::{Backend, Config, WatchTfJobs};
@@ -181,40 +181,36 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     let backend =
         ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
     // These agents do not outlive this master, so a random key is enough.
-    let (boot_id, agent_key) = (boot_id(&store).await?, AgentKey::random());
-    let (logs, code) = (state.logs(), state.code());
+    let agent_key = AgentKey::random();
     Ok(World {
+        boot_id: boot_id(&store).await?,
         store: Arc::new(store),
         backend: Arc::new(backend),
         cluster: None,
         place: Place::Processes,
         agent_key,
-        boot_id,
-        logs,
-        code,
+        logs: state.logs(),
+        code: state.code(),
     })
 }
 
 async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World> {
     let agent_key = agent_key(config, state)?;
     let store = SqliteStore::open(&state.records()).context("open the records")?;
-    let boot_id = boot_id(&store).await?;
     let records = store.list().await.context("list the records")?;
     // The back end accepts no job without a lease.
     let lease_of = |stored: &Stored| Some((stored.key(), stored.record.spec.run_policy.lease()?));
     let leases: BTreeMap<JobKey, Lease> = records.iter().filter_map(lease_of).collect();
     let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| leases.get(job).copied());
-    let backend = backend.context("read the messages of machines")?;
-    let (logs, code) = (state.logs(), state.code());
     Ok(World {
+        boot_id: boot_id(&store).await?,
         store: Arc::new(store),
-        backend: Arc::new(backend),
-        agent_key,
-        boot_id,
-        logs,
-        code,
+        backend: Arc::new(backend.context("read the messages of machines")?),
         cluster: None,
         place: Place::Processes,
+        agent_key,
+        logs: state.logs(),
+        code: state.code(),
     })
 }
 
@@ -226,33 +222,32 @@ fn agent_key(config: &Config, state: &StateDir) -> anyhow::Result<AgentKey> {
 async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> {
     let agent_key = agent_key(config, state)?;
     let cluster = Cluster::connect(config.namespace.clone()).await?;
-    let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
     let own = cluster.own_pod(Config::pod_name().as_deref()).await;
     let own = own.context("read the master's own pod")?;
     let own_agent = own_agent(config, own.image.as_ref())?;
-    let agent_image = config.agent_image.clone().or(own.image);
-    let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
-    let mut backend = backend.with_agent_image(agent_image).with_own_uses(own.uses);
+    let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
+    let rules = PodRules {
+        host_volumes: if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused },
+        agent_image: config.agent_image.clone().or(own.image),
+        default_user: if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster },
+        own_uses: own.uses,
+    };
+    let mut backend = KubeBackend::begin(&cluster, rules).await?;
     if let Some(agent) = own_agent {
         backend = backend.with_agent_program(&cluster, &agent).await;
     }
-    let gives_users = cluster.gives_users().await.context("list the groups of the Kubernetes API")?;
-    let backend = backend.with_default_user(if gives_users { DefaultUser::OfCluster } else { DefaultUser::Muster });
     info!(namespace = cluster.namespace(), "connected to Kubernetes");
-    let (logs, code) = (state.logs().join(cluster.folder()), state.code().join(cluster.folder()));
     let store = KubeStore::new(&cluster);
-    let boot_id = boot_id(&store).await?;
     let honours_root = config.watch_tfjobs == WatchTfJobs::AllowRoot;
-    let place = Place::Pods { namespace: cluster.namespace().to_owned(), honours_root };
     Ok(World {
+        boot_id: boot_id(&store).await?,
         store: Arc::new(store),
         backend: Arc::new(backend),
-        cluster: Some(cluster),
-        place,
+        place: Place::Pods { namespace: cluster.namespace().to_owned(), honours_root },
         agent_key,
-        boot_id,
-        logs,
-        code,
+        logs: state.logs().join(cluster.folder()),
+        code: state.code().join(cluster.folder()),
+        cluster: Some(cluster),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use e2e::cluster::{Image, Namespace};
 use master::agents::token::AgentKey;
-use master::backend::kube::KubeBackend;
+use master::backend::kube::{KubeBackend, PodRules};
 use master::kube::Cluster;
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore};
@@ -30,6 +30,6 @@ async fn the_back_end_passes_the_conformance_suite() {
     let spec = JobSpec { image: Some(image), ..record.spec.clone() };
     let record = JobRecord { spec: spec.clone(), ..record };
     let stored = KubeStore::new(&cluster).create(record).await.expect("cannot create the record that owns the pods");
-    let pods = KubeBackend::begin(&cluster).await.expect("cannot watch the pods");
+    let pods = KubeBackend::begin(&cluster, PodRules::default()).await.expect("cannot watch the pods");
     conformance::backend::check(&pods, &spec, &stored.record.uid, &AgentKey::random()).await;
 }

@@ -65,10 +65,10 @@ impl KubeBackend {
                 "work_dir has no meaning here: the script is in the image's working directory",
             );
         }
-        if spec.code.is_some() && self.agent_image.is_none() {
+        if spec.code.is_some() && self.rules.agent_image.is_none() {
             return refuse(ErrorCode::BadCode, NO_AGENT_IMAGE);
         }
-        if spec.groups.iter().any(has_own_image) && self.agent_image.is_none() {
+        if spec.groups.iter().any(has_own_image) && self.rules.agent_image.is_none() {
             return refuse(ErrorCode::BadGroups, NO_AGENT_IMAGE);
         }
         let mut names = spec.pod.env_secrets.iter().chain(&spec.pod.service_account);
@@ -79,7 +79,8 @@ impl KubeBackend {
             );
         }
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
-        let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
+        let folder =
+            spec.pod.volumes.iter().find(is_host).filter(|_| self.rules.host_volumes == HostVolumes::Refused)?;
         let sentence = format!(
             "volume \"{folder}\" is a folder of the node, and this master refuses such volumes: to allow them, start \
              the master with --allow-host-volumes"
@@ -103,7 +104,7 @@ impl KubeBackend {
         if matches!(used, Used::Claim(name) if is_masters_claim(name)) {
             return Some(masters);
         }
-        match &self.own_uses {
+        match &self.rules.own_uses {
             OwnUses::Known(own) => own.contains(used).then_some(masters),
             OwnUses::Unknown => Some(format!(
                 "{used} is refused, because it may belong to the master: the master does not know what its own pod \

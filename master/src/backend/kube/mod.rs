@@ -68,30 +68,43 @@ pub struct KubeBackend {
     policies: Api<NetworkPolicy>,
     quotas: Api<ResourceQuota>,
     master: MasterPlace,
-    host_volumes: HostVolumes,
-    agent_image: Option<ImageRef>,
+    rules: PodRules,
     agent_map: Option<AgentMap>,
-    default_user: DefaultUser,
-    own_uses: OwnUses,
     seen: SeenPods,
     /// Cancelled when the watch has ended. Only a panic can end the watch.
     blind: CancellationToken,
     _watch: AbortOnDropHandle<()>,
 }
 
+/// The rules for the pods of all jobs.
+#[derive(Debug, Default)]
+pub struct PodRules {
+    /// Whether jobs may mount folders of the nodes.
+    pub host_volumes: HostVolumes,
+    /// The image from which the agent is copied into pods.
+    pub agent_image: Option<ImageRef>,
+    /// The user of pods into which the agent is copied.
+    pub default_user: DefaultUser,
+    /// What the master's own pod uses. Jobs may not use the same claims and Secrets. If the master's pod is unknown, jobs
+    /// may use no claims and no Secrets.
+    pub own_uses: OwnUses,
+}
+
 /// Whether jobs may mount folders of the nodes. Such a mount can break a pod's isolation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HostVolumes {
     /// A job with such a mount is refused.
+    #[default]
     Refused,
     /// Any job may use such mounts.
     Allowed,
 }
 
 /// The UNIX user of pods into which the agent is copied, if neither the job nor its template names a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DefaultUser {
     /// User and group 65532.
+    #[default]
     Muster,
     /// A user that the cluster chooses, as OpenShift does.
     OfCluster,
@@ -115,9 +128,8 @@ pub enum BeginError {
 }
 
 impl KubeBackend {
-    /// Begins the watch, and returns when the watch has listed all existing pods. By default, the back end refuses
-    /// mounts of the nodes' folders (see [`Self::with_host_volumes`]).
-    pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
+    /// Begins the watch, and returns when the watch has listed all existing pods.
+    pub async fn begin(cluster: &Cluster, rules: PodRules) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();
         // Try a list first, and return its error. The watch would only log a permanent error, and retry for ever.
@@ -139,38 +151,14 @@ impl KubeBackend {
                 policies: cluster.policies(),
                 quotas: cluster.quotas(),
                 master: cluster.master(),
-                host_volumes: HostVolumes::Refused,
-                agent_image: None,
+                rules,
                 agent_map: None,
-                default_user: DefaultUser::Muster,
-                own_uses: OwnUses::default(),
                 seen,
                 blind,
                 _watch: watch,
             }),
             Ok(Err(_)) | Err(_) => Err(BeginError::Watch(namespace)),
         }
-    }
-
-    /// Sets whether jobs may mount folders of the nodes.
-    pub fn with_host_volumes(self, host_volumes: HostVolumes) -> Self {
-        Self { host_volumes, ..self }
-    }
-
-    /// Sets the image from which the agent is copied into pods.
-    pub fn with_agent_image(self, agent_image: Option<ImageRef>) -> Self {
-        Self { agent_image, ..self }
-    }
-
-    /// Sets the user of pods into which the agent is copied.
-    pub fn with_default_user(self, default_user: DefaultUser) -> Self {
-        Self { default_user, ..self }
-    }
-
-    /// Sets what the master's own pod uses. Jobs may not use the same claims and Secrets. If the master's pod is
-    /// unknown, jobs may use no claims and no Secrets.
-    pub fn with_own_uses(self, own_uses: OwnUses) -> Self {
-        Self { own_uses, ..self }
     }
 
     /// Keeps this agent in a ConfigMap, from which Python in the pods of jobs with code unpacks it. Deletes the agents
@@ -185,14 +173,14 @@ impl KubeBackend {
 
     /// Builds the pod that this back end creates for a specification.
     fn manifest(&self, spec: &PodSpec) -> Result<Pod, Vec<Note>> {
-        let allowed = Allowed { host_volumes: self.host_volumes == HostVolumes::Allowed, root: false };
-        manifest::pod(spec, self.agent_source(spec).as_ref(), self.default_user, allowed)
+        let allowed = Allowed { host_volumes: self.rules.host_volumes == HostVolumes::Allowed, root: false };
+        manifest::pod(spec, self.agent_source(spec).as_ref(), self.rules.default_user, allowed)
     }
 
     /// From where the agent gets into this pod. The image of a template may lack Python.
     fn agent_source(&self, spec: &PodSpec) -> Option<AgentSource> {
         let map = self.agent_map.as_ref().filter(|_| spec.template.is_none()).and_then(AgentMap::name);
-        map.map(AgentSource::ConfigMap).or_else(|| self.agent_image.clone().map(AgentSource::Image))
+        map.map(AgentSource::ConfigMap).or_else(|| self.rules.agent_image.clone().map(AgentSource::Image))
     }
 
     /// Creates a pod if it does not exist. Waits while a pod of another job has this name.

@@ -1,7 +1,7 @@
 //! Tests of the checks of a spec before its job exists: by the back end, by a dry run in the cluster, and against
 //! quotas.
 
-use master::backend::kube::HostVolumes;
+use master::backend::kube::{HostVolumes, PodRules};
 use master::backend::{PodBackend, Refusal};
 use master::kube::{OwnUses, Used};
 use protocol::dry_run::PodsOfKind;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::objects::failure;
 use super::server::{ApiServer, Kind, Reply};
-use super::world::{begin, internal_error, spec};
+use super::world::{begin, begin_with, internal_error, spec};
 
 #[tokio::test(start_paused = true)]
 async fn one_pod_is_tried_by_a_dry_run_and_none_is_created() {
@@ -145,7 +145,7 @@ async fn a_host_volume_is_refused_before_any_call_of_the_api_unless_the_master_a
     assert_eq!(refusal.code, ErrorCode::BadPod);
     assert!(refusal.sentence.contains("\"host:/srv:/data\"") && refusal.sentence.contains("--allow-host-volumes"));
     assert_eq!(server.mutations(), Vec::<String>::new());
-    let allowing = begin(&server).await.with_host_volumes(HostVolumes::Allowed);
+    let allowing = begin_with(&server, PodRules { host_volumes: HostVolumes::Allowed, ..PodRules::default() }).await;
     assert_eq!(allowing.admit(&spec).await, Ok(()));
 }
 
@@ -180,7 +180,8 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
 async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
     let server = ApiServer::new();
     let own = [Used::Claim("output".to_owned()), Used::Secret("sealed-token".to_owned())];
-    let pods = begin(&server).await.with_own_uses(OwnUses::Known(own.into()));
+    let rules = PodRules { own_uses: OwnUses::Known(own.into()), ..PodRules::default() };
+    let pods = begin_with(&server, rules).await;
     let secret =
         |name: &str| PodOptions { env_secrets: vec![name.parse().expect("not a name")], ..PodOptions::default() };
     let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
@@ -205,7 +206,7 @@ async fn a_pod_cannot_have_the_secret_the_account_or_the_state_of_the_master() {
 #[tokio::test(start_paused = true)]
 async fn a_master_that_does_not_know_its_own_pod_refuses_every_claim_and_every_secret() {
     let server = ApiServer::new();
-    let pods = begin(&server).await.with_own_uses(OwnUses::Unknown);
+    let pods = begin_with(&server, PodRules { own_uses: OwnUses::Unknown, ..PodRules::default() }).await;
     let claim = PodOptions { volumes: vec!["pvc:data:/data".parse().expect("not a volume")], ..PodOptions::default() };
     let secret = PodOptions { env_secrets: vec!["s3".parse().expect("not a name")], ..PodOptions::default() };
     for (pod, used) in [(claim, "claim \"data\""), (secret, "Secret \"s3\"")] {

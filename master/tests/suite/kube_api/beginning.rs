@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use master::backend::kube::KubeBackend;
+use master::backend::kube::{KubeBackend, PodRules};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use super::server::{ApiServer, Kind, Reply, cluster_at};
 use super::world::{chain, internal_error};
 
 async fn why_not(server: &ApiServer) -> String {
-    match KubeBackend::begin(&server.cluster()).await {
+    match KubeBackend::begin(&server.cluster(), PodRules::default()).await {
         Ok(_) => panic!("the back end has begun"),
         Err(error) => chain(&error),
     }
@@ -33,7 +33,7 @@ async fn an_unreachable_server_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
     let address = listener.local_addr().expect("the listener has no address");
     drop(listener);
-    let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else {
+    let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}")), PodRules::default()).await else {
         panic!("the back end has begun")
     };
     let said = chain(&error);
@@ -59,7 +59,7 @@ async fn a_list_that_fails_a_few_times_is_repeated() {
         Reply::Instead(super::objects::Objects::default().list_answer(&super::objects::Query::all("pods", None))),
     );
     server.script_times(2, Kind::List, &Reply::Instead(internal_error()));
-    KubeBackend::begin(&server.cluster()).await.expect("the back end does not begin");
+    KubeBackend::begin(&server.cluster(), PodRules::default()).await.expect("the back end does not begin");
     assert_eq!(server.count(Kind::List), 4);
 }
 

@@ -22,7 +22,7 @@ use testkit::conformance::store as conformance;
 
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply};
-use super::world::{begin, jobs, spec};
+use super::world::{begin_with_agent, jobs, spec};
 use crate::service::delivering::keep as keep_on_disk;
 
 fn code() -> CodeId {
@@ -47,7 +47,7 @@ fn map(server: &ApiServer) -> Value {
 
 /// The jobs of a master that has read all records.
 async fn master_on(server: &ApiServer, folder: &Path) -> Arc<Jobs> {
-    let backend = begin(server).await.with_agent_image("muster-master:1".parse().ok());
+    let backend = begin_with_agent(server).await;
     let jobs = jobs(server, backend, AgentKey::random(), folder);
     jobs.complete().await;
     jobs

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use job::wait::Resources;
-use master::backend::kube::KubeBackend;
+use master::backend::kube::{KubeBackend, PodRules};
 use master::backend::{BackendError, PodBackend, PodTable};
 use tokio::time::Instant;
 
@@ -129,7 +129,8 @@ async fn a_transient_error_of_the_api_is_retried() {
 #[tokio::test]
 async fn a_busy_api_is_asked_again_after_the_time_in_retry_after() {
     let server = ApiServer::new();
-    let pods = KubeBackend::begin(&server.cluster_over_http().await).await.expect("the server does not answer");
+    let pods = KubeBackend::begin(&server.cluster_over_http().await, PodRules::default()).await;
+    let pods = pods.expect("the server does not answer");
     let busy = failure(429, "TooManyRequests", "the server has received too many requests");
     server.script(Kind::Create, Reply::RetryAfter(busy, 1));
     server.script(Kind::Create, Reply::Instead(failure(503, "ServiceUnavailable", "apiserver is shutting down")));

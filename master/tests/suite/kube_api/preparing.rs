@@ -2,26 +2,21 @@
 //! are lost.
 
 use std::io::Read as _;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use flate2::read::GzDecoder;
-use master::agents::client::AgentClient;
 use master::agents::token::AgentKey;
 use master::backend::kube::KubeBackend;
 use master::backend::{PodBackend, PodSpec};
-use master::driver::Context;
-use master::registry::{Jobs, Submitted};
-use master::store::kube::KubeStore;
+use master::registry::Submitted;
 use protocol::code::CodeId;
 use protocol::job::JobSpec;
 use serde_json::json;
-use testkit::fake::code_below;
 
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply};
-use super::world::{begin, chain, internal_error, job, spec};
+use super::world::{begin, begin_with_agent, chain, internal_error, job, jobs, spec};
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_an_earlier_master_has_created_stays_unchanged() {
@@ -68,16 +63,7 @@ async fn a_missing_right_is_reported_in_the_words_of_the_api_and_not_retried() {
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_created_again() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
-    let context = Context {
-        store: Arc::new(KubeStore::new(&server.cluster())),
-        backend: Arc::new(begin(&server).await),
-        agents: AgentClient::new(),
-        agent_key: AgentKey::random(),
-        boot_id: "first".to_owned(),
-        code: code_below(logs.path()),
-    };
-    let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
-    tokio::spawn(Arc::clone(&jobs).run());
+    let jobs = jobs(&server, begin(&server).await, AgentKey::random(), logs.path());
     let submitted = jobs.submit(spec("digits")).await;
     let Ok(Submitted::Created(job)) = submitted else { panic!("{submitted:?}") };
     let count = |asked: &[Asked], path: &str| {
@@ -92,7 +78,7 @@ async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_created_again(
 
 /// A back end with this agent and the agent's image.
 async fn with_agent(server: &ApiServer, agent: &[u8]) -> KubeBackend {
-    let backend = begin(server).await.with_agent_image("muster-master:1".parse().ok());
+    let backend = begin_with_agent(server).await;
     backend.with_agent_program(&server.cluster(), agent).await
 }
 

@@ -10,7 +10,7 @@ use testkit::registry::{FakeAnswer, FakeRegistry, TestImage};
 
 use super::server::{ApiServer, Asked, Kind, NAMESPACE};
 use super::tfjobs::{define, follow, tfjob};
-use super::world::{begin, jobs};
+use super::world::{begin_with_agent, jobs};
 
 /// A suspended TFJob without a command, with this image and the pull secrets `team` and `other`.
 fn without_command(name: &str, image: &str) -> Value {
@@ -34,7 +34,7 @@ async fn tfjobs_without_a_command_get_the_programs_that_registries_name_or_fail_
     let answer = FakeAnswer { headers: challenge, wants, ..FakeAnswer::ok(image.manifest.clone()) };
     registry.set("/v2/closed/manifests/1", answer).await;
 
-    let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("not an image")));
+    let backend = begin_with_agent(&server).await;
     let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
     let auths = json!({ "auths": { registry.host(): { "auth": "dGVhbTpzZWNyZXQ=" } } }).to_string();
     let data = json!({ ".dockerconfigjson": STANDARD.encode(auths) });
@@ -83,7 +83,7 @@ async fn a_login_for_the_path_of_an_image_is_used_although_an_earlier_secret_has
     secret("other", json!({ registry.host(): { "identitytoken": "abc" } }));
     let (host, path) = (registry.host(), format!("{}/ours", registry.host()));
     secret("team", json!({ host: { "auth": "d3Jvbmc6d3Jvbmc=" }, path: { "auth": "dGVhbTpzZWNyZXQ=" } }));
-    let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("not an image")));
+    let backend = begin_with_agent(&server).await;
     let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
     server.put("tfjobs", without_command("closed", &name));
     let _following = follow(&server, jobs, &["team".to_owned(), "other".to_owned()]);

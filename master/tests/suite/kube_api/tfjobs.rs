@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::server::{ApiServer, Asked, Kind, NAMESPACE, Reply};
-use super::world::{begin, jobs};
+use super::world::{begin_with_agent, jobs};
 
 pub(super) fn place() -> Place {
     Place::Pods { namespace: NAMESPACE.to_owned(), honours_root: false }
@@ -67,7 +67,7 @@ impl World {
     async fn begin() -> Self {
         let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
         define(&server);
-        let backend = begin(&server).await.with_agent_image(Some("muster-master:1".parse().expect("not an image")));
+        let backend = begin_with_agent(&server).await;
         let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
         Self { server, jobs, _folder: folder, _following: None }
     }

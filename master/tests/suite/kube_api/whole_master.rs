@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
-use super::world::{begin, jobs, wanted};
+use super::world::{begin, begin_with_agent, jobs, wanted};
 use crate::service::delivering::keep;
 
 const WORKERS: u32 = 4;
@@ -148,7 +148,7 @@ async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_
 #[tokio::test]
 async fn a_job_that_brings_its_code_needs_one_more_write_for_new_and_for_known_code() {
     let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("no folder"));
-    let backend = begin(&server).await.with_agent_image("muster-master:1".parse().ok());
+    let backend = begin_with_agent(&server).await;
     let jobs = jobs(&server, backend, AgentKey::random(), folder.path());
     let code = keep(jobs.code());
     let script = "train.py".parse().expect("not a script");

@@ -8,7 +8,7 @@ use job::key::JobKey;
 use job::observation::PodState;
 use master::agents::client::AgentClient;
 use master::agents::token::AgentKey;
-use master::backend::kube::KubeBackend;
+use master::backend::kube::{KubeBackend, PodRules};
 use master::backend::{PodBackend, PodSpec, PodTable};
 use master::driver::Context;
 use master::registry::Jobs;
@@ -26,7 +26,17 @@ use super::server::{ApiServer, DEADLINE, NAMESPACE};
 
 /// A back end that has read all pods of the server.
 pub(crate) async fn begin(server: &ApiServer) -> KubeBackend {
-    KubeBackend::begin(&server.cluster()).await.expect("the server does not answer")
+    begin_with(server, PodRules::default()).await
+}
+
+/// Like [`begin`], with these rules for pods.
+pub(crate) async fn begin_with(server: &ApiServer, rules: PodRules) -> KubeBackend {
+    KubeBackend::begin(&server.cluster(), rules).await.expect("the server does not answer")
+}
+
+/// Like [`begin`], with an image from which the agent is copied into pods.
+pub(crate) async fn begin_with_agent(server: &ApiServer) -> KubeBackend {
+    begin_with(server, PodRules { agent_image: "muster-master:1".parse().ok(), ..PodRules::default() }).await
 }
 
 /// The jobs of a master with this back end and this key. The master's files are below `folder`.
