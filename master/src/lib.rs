@@ -55,6 +55,7 @@ use crate::registry::Jobs;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{JobStore, StoreError, Stored};
+use crate::tfjobs::Site;
 use crate::tfjobs::programs::ProgramSource;
 
 /// Runs a master until a signal or the end of its supervisor stops it.
@@ -99,7 +100,8 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         Some(cluster) => {
             let registries = Registries::new(config.plain_registries.clone())?;
             let programs = ProgramSource::new(cluster.clone(), registries, &config.pull_secrets);
-            let follow = tfjobs::run(cluster, Arc::clone(&jobs), place.clone(), Arc::new(programs));
+            let (jobs, place, programs) = (Arc::clone(&jobs), place.clone(), Arc::new(programs));
+            let follow = tfjobs::run(Site { cluster, jobs, place, programs });
             Some(AbortOnDropHandle::new(tokio::spawn(follow)))
         }
         None => None,

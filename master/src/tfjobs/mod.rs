@@ -36,15 +36,27 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Jobs that one sweep deletes at a time.
 const DELETED_AT_ONCE: usize = 8;
 
-/// Follows the TFJobs while the cluster's definition of TFJobs is Muster's. `place` says where their replicas run.
-/// `programs` looks up what images run.
-pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place, programs: Arc<ProgramSource>) {
+/// What the tasks of TFJobs share.
+#[derive(Clone)]
+pub struct Site {
+    /// The cluster with the TFJobs.
+    pub cluster: Cluster,
+    /// The jobs of this master.
+    pub jobs: Arc<Jobs>,
+    /// Where the replicas of TFJobs run.
+    pub place: Place,
+    /// Looks up what images run.
+    pub programs: Arc<ProgramSource>,
+}
+
+/// Follows the TFJobs while the cluster's definition of TFJobs is Muster's.
+pub async fn run(site: Site) {
     let mut is_told = false;
     loop {
-        match cluster.has_our_tfjobs().await {
+        match site.cluster.has_our_tfjobs().await {
             Ok(true) => {
-                info!(namespace = cluster.namespace(), "following the TFJobs of the namespace");
-                Following::new(&cluster, &jobs, &place, &programs).run().await;
+                info!(namespace = site.cluster.namespace(), "following the TFJobs of the namespace");
+                Following::new(&site).run().await;
                 is_told = false;
             }
             Ok(false) if !is_told => {
@@ -63,10 +75,7 @@ pub async fn run(cluster: Cluster, jobs: Arc<Jobs>, place: Place, programs: Arc<
 
 /// Follows the TFJobs of the namespace. In this file, an object is a TFJob of the cluster.
 struct Following {
-    cluster: Cluster,
-    jobs: Arc<Jobs>,
-    place: Place,
-    programs: Arc<ProgramSource>,
+    site: Site,
     /// The objects, by name.
     tended: BTreeMap<String, Tended>,
     /// While the watch lists all objects: the names of the objects listed so far.
@@ -87,15 +96,14 @@ struct Tended {
 }
 
 impl Following {
-    fn new(cluster: &Cluster, jobs: &Arc<Jobs>, place: &Place, programs: &Arc<ProgramSource>) -> Self {
-        let (cluster, jobs, place) = (cluster.clone(), Arc::clone(jobs), place.clone());
-        let (programs, tended, listing) = (Arc::clone(programs), BTreeMap::new(), BTreeSet::new());
-        Self { cluster, jobs, place, programs, tended, listing, is_complete: false, sweep_at: None, sweep: None }
+    fn new(site: &Site) -> Self {
+        let (tended, listing) = (BTreeMap::new(), BTreeSet::new());
+        Self { site: site.clone(), tended, listing, is_complete: false, sweep_at: None, sweep: None }
     }
 
     /// Returns when the cluster's definition of TFJobs is no longer Muster's.
     async fn run(mut self) {
-        let mut events = Box::pin(changes_of(self.cluster.watched_tfjobs(), Config::default()));
+        let mut events = Box::pin(changes_of(self.site.cluster.watched_tfjobs(), Config::default()));
         let mut checks = interval(CHECK_EVERY);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -109,7 +117,7 @@ impl Following {
                     self.sweep();
                 }
                 _ = checks.tick() => {
-                    if let Ok(false) = self.cluster.has_our_tfjobs().await { return }
+                    if let Ok(false) = self.site.cluster.has_our_tfjobs().await { return }
                     self.sweep();
                 }
             }
@@ -144,13 +152,7 @@ impl Following {
             return;
         }
         let (newest, objects) = watch::channel(object);
-        let tender = Tender {
-            cluster: self.cluster.clone(),
-            jobs: Arc::clone(&self.jobs),
-            place: self.place.clone(),
-            programs: Arc::clone(&self.programs),
-            name: name.clone(),
-        };
+        let tender = Tender { site: self.site.clone(), name: name.clone() };
         let task = AbortOnDropHandle::new(tokio::spawn(tender.run(objects)));
         self.tended.insert(name, Tended { uid, newest, _task: task });
     }
@@ -174,14 +176,14 @@ impl Following {
             return;
         }
         let there: HashSet<&str> = self.tended.values().map(|tended| tended.uid.as_str()).collect();
-        let of_objects = self.jobs.of_objects().into_iter();
+        let of_objects = self.site.jobs.of_objects().into_iter();
         let orphans = of_objects.filter(|(_, uid)| !there.contains(uid.as_str()));
         let orphans: Vec<Orphan> = orphans.map(|(job, uid)| Orphan { job, uid }).collect();
-        let (cluster, jobs) = (self.cluster.clone(), Arc::clone(&self.jobs));
+        let site = self.site.clone();
         let sweep = stream::iter(orphans).for_each_concurrent(DELETED_AT_ONCE, move |orphan| {
-            let (cluster, jobs) = (cluster.clone(), Arc::clone(&jobs));
+            let site = site.clone();
             async move {
-                if let Err(error) = orphan.delete(&cluster, &jobs).await {
+                if let Err(error) = orphan.delete(&site).await {
                     warn!(job = %orphan.job, error = error_chain(&error), "could not delete a job whose TFJob is gone");
                 }
             }
@@ -200,7 +202,7 @@ struct Orphan {
 impl Orphan {
     /// Deletes the job, unless its object exists. Another master may have created object and job a moment ago, and the
     /// two watches of this master are independent, so ask the API.
-    async fn delete(&self, cluster: &Cluster, jobs: &Jobs) -> Result<(), Trouble> {
+    async fn delete(&self, Site { cluster, jobs, .. }: &Site) -> Result<(), Trouble> {
         let named = ListParams::default().fields(&format!("metadata.name={}", self.job));
         let found = call(cluster.tfjobs().list(&named)).await?;
         let is_there = |object: &DynamicObject| {
@@ -224,10 +226,7 @@ enum Trouble {
 
 /// The task of one object.
 struct Tender {
-    cluster: Cluster,
-    jobs: Arc<Jobs>,
-    place: Place,
-    programs: Arc<ProgramSource>,
+    site: Site,
     /// The name of the object.
     name: String,
 }
@@ -235,16 +234,16 @@ struct Tender {
 impl Tender {
     /// Follows the object and its job. Returns when the object no longer exists.
     async fn run(self, mut objects: watch::Receiver<DynamicObject>) {
-        let (mut memory, mut arrivals) = (Memory::default(), self.jobs.arrivals());
+        let (mut memory, mut arrivals) = (Memory::default(), self.site.jobs.arrivals());
         let mut object = self.read(&objects.borrow_and_update(), &memory);
         loop {
             arrivals.borrow_and_update();
-            let mut handle = object.job().and_then(|name| self.jobs.find(name));
+            let mut handle = object.job().and_then(|name| self.site.jobs.find(name));
             let job = handle.as_mut().map(|handle| handle.view.borrow_and_update().clone());
             if let Some(own) = job.as_ref().filter(|job| object.owns(job)) {
                 memory.had_job = true;
                 if memory.programs.recall(&own.spec) {
-                    object = object.with_programs(&self.place, memory.programs.known());
+                    object = object.with_programs(&self.site.place, memory.programs.known());
                 }
             }
             let (need, has_job) = (object.need(job.as_ref(), &memory, wall_clock()), handle.is_some());
@@ -264,13 +263,13 @@ impl Tender {
                 },
                 () = changed(handle) => {}
                 _ = arrivals.changed(), if !has_job => {}
-                () = after(pause) => {}
+                () = at(pause.map(|pause| Instant::now() + pause)) => {}
             }
         }
     }
 
     fn read(&self, object: &DynamicObject, memory: &Memory) -> Watched {
-        Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.place, memory.programs.known())
+        Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.site.place, memory.programs.known())
     }
 
     /// Does what the object needs. Returns the maximum time until the object must be checked again, or `None` if the
@@ -291,8 +290,8 @@ impl Tender {
                 if let Some(status) = status {
                     self.show(object, status).await?;
                 }
-                memory.programs.note(self.programs.look_up_all(images).await, wall_clock());
-                *object = object.with_programs(&self.place, memory.programs.known());
+                memory.programs.note(self.site.programs.look_up_all(images).await, wall_clock());
+                *object = object.with_programs(&self.site.place, memory.programs.known());
                 Ok(Some(Duration::ZERO))
             }
             Need::Wait(pause) => Ok(Some(pause)),
@@ -302,7 +301,7 @@ impl Tender {
 
     /// Submits or changes the job. A refusal is shown in the object's status.
     async fn apply(&self, read: Read, memory: &mut Memory) -> Result<(), Trouble> {
-        memory.refusal = match self.jobs.apply(read).await {
+        memory.refusal = match self.site.jobs.apply(read).await {
             Ok(_) => None,
             Err(error) if error.is_passing() => return Err(error.into()),
             Err(error) => Some(error_chain(&error)),
@@ -312,7 +311,7 @@ impl Tender {
 
     async fn show(&self, object: &mut Watched, status: Value) -> Result<(), Trouble> {
         let patch = Patch::Merge(object.patch(&status));
-        let api = self.cluster.tfjobs();
+        let api = self.site.cluster.tfjobs();
         unless_gone(call(api.patch_status(&self.name, &PatchParams::default(), &patch)).await)?;
         object.wrote(status);
         Ok(())
@@ -322,14 +321,14 @@ impl Tender {
         // Ask the store, not the registry: a job whose record is unreadable still exists, but the registry does not
         // list the job.
         if let Some(job) = object.job()
-            && self.jobs.is_on_record(job).await?
+            && self.site.jobs.is_on_record(job).await?
         {
             return Ok(());
         }
         info!(tfjob = self.name, "deleting a TFJob whose job was deleted");
         let preconditions = Preconditions { uid: Some(object.uid().to_owned()), resource_version: None };
         let params = DeleteParams::background().preconditions(preconditions);
-        Ok(unless_gone(call(self.cluster.tfjobs().delete(&self.name, &params)).await)?)
+        Ok(unless_gone(call(self.site.cluster.tfjobs().delete(&self.name, &params)).await)?)
     }
 }
 
@@ -354,13 +353,6 @@ async fn changed(job: Option<JobHandle>) {
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
-        None => pending().await,
-    }
-}
-
-async fn after(pause: Option<Duration>) {
-    match pause {
-        Some(pause) => sleep(pause).await,
         None => pending().await,
     }
 }

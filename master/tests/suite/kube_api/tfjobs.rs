@@ -8,8 +8,8 @@ use image_program::Registries;
 use launchers::tfjob::{Memory, Need, Place, Watched};
 use master::agents::token::AgentKey;
 use master::registry::Jobs;
-use master::tfjobs;
 use master::tfjobs::programs::ProgramSource;
+use master::tfjobs::{self, Site};
 use protocol::ids::UnixMillis;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -51,7 +51,8 @@ pub(super) fn define(server: &ApiServer) {
 pub(super) fn follow(server: &ApiServer, jobs: Arc<Jobs>, secrets: &[String]) -> AbortOnDropHandle<()> {
     let registries = Registries::new(vec![]).expect("no HTTP client");
     let programs = Arc::new(ProgramSource::new(server.cluster(), registries, secrets));
-    AbortOnDropHandle::new(tokio::spawn(tfjobs::run(server.cluster(), jobs, place(), programs)))
+    let site = Site { cluster: server.cluster(), jobs, place: place(), programs };
+    AbortOnDropHandle::new(tokio::spawn(tfjobs::run(site)))
 }
 
 /// A master that follows the TFJobs of a server.
