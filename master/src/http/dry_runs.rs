@@ -1,8 +1,7 @@
 //! `/v1/dry-runs`: checks jobs as a submit does, and creates nothing.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use protocol::dry_run::DryRun;
 use protocol::error::Problem;
 use protocol::job::JobRequest;
@@ -14,7 +13,7 @@ use super::AppState;
 use super::error::ApiError;
 use super::jobs::job_in;
 use super::openapi::{BadBody, BadQuery, Down, NotLetIn};
-use super::request::bad_query;
+use super::request::Asked;
 use super::tfjobs::tfjob_in;
 use crate::registry::OldJob;
 
@@ -46,10 +45,9 @@ pub(super) struct DryRunQuery {
 )]
 pub(super) async fn job(
     State(state): State<AppState>,
-    query: Result<Query<DryRunQuery>, QueryRejection>,
+    Asked(DryRunQuery { replace }): Asked<DryRunQuery>,
     request: Request,
 ) -> Result<Json<DryRun>, ApiError> {
-    let Query(DryRunQuery { replace }) = query.map_err(bad_query)?;
     let (spec, warnings) = job_in(request).await?;
     let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
     let checked = state.jobs.dry_run(&spec, old).await?;

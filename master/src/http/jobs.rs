@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use launchers::template;
 use protocol::error::Problem;
@@ -20,7 +19,7 @@ use tokio::time::timeout;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
-use super::request::{bad_query, find, parse_name, parsed_body};
+use super::request::{Asked, Found, Named, parsed_body};
 use crate::registry::{JobsError, Submitted};
 use crate::store::Wish;
 
@@ -71,10 +70,9 @@ pub(super) struct NoQuery {}
 )]
 pub(super) async fn submit(
     State(state): State<AppState>,
-    query: Result<Query<NoQuery>, QueryRejection>,
+    Asked(NoQuery {}): Asked<NoQuery>,
     request: Request,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
-    let Query(NoQuery {}) = query.map_err(bad_query)?;
     let (spec, warnings) = job_in(request).await?;
     let (status, Json(view)) = accept(&state, spec).await?;
     let warnings = warnings.into_iter().chain(state.jobs.code_warning(view.code)).collect();
@@ -112,13 +110,8 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
     params(("name" = JobName, Path, description = "The job"), Poll),
     responses((status = 200, description = "The job as it is now", body = JobView), BadQuery, NotLetIn, NoSuchJob),
 )]
-pub(super) async fn show(
-    State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
-    poll: Result<Query<Poll>, QueryRejection>,
-) -> Result<Json<JobView>, ApiError> {
-    let Query(poll) = poll.map_err(bad_query)?;
-    let mut view = find(&state, name)?.view;
+pub(super) async fn show(State(state): State<AppState>, Asked(poll): Asked<Poll>, Found(job): Found) -> Json<JobView> {
+    let mut view = job.view;
     if let Some(after) = poll.after {
         let wait = Duration::from_secs(poll.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
         let change = timeout(wait, view.wait_for(|view| view.seq != after));
@@ -130,7 +123,7 @@ pub(super) async fn show(
     }
     let view = view.borrow().clone();
     let warnings = state.jobs.code_warning(view.code).into_iter().collect();
-    Ok(Json(JobView { warnings, ..view }))
+    Json(JobView { warnings, ..view })
 }
 
 /// Changes how many workers an elastic job may have, suspends or resumes a job, or gives a job new code. The change
@@ -156,10 +149,9 @@ pub(super) async fn show(
 )]
 pub(super) async fn patch(
     State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
+    Named(name): Named,
     request: Request,
 ) -> Result<Json<JobView>, ApiError> {
-    let name = parse_name(name)?;
     let patch: JobPatch = parsed_body(request, "a change of a job").await?;
     let record = state.jobs.patch(&name, patch).await?;
     let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
@@ -185,11 +177,8 @@ pub(super) async fn patch(
         Down,
     ),
 )]
-pub(super) async fn cancel(
-    State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<StatusCode, ApiError> {
-    state.jobs.wish(&parse_name(name)?, Wish::Cancel).await?;
+pub(super) async fn cancel(State(state): State<AppState>, Named(name): Named) -> Result<StatusCode, ApiError> {
+    state.jobs.wish(&name, Wish::Cancel).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -212,10 +201,9 @@ pub(super) async fn cancel(
 )]
 pub(super) async fn delete(
     State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
-    which: Result<Query<Which>, QueryRejection>,
+    Asked(Which { uid }): Asked<Which>,
+    Named(name): Named,
 ) -> Result<StatusCode, ApiError> {
-    let Query(Which { uid }) = which.map_err(bad_query)?;
-    state.jobs.delete(&parse_name(name)?, uid.as_deref()).await?;
+    state.jobs.delete(&name, uid.as_deref()).await?;
     Ok(StatusCode::ACCEPTED)
 }

@@ -5,8 +5,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
@@ -21,7 +20,7 @@ use tracing::warn;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadQuery, Down, NotLetIn, Octets};
-use super::request::{bad_query, find};
+use super::request::{Asked, Found};
 use crate::logs::{Reading, ReplicaLog, Wanted, added_after, growing_lines, lines, reader};
 use crate::registry::JobHandle;
 use crate::store::wall_clock;
@@ -88,12 +87,10 @@ pub(super) struct LogQuery {
 )]
 pub(super) async fn logs(
     State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
-    query: Result<Query<LogQuery>, QueryRejection>,
+    Asked(query): Asked<LogQuery>,
+    Found(job): Found,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(bad_query)?;
-    let job = find(&state, name)?;
-    let ended = state.end.clone().cancelled_owned();
+    let ended = state.end.cancelled_owned();
     match query.replica {
         Some(replica) if !query.lines => one(&job, replica, &query, ended).await,
         Some(_) | None => merged(&job, &query, ended).await,

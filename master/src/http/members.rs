@@ -1,8 +1,7 @@
 //! `/v1/jobs/NAME/members`: the messages of agents on bare machines.
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::join::{JoinAnswer, JoinRequest};
@@ -11,7 +10,7 @@ use protocol::routes;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
-use super::request::{parse_name, parsed_body};
+use super::request::{Named, parsed_body};
 
 /// Gives the agent of a bare machine a place in a job, or notes that the agent leaves. The first agent that joins
 /// submits the job. Repeating the message is safe. Only with --backend joined.
@@ -35,10 +34,9 @@ use super::request::{parse_name, parsed_body};
 )]
 pub(super) async fn join(
     State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
+    Named(name): Named,
     request: Request,
 ) -> Result<Json<JoinAnswer>, ApiError> {
-    let name = parse_name(name)?;
     let message: JoinRequest = parsed_body(request, "the message of an agent").await?;
     Ok(Json(state.jobs.join(&name, message).await?))
 }

@@ -1,11 +1,13 @@
-//! The parts of a request that several routes read: the job's name, the query and the body.
+//! The parts of a request that several routes read: the job, the query and the body. A handler's arguments are read in
+//! their order, and the first bad one decides the answer.
 
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{FromRequest, Path, Request};
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use serde::de::DeserializeOwned;
@@ -37,16 +39,47 @@ async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
     timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await.map_err(too_slow)?.map_err(bad_body)
 }
 
-/// The job with this name.
-pub(super) fn find(state: &AppState, name: Result<Path<String>, PathRejection>) -> Result<JobHandle, ApiError> {
-    let name = parse_name(name)?;
-    state.jobs.find(&name).ok_or_else(|| JobsError::Unknown(name).into())
+/// The query of a request.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        let bad =
+            |error: QueryRejection| ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, error.body_text());
+        Query::try_from_uri(&parts.uri).map(|Query(query)| Self(query)).map_err(bad)
+    }
 }
 
-/// The error for a query that does not parse.
-#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
-pub(super) fn bad_query(error: QueryRejection) -> ApiError {
-    ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, error.body_text())
+/// The job's name in the path. No job can have an invalid name, so the answer to such a name is 404.
+pub(super) struct Named(pub(super) JobName);
+
+impl FromRequestParts<AppState> for Named {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let unknown = |name: &str| {
+            let shown: String = name.chars().take(80).collect();
+            ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, format!("no job is named \"{shown}\""))
+        };
+        // The path may contain bytes that are not UTF-8.
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        let Path(name) = path.map_err(|_| unknown("\u{fffd}"))?;
+        name.parse().map(Self).map_err(|_| unknown(&name))
+    }
+}
+
+/// The job whose name is in the path.
+pub(super) struct Found(pub(super) JobHandle);
+
+impl FromRequestParts<AppState> for Found {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let Named(name) = Named::from_request_parts(parts, state).await?;
+        state.jobs.find(&name).map(Self).ok_or_else(|| JobsError::Unknown(name).into())
+    }
 }
 
 /// The error for a body that is too long or incomplete.
@@ -57,15 +90,4 @@ fn bad_body(error: BytesRejection) -> ApiError {
         _ => ErrorCode::BadRequest,
     };
     ApiError::new(error.status(), code, format!("the body cannot be read: {}", error.body_text()))
-}
-
-/// Parses a job's name. No job can have an invalid name, so the answer to such a name is 404.
-pub(super) fn parse_name(name: Result<Path<String>, PathRejection>) -> Result<JobName, ApiError> {
-    let unknown = |name: &str| {
-        let shown: String = name.chars().take(80).collect();
-        ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, format!("no job is named \"{shown}\""))
-    };
-    // The path may contain bytes that are not UTF-8.
-    let Path(name) = name.map_err(|_| unknown("\u{fffd}"))?;
-    name.parse().map_err(|_| unknown(&name))
 }

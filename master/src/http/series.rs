@@ -1,17 +1,13 @@
 //! `/v1/jobs/{name}/series`: the progress that the scripts of a job have reported.
 
 use axum::Json;
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
 use protocol::ids::{JobName, UnixMillis};
 use protocol::progress::JobSeries;
 use protocol::routes;
 use serde::Deserialize;
 
-use super::AppState;
-use super::error::ApiError;
 use super::openapi::{BadQuery, NoSuchJob, NotLetIn};
-use super::request::{bad_query, find};
+use super::request::{Asked, Found};
 
 /// The part of the series to send.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -34,11 +30,9 @@ pub(super) struct SeriesQuery {
     responses((status = 200, description = "The reports", body = JobSeries), BadQuery, NotLetIn, NoSuchJob),
 )]
 pub(super) async fn series(
-    State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
-    query: Result<Query<SeriesQuery>, QueryRejection>,
-) -> Result<Json<JobSeries>, ApiError> {
-    let Query(SeriesQuery { after, tail }) = query.map_err(bad_query)?;
+    Asked(SeriesQuery { after, tail }): Asked<SeriesQuery>,
+    Found(job): Found,
+) -> Json<JobSeries> {
     let tail = tail.map(|tail| usize::try_from(tail).unwrap_or(usize::MAX));
-    Ok(Json(find(&state, name)?.series.shown(after.map(UnixMillis), tail)))
+    Json(job.series.shown(after.map(UnixMillis), tail))
 }

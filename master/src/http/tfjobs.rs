@@ -1,8 +1,7 @@
 //! `/v1/tfjobs`: reads TFJobs, and shows jobs as TFJobs.
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use launchers::template::{Note, listed};
 use launchers::tfjob;
@@ -15,7 +14,7 @@ use serde_json::Value;
 use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
-use super::request::{find, parsed_body};
+use super::request::{Found, parsed_body};
 use crate::registry::{Applied, Submitted};
 use crate::store::wall_clock;
 
@@ -77,11 +76,8 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
     params(("name" = JobName, Path, description = "The job")),
     responses((status = 200, description = "The TFJob", body = Object), NotLetIn, NoSuchJob),
 )]
-pub(super) async fn show(
-    State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let job = find(&state, name)?.view.borrow().clone();
+pub(super) async fn show(State(state): State<AppState>, Found(job): Found) -> Result<Json<Value>, ApiError> {
+    let job = job.view.borrow().clone();
     let object = tfjob::object(&job, state.about.place.namespace(), wall_clock());
     object.map(Json).ok_or_else(|| {
         let detail = format!("job \"{}\" did not come from a TFJob", job.name);
