@@ -21,6 +21,13 @@ impl ApiError {
         Self(Problem { status: status.as_u16(), code, detail: detail.into() })
     }
 
+    /// The error of a request that may succeed later. Logs its causes.
+    fn unavailable(error: &(dyn std::error::Error + 'static)) -> Self {
+        let detail = error_chain(error);
+        warn!(detail, "could not serve a request");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
+    }
+
     /// The same error, with the status `to` instead of `from`. `/create` answers 400 where other routes answer 422.
     pub(super) fn with_status(mut self, from: StatusCode, to: StatusCode) -> Self {
         if self.0.status == from.as_u16() {
@@ -50,49 +57,37 @@ impl From<SpecError> for ApiError {
 
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
-        match error {
+        let (status, code) = match error {
+            JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
+                (StatusCode::CONFLICT, ErrorCode::CannotScale)
+            }
+            JobsError::Spec(error) => return error.into(),
+            JobsError::Code(error) => return error.into(),
+            JobsError::Refused(Refusal { code, sentence }) => {
+                return Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, sentence);
+            }
             JobsError::Exists(_)
             | JobsError::OtherTfJob { .. }
             | JobsError::OtherCode(_)
             | JobsError::EndedTfJob(_)
-            | JobsError::Unreadable { .. } => Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string()),
-            JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
-                Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string())
-            }
-            JobsError::NotPushable(_) | JobsError::TakesNoCode(_) => {
-                Self::new(StatusCode::CONFLICT, ErrorCode::CannotPush, error.to_string())
-            }
-            JobsError::NotStaged(_) => Self::new(StatusCode::CONFLICT, ErrorCode::CodeNotTaken, error.to_string()),
-            JobsError::Underway { .. } => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::CodeUnderway, error.to_string())
-            }
+            | JobsError::Unreadable { .. } => (StatusCode::CONFLICT, ErrorCode::JobExists),
+            JobsError::NotPushable(_) | JobsError::TakesNoCode(_) => (StatusCode::CONFLICT, ErrorCode::CannotPush),
+            JobsError::NotStaged(_) => (StatusCode::CONFLICT, ErrorCode::CodeNotTaken),
+            JobsError::Underway { .. } => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::CodeUnderway),
             JobsError::NoMachines | JobsError::OtherRules { .. } | JobsError::Ended(_) => {
-                Self::new(StatusCode::CONFLICT, ErrorCode::CannotJoin, error.to_string())
+                (StatusCode::CONFLICT, ErrorCode::CannotJoin)
             }
-            JobsError::NotBegun(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
-            JobsError::AgentUnreachable { .. } => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::AgentUnreachable, error.to_string())
-            }
-            JobsError::Spec(error) => error.into(),
-            JobsError::OtherFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
-            JobsError::Code(error) => error.into(),
-            JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
-            JobsError::Refused(Refusal { code, sentence }) => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, sentence)
-            }
-            JobsError::NotKept(_) => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, error.to_string())
-            }
+            JobsError::NotBegun(_) | JobsError::Unknown(_) => (StatusCode::NOT_FOUND, ErrorCode::UnknownJob),
+            JobsError::AgentUnreachable { .. } => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::AgentUnreachable),
+            JobsError::OtherFormat(_) => (StatusCode::CONFLICT, ErrorCode::Conflict),
+            JobsError::NotKept(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest),
             JobsError::Pods(_)
             | JobsError::Store(_)
             | JobsError::NotWritten(_)
             | JobsError::Late { .. }
-            | JobsError::Slow(_) => {
-                let detail = error_chain(&error);
-                warn!(detail, "could not serve a request");
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
-            }
-        }
+            | JobsError::Slow(_) => return Self::unavailable(&error),
+        };
+        Self::new(status, code, error.to_string())
     }
 }
 
@@ -106,13 +101,9 @@ impl From<CodeError> for ApiError {
             }
             CodeError::Aborted => (StatusCode::BAD_REQUEST, ErrorCode::BadRequest),
             CodeError::Full { .. } => (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::CodeStoreFull),
-            CodeError::Disk(_) => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable),
+            CodeError::Disk(_) => return Self::unavailable(&error),
         };
-        let detail = error_chain(&error);
-        if matches!(error, CodeError::Disk(_)) {
-            warn!(detail, "could not serve a request");
-        }
-        Self::new(status, code, detail)
+        Self::new(status, code, error_chain(&error))
     }
 }
 
