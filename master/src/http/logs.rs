@@ -21,7 +21,7 @@ use super::AppState;
 use super::error::ApiError;
 use super::openapi::{BadQuery, Down, NotLetIn, Octets};
 use super::request::{Asked, Found};
-use crate::logs::{Reading, ReplicaLog, Wanted, added_after, growing_lines, lines, reader};
+use crate::logs::{Reading, ReplicaLog, Wanted, added_after, lines, reader};
 use crate::registry::JobHandle;
 use crate::store::wall_clock;
 
@@ -115,7 +115,7 @@ async fn one(
     let log = log_of(job, replica)?;
     let asked = start(&log, query.offset, &Begin::of(query, wall_clock())?).await?;
     let first = log.read(asked).await.map_err(unreadable)?.offset;
-    let reading = Reading { offset: first, follow: query.follow, wanted: Wanted::Bytes };
+    let reading = Reading { offset: first, follow: query.follow, wanted: Wanted::Bytes, unfinished: false };
     let bytes = unbroken(log.clone(), reading).take_until(Box::pin(ended));
     let mut response = Body::from_stream(bytes).into_response();
     let headers = response.headers_mut();
@@ -143,12 +143,7 @@ async fn merged(
     let (unfinished, follow) = (query.unfinished, query.follow);
     let wanted = if query.times { Wanted::BytesAndTimes } else { Wanted::Bytes };
     let from = move |replica: ReplicaId, log: ReplicaLog, offset: u64| {
-        let reading = Reading { offset, follow, wanted };
-        if unfinished {
-            encoded(growing_lines(replica, log, reading)).boxed()
-        } else {
-            encoded(lines(replica, log, reading)).boxed()
-        }
+        encoded(lines(replica, log, Reading { offset, follow, wanted, unfinished })).boxed()
     };
     let begin = Begin::of(query, wall_clock())?;
     let begin = async |(replica, log): (ReplicaId, ReplicaLog)| {

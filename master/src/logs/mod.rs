@@ -26,7 +26,7 @@ use tokio::sync::Notify;
 use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
 use self::file::LogFile;
-pub use self::read::{Reading, added_after, growing_lines, lines, reader};
+pub use self::read::{Reading, added_after, lines, reader};
 pub use self::times::Mark;
 use crate::host::files::unless_absent;
 use crate::mutex::Mutex;

@@ -21,6 +21,8 @@ pub struct Reading {
     pub follow: bool,
     /// Whether the lines have times.
     pub wanted: Wanted,
+    /// Whether to show from time to time the line that is still being written.
+    pub unfinished: bool,
 }
 
 /// The logs of all replicas except the `known` ones, as they are added. Ends when the job's output is complete.
@@ -49,7 +51,7 @@ pub fn added_after(
 /// begins after the end of the previous chunk, the bytes in between are not kept. The chunk is empty if no
 /// kept bytes follow this gap yet.
 pub fn reader(log: ReplicaLog, reading: Reading) -> impl Stream<Item = io::Result<Chunk>> + Send {
-    let Reading { offset, follow, wanted } = reading;
+    let Reading { offset, follow, wanted, unfinished: _ } = reading;
     stream::unfold(Some((log, offset)), move |state| async move {
         let (log, offset) = state?;
         loop {
@@ -76,33 +78,15 @@ pub fn lines(
     reading: Reading,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
     let mut splitter = Splitter::new(replica, reading.offset);
-    chunks_and_end(&log, reading).map(move |chunk| match chunk {
-        Some(chunk) => Ok(splitter.split(&chunk?)),
-        None => Ok(splitter.end(log.missing().as_deref())),
-    })
-}
-
-/// The output's lines from an offset on as they arrive, and from time to time the line that is still being written.
-pub fn growing_lines(
-    replica: ReplicaId,
-    log: ReplicaLog,
-    reading: Reading,
-) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
-    let mut splitter = Splitter::new(replica, reading.offset);
-    let lines = chunks_and_end(&log, reading).map(move |chunk| match chunk {
+    let chunks_and_end = reader(log.clone(), reading).map(Some).chain(stream::iter([None]));
+    pace::unfinished_lines(chunks_and_end.map(move |chunk| match chunk {
         Some(chunk) => {
             let mut lines = splitter.split(&chunk?);
-            lines.extend(splitter.unfinished());
+            lines.extend(splitter.unfinished().filter(|_| reading.unfinished));
             Ok(lines)
         }
         None => Ok(splitter.end(log.missing().as_deref())),
-    });
-    pace::unfinished_lines(lines)
-}
-
-/// The chunks of [`reader`], and `None` after the last one.
-fn chunks_and_end(log: &ReplicaLog, reading: Reading) -> impl Stream<Item = Option<io::Result<Chunk>>> + Send + use<> {
-    reader(log.clone(), reading).map(Some).chain(stream::iter([None]))
+    }))
 }
 
 #[derive(Debug)]

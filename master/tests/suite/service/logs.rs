@@ -201,10 +201,14 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
         }
     };
     in_time("the first job's output is dropped", is_dropped).await;
-    let said: Vec<_> = master::logs::lines(worker, first, Reading { offset: 0, follow: false, wanted: Wanted::Bytes })
-        .try_concat()
-        .await
-        .expect("read");
+    let said: Vec<_> = master::logs::lines(
+        worker,
+        first,
+        Reading { offset: 0, follow: false, wanted: Wanted::Bytes, unfinished: false },
+    )
+    .try_concat()
+    .await
+    .expect("read");
     assert_eq!(said[0].line, "[100000 bytes of output before this are no longer kept]");
     assert_eq!(second.read(0).await.expect("read").bytes[..3], *b"xxx");
     assert!(!dir.path().join("first/worker-0.times").exists(), "the times of dropped output are kept");
@@ -363,7 +367,7 @@ async fn times_in(dir: &Path) -> Vec<Option<u64>> {
     let worker = "worker-0".parse().expect("not a replica");
     let logs = JobLogs::new(dir.to_owned(), &[worker]);
     logs.load().await;
-    let reading = Reading { offset: 0, follow: false, wanted: Wanted::BytesAndTimes };
+    let reading = Reading { offset: 0, follow: false, wanted: Wanted::BytesAndTimes, unfinished: false };
     let log = logs.of(worker).expect("the replica has no log");
     let lines: Vec<_> = master::logs::lines(worker, log, reading).try_concat().await.expect("read");
     lines.into_iter().map(|line| line.time.map(|time| time.0)).collect()
