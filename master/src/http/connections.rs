@@ -58,8 +58,8 @@ struct Table {
     waiting: BTreeMap<u64, CancellationToken>,
 }
 
-/// One open connection.
-struct Seat {
+/// One open connection. Each of its requests has it as an extension, for handlers that wait for the request's body.
+pub(super) struct Seat {
     all: Arc<Connections>,
     /// Cancelled when the connection must be closed for a new one.
     evicted: CancellationToken,
@@ -68,10 +68,6 @@ struct Seat {
 
 /// While this exists, the request of its connection is being answered.
 struct Answering(Arc<Seat>);
-
-/// The caller of a request, for handlers that wait for the request's body.
-#[derive(Clone)]
-pub(super) struct Caller(Arc<Seat>);
 
 /// While this exists, the server waits for a request's body.
 pub(super) struct Awaited(Arc<Seat>);
@@ -156,6 +152,12 @@ impl Seat {
         }
     }
 
+    /// Until the returned value is dropped, this connection can be closed for a new one.
+    pub(super) fn awaited(self: &Arc<Self>) -> Awaited {
+        self.wait();
+        Awaited(Arc::clone(self))
+    }
+
     /// From now on, this connection cannot be closed for a new one.
     fn stay(&self) {
         self.all.table.lock().waiting.remove(&self.place.load(Ordering::Relaxed));
@@ -187,14 +189,6 @@ impl Drop for Answering {
     }
 }
 
-impl Caller {
-    /// Until the returned value is dropped, this connection can be closed for a new one.
-    pub(super) fn awaited(&self) -> Awaited {
-        self.0.wait();
-        Awaited(Arc::clone(&self.0))
-    }
-}
-
 impl Drop for Awaited {
     fn drop(&mut self) {
         self.0.stay();
@@ -207,7 +201,7 @@ async fn answer(
     router: TowerToHyperService<Router>,
     mut request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    request.extensions_mut().insert(Caller(Arc::clone(&seat)));
+    request.extensions_mut().insert(Arc::clone(&seat));
     let answering = Answering::begin(seat);
     let response = router.call(request).await?;
     let until_its_end = |body: Body| {

@@ -31,7 +31,7 @@ impl Place {
             }
         };
         let body = |request: axum::extract::Request| async move {
-            let _awaited = request.extensions().get::<Caller>().map(Caller::awaited);
+            let _awaited = request.extensions().get::<Arc<Seat>>().map(Seat::awaited);
             request.into_body().collect().await.map(|_| "read").map_err(|_| "broken off")
         };
         let router = Router::new().route("/", get(|| async { "at once" })).route("/wait", get(wait));

@@ -1,6 +1,7 @@
 //! The parts of a request that several routes read: the job, the query and the body. A handler's arguments are read in
 //! their order, and the first bad one decides the answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::AppState;
-use super::connections::Caller;
+use super::connections::Seat;
 use super::error::ApiError;
 use crate::registry::{JobHandle, JobsError};
 
@@ -35,7 +36,7 @@ async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
         let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
     };
-    let _awaited = request.extensions().get::<Caller>().map(Caller::awaited);
+    let _awaited = request.extensions().get::<Arc<Seat>>().map(Seat::awaited);
     timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await.map_err(too_slow)?.map_err(bad_body)
 }
 
