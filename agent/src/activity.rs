@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// The counter of open requests.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Activity {
     /// The number of open requests. Each beginning and each end of a request notifies the receivers.
     open: watch::Sender<u64>,
@@ -20,11 +20,6 @@ pub struct OpenRequest {
 }
 
 impl Activity {
-    /// Creates a counter without open requests.
-    pub fn new() -> Self {
-        Self { open: watch::Sender::new(0) }
-    }
-
     /// Counts a request until the returned value is dropped.
     pub fn begin(&self) -> OpenRequest {
         self.open.send_modify(|open| *open += 1);
@@ -63,12 +58,6 @@ impl Activity {
                 Err(_elapsed) => return,
             }
         }
-    }
-}
-
-impl Default for Activity {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

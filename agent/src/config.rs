@@ -15,9 +15,9 @@ use lexopt::{Arg, Parser};
 use protocol::env::{KUBERNETES_SERVICE_HOST, MUSTER_PREFIX, MUSTER_SCRIPT_PREFIX};
 use protocol::routes::AGENT_PORT;
 
-use crate::http::TokenHash;
 use crate::run::environment::Environment;
 use crate::shim::{self, Shim};
+use crate::token::TokenHash;
 use join::{Join, JoinFlags, canonical};
 use settings::{Default, Flag, Given, Known, SETTINGS, Setting, find};
 

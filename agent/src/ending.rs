@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
 use tracing::info;
 
+use crate::agent::Agent;
 use crate::config::Supervision;
-use crate::http::Agent;
 use crate::run::Command;
 use crate::run::event::Event;
 
@@ -31,7 +30,7 @@ impl Stops {
     }
 
     /// Passes the signals and the end of the parent on to the runner.
-    pub(crate) async fn pass_on(mut self, commands: mpsc::Sender<Command>) {
+    pub(crate) async fn pass_on(mut self, agent: Agent) {
         let mut parent_gone = pin!(parent_gone(self.supervision));
         loop {
             let command = tokio::select! {
@@ -39,11 +38,10 @@ impl Stops {
                 _ = self.interrupt.recv() => Command::Interrupt { grace: self.grace },
                 () = &mut parent_gone => break,
             };
-            // Sending fails if the agent is already ending.
-            let _ = commands.send(command).await;
+            agent.tell(command).await;
         }
         // End without a grace: the master is dead, and the next master needs the ports.
-        let _ = commands.send(Command::EndNow("the parent process has ended")).await;
+        agent.tell(Command::EndNow("the parent process has ended")).await;
     }
 }
 
@@ -65,10 +63,8 @@ pub(crate) async fn retire(agent: Agent, linger: Option<Duration>) {
     loop {
         agent.activity.abandoned(agent.status.clone(), linger).await;
         info!(linger_seconds = linger.as_secs(), "after the run, no request was open for the linger time");
-        let (reply, answer) = oneshot::channel();
-        let finish = Command::Request { event: Event::Finish, reply };
         // If a run was started meanwhile, the runner refuses to finish. Then wait again.
-        if agent.commands.send(finish).await.is_err() || answer.await.is_err() {
+        if agent.ask(Command::Apply(Event::Finish)).await.is_none() {
             return;
         }
     }

@@ -4,6 +4,7 @@
 //! ranks or worker counts. This file connects the modules.
 
 pub mod activity;
+mod agent;
 pub mod code;
 pub mod config;
 pub mod diagnostics;
@@ -20,6 +21,7 @@ pub mod pump;
 pub mod reaper;
 pub mod run;
 pub mod shim;
+mod token;
 pub mod warm;
 mod wind_down;
 
@@ -38,22 +40,23 @@ use tokio::task::JoinHandle;
 use tracing::info;
 
 use activity::Activity;
+use agent::{Agent, JobCode};
 use config::{Config, Invocation, Supervision};
 use ending::Stops;
 use helper::HelperFolder;
-use http::{Access, Agent, JobCode};
 use join::{Joining, Machine};
 use log::{LogSize, Output};
 use reaper::Reaper;
 use run::child::RunTemplate;
 use run::runner::Runner;
+use token::Access;
 use wind_down::{HttpTask, wind_down};
 
 /// Disk space that an agent reserves for each log if it shares the machine with other agents.
 const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
 
 /// Maximum number of requests in the runner's queue. Further requests wait in their connections.
-const COMMANDS_MAX: usize = 64;
+const REQUESTS_MAX: usize = 64;
 
 /// Exit code of an agent that could not start, for example because of a bad command line or a port that is taken. The
 /// code is not 1, because an agent exits with 1 after a Python script that raised an exception.
@@ -142,14 +145,14 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let code = JobCode::new(template.work_dir.clone());
     let shared = Arc::new(template.clone());
     let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id());
-    let (commands, queue) = mpsc::channel(COMMANDS_MAX);
+    let (requests, queue) = mpsc::channel(REQUESTS_MAX);
     let access = machine.as_ref().map_or_else(|| Access::of(token, address), Machine::access);
-    let (activity, polls) = (Activity::new(), Activity::new());
-    let agent = Agent { commands, status, output, activity, polls, access, code, template: shared };
+    let (activity, polls) = (Activity::default(), Activity::default());
+    let agent = Agent { requests, status, output, activity, polls, access, code, template: shared };
 
     let mirror = use_stdout(supervision, &agent, address)?;
     info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
-    let stops = tokio::spawn(stops.pass_on(agent.commands.clone()));
+    let stops = tokio::spawn(stops.pass_on(agent.clone()));
     let joining = machine.map(|machine| Joining::begin(machine, address, agent.clone(), linger));
     let retire = tokio::spawn(ending::retire(agent.clone(), joining.is_none().then_some(linger)));
     let (activity, status) = (agent.activity.clone(), agent.status.clone());

@@ -1,43 +1,24 @@
-//! The answers to requests, for every success and every failure.
+//! The answers to requests: the responses of successful requests, and the failures.
 
 use bytes::Bytes;
+use http_body_util::Full;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, TRAILER};
 use hyper::{Method, Response, StatusCode};
-use protocol::agent::RunStatus;
 use protocol::callers::ForeignRequest;
-use protocol::code::MissingBlobs;
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::routes::{AGED_OUTPUT, LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use serde::Serialize;
 
-use super::body::{AgentBody, OutputForm};
+use super::body::{self, AgentBody, OutputForm};
 use crate::activity::OpenRequest;
 use crate::code::{CodeError, Held};
 use crate::follow::Follower;
 use crate::run::environment::ConfigError;
 use crate::run::event::Refusal;
+use crate::token::Denied;
 
 /// What a handler returns.
-pub(super) type Result = std::result::Result<Answer, Failure>;
-
-/// A successful answer.
-#[derive(Debug)]
-pub(super) enum Answer {
-    /// A short text.
-    Text(StatusCode, &'static str),
-    /// The status of the run.
-    Status(Box<RunStatus>),
-    /// The blobs that are missing.
-    Missing(MissingBlobs),
-    /// Code, sent piece by piece.
-    Code(Held),
-    /// Output, sent as it arrives.
-    Logs {
-        follower: Follower,
-        form: OutputForm,
-        /// Number of missing bytes between the requested offset and the first delivered byte.
-        dropped: u64,
-    },
-}
+pub(super) type Result = std::result::Result<Response<AgentBody>, Failure>;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,10 +27,8 @@ pub(super) enum Failure {
     UnknownRoute(String),
     #[error("Transfer-Encoding is not supported: send the body with Content-Length")]
     Framing,
-    #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
-    Unauthorized,
     #[error(transparent)]
-    Foreign(#[from] ForeignRequest),
+    Denied(#[from] Denied),
     #[error("this route accepts only {allowed}")]
     Method { allowed: Method },
     #[error("{0}")]
@@ -80,8 +59,8 @@ impl Failure {
     fn kind(&self) -> (StatusCode, ErrorCode) {
         match self {
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, ErrorCode::UnknownRoute),
-            Self::Unauthorized => (StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized),
-            Self::Foreign(ForeignRequest::Browser | ForeignRequest::OtherHost) => {
+            Self::Denied(Denied::Token) => (StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized),
+            Self::Denied(Denied::Foreign(ForeignRequest::Browser | ForeignRequest::OtherHost)) => {
                 (StatusCode::FORBIDDEN, ErrorCode::Forbidden)
             }
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed),
@@ -98,8 +77,8 @@ impl Failure {
                 | Refusal::Active
                 | Refusal::NothingConfigured
                 | Refusal::GenerationNotConfigured(_),
-            ) => (StatusCode::CONFLICT, ErrorCode::Conflict),
-            Self::AnotherAgent => (StatusCode::CONFLICT, ErrorCode::Conflict),
+            )
+            | Self::AnotherAgent => (StatusCode::CONFLICT, ErrorCode::Conflict),
             Self::OutOfReach(_) => (StatusCode::BAD_GATEWAY, ErrorCode::AgentUnreachable),
             Self::NoPython(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NoPython),
             Self::Manifest(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode),
@@ -124,22 +103,40 @@ impl Failure {
     }
 }
 
-impl Answer {
-    /// `OK`, the answer of the first prototype's agent.
-    pub(super) fn ok() -> Self {
-        Self::Text(StatusCode::OK, "OK")
-    }
+/// `OK`, the answer of the first prototype's agent.
+pub(super) fn ok() -> Response<AgentBody> {
+    text(StatusCode::OK, "OK")
+}
 
-    /// The response. The bodies of code and of a log keep `open` until they end.
-    pub(super) fn into_response(self, open: Option<OpenRequest>) -> Response<AgentBody> {
-        match self {
-            Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),
-            Self::Status(status) => full(StatusCode::OK, "application/json", json(&status)),
-            Self::Missing(blobs) => full(StatusCode::OK, "application/json", json(&blobs)),
-            Self::Code(held) => of_type("application/octet-stream", AgentBody::held(held, open)),
-            Self::Logs { follower, form, dropped } => logs(follower, form, dropped, open),
-        }
-    }
+/// A short text.
+pub(super) fn text(status: StatusCode, text: &'static str) -> Response<AgentBody> {
+    full(status, "text/plain; charset=utf-8", text.into())
+}
+
+/// A message as JSON.
+pub(super) fn message(message: &impl Serialize) -> Response<AgentBody> {
+    full(StatusCode::OK, "application/json", json(message))
+}
+
+/// Code, sent piece by piece. The body keeps `open` until it ends.
+pub(super) fn code(held: Held, open: OpenRequest) -> Response<AgentBody> {
+    of_type("application/octet-stream", body::held(held, open))
+}
+
+/// Output, sent as it arrives. `dropped` is the number of missing bytes between the requested offset and the first
+/// delivered byte. The body keeps `open` until it ends.
+pub(super) fn logs(follower: Follower, form: OutputForm, dropped: u64, open: OpenRequest) -> Response<AgentBody> {
+    let offset = follower.offset();
+    let media_type = match form {
+        OutputForm::Plain => "application/octet-stream",
+        OutputForm::Aged => AGED_OUTPUT,
+    };
+    let mut response = of_type(media_type, body::following(follower, form, open));
+    let headers = response.headers_mut();
+    headers.insert(TRAILER, HeaderValue::from_static(LOG_COMPLETE_TRAILER));
+    headers.insert(HeaderName::from_static(LOG_OFFSET_HEADER), offset.into());
+    headers.insert(HeaderName::from_static(LOG_DROPPED_HEADER), dropped.into());
+    response
 }
 
 fn of_code(error: &CodeError) -> (StatusCode, ErrorCode) {
@@ -152,22 +149,8 @@ fn of_code(error: &CodeError) -> (StatusCode, ErrorCode) {
     }
 }
 
-fn logs(follower: Follower, form: OutputForm, dropped: u64, open: Option<OpenRequest>) -> Response<AgentBody> {
-    let offset = follower.offset();
-    let media_type = match form {
-        OutputForm::Plain => "application/octet-stream",
-        OutputForm::Aged => AGED_OUTPUT,
-    };
-    let mut response = of_type(media_type, AgentBody::following(follower, form, open));
-    let headers = response.headers_mut();
-    headers.insert(TRAILER, HeaderValue::from_static(LOG_COMPLETE_TRAILER));
-    headers.insert(HeaderName::from_static(LOG_OFFSET_HEADER), offset.into());
-    headers.insert(HeaderName::from_static(LOG_DROPPED_HEADER), dropped.into());
-    response
-}
-
 fn full(status: StatusCode, media_type: &'static str, body: Bytes) -> Response<AgentBody> {
-    let mut response = of_type(media_type, AgentBody::full(body));
+    let mut response = of_type(media_type, AgentBody::Left(Full::new(body)));
     *response.status_mut() = status;
     response
 }
@@ -178,6 +161,6 @@ fn of_type(media_type: &'static str, body: AgentBody) -> Response<AgentBody> {
     response
 }
 
-fn json(message: &impl serde::Serialize) -> Bytes {
+fn json(message: &impl Serialize) -> Bytes {
     serde_json::to_vec(message).expect("messages have text keys and no failing parts").into()
 }

@@ -3,12 +3,12 @@
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Write};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::{Body, Frame, SizeHint};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Frame};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use protocol::aged_output::AgedPart;
 use protocol::ids::Generation;
@@ -37,52 +37,55 @@ pub(super) enum OutputForm {
     Aged,
 }
 
-/// The body of an answer.
+/// The body of an answer: whole, or piece by piece.
+pub(super) type AgentBody = Either<Full<Bytes>, Pieces>;
+
+/// A log or code, piece by piece. The body ends when the sender is dropped.
 #[derive(Debug)]
-pub(super) enum AgentBody {
-    /// A whole answer.
-    Full(Full<Bytes>),
-    /// A log or code, piece by piece. The body ends when the sender is dropped.
-    Pieces(mpsc::Receiver<Frame<Bytes>>),
+pub(super) struct Pieces(mpsc::Receiver<Frame<Bytes>>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(Ok))
+    }
 }
 
-impl AgentBody {
-    /// A body of these bytes.
-    pub(super) fn full(bytes: Bytes) -> Self {
-        Self::Full(Full::new(bytes))
-    }
+/// The pieces that `follower` reads.
+pub(super) fn following(follower: Follower, form: OutputForm, open: OpenRequest) -> AgentBody {
+    // One piece waits in the channel while another is sent. Further pieces wait in the log.
+    let (sender, pieces) = mpsc::channel(1);
+    tokio::spawn(deliver(follower, form, sender, open));
+    AgentBody::Right(Pieces(pieces))
+}
 
-    /// The pieces that `follower` reads.
-    pub(super) fn following(follower: Follower, form: OutputForm, open: Option<OpenRequest>) -> Self {
-        // One piece waits in the channel while another is sent. Further pieces wait in the log.
-        let (sender, pieces) = mpsc::channel(1);
-        tokio::spawn(deliver(follower, form, sender, open));
-        Self::Pieces(pieces)
-    }
-
-    /// The code that the agent has. If a file cannot be read, the body ends early, and its reader finds that blobs are
-    /// missing.
-    pub(super) fn held(held: Held, open: Option<OpenRequest>) -> Self {
-        let (sender, pieces) = mpsc::channel(1);
-        let mut to = Pieces { sender, runtime: Handle::current(), buffer: Vec::with_capacity(PIECE_BYTES) };
-        spawn_blocking(move || {
-            let _open = open;
-            if let Err(error) = held.write_into(&mut to) {
-                warn!(%error, "the job's code could not be sent back");
-            }
-        });
-        Self::Pieces(pieces)
-    }
+/// The code that the agent has. If a file cannot be read, the body ends early, and its reader finds that blobs are
+/// missing.
+pub(super) fn held(held: Held, open: OpenRequest) -> AgentBody {
+    let (sender, pieces) = mpsc::channel(1);
+    let mut to = PieceWriter { sender, runtime: Handle::current(), buffer: Vec::with_capacity(PIECE_BYTES) };
+    spawn_blocking(move || {
+        let _open = open;
+        if let Err(error) = held.write_into(&mut to) {
+            warn!(%error, "the job's code could not be sent back");
+        }
+    });
+    AgentBody::Right(Pieces(pieces))
 }
 
 /// Sends bytes to the reader of a body. Blocks while the reader is slow, for [`READER_LIMIT`] at most.
-struct Pieces {
+struct PieceWriter {
     sender: mpsc::Sender<Frame<Bytes>>,
     runtime: Handle,
     buffer: Vec<u8>,
 }
 
-impl Write for Pieces {
+impl Write for PieceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = PIECE_BYTES - self.buffer.len();
         let bytes = &bytes[..bytes.len().min(room)];
@@ -106,12 +109,7 @@ impl Write for Pieces {
 
 /// Sends a log until the log ends or the reader disconnects. Also stops before missing bytes, because a body of raw
 /// bytes cannot mark a gap. If the reader then asks for the missing bytes, a header of the answer has their number.
-async fn deliver(
-    mut follower: Follower,
-    form: OutputForm,
-    sender: mpsc::Sender<Frame<Bytes>>,
-    _open: Option<OpenRequest>,
-) {
+async fn deliver(mut follower: Follower, form: OutputForm, sender: mpsc::Sender<Frame<Bytes>>, _open: OpenRequest) {
     loop {
         let piece = tokio::select! {
             piece = follower.next() => piece,
@@ -141,36 +139,4 @@ fn completeness(generation: Option<Generation>) -> Frame<Bytes> {
     let value = generation.map(|generation| generation.to_string()).unwrap_or_default();
     let value = HeaderValue::try_from(value).expect("digits and a dot are valid in a header");
     Frame::trailers(HeaderMap::from_iter([(HeaderName::from_static(LOG_COMPLETE_TRAILER), value)]))
-}
-
-impl Body for AgentBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut *self {
-            Self::Full(full) => Pin::new(full).poll_frame(context),
-            Self::Pieces(pieces) => {
-                let piece = ready!(pieces.poll_recv(context));
-                Poll::Ready(piece.map(Ok))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Full(full) => full.is_end_stream(),
-            Self::Pieces(_) => false,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Full(full) => full.size_hint(),
-            Self::Pieces(_) => SizeHint::default(),
-        }
-    }
 }

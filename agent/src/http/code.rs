@@ -10,13 +10,15 @@ use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Incoming;
 use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest};
-use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
+use protocol::routes;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::Agent;
-use super::answer::{self, Answer, Failure};
+use super::answer::{self, Failure};
 use super::incoming::{BODY_TIME, read_body};
+use crate::agent::Agent;
 use crate::code::{CodeError, CodeFolder};
 use crate::run::Command;
 use crate::run::environment::EnvChanges;
@@ -25,6 +27,13 @@ use crate::shim;
 /// Maximum number of parts of a body that wait for the disk.
 const PARTS_WAITING: usize = 8;
 
+/// The code of a path of these routes, and whether the path is that of its blobs.
+pub(super) fn parse(path: &str) -> Option<(CodeId, bool)> {
+    let path = path.strip_prefix(routes::AGENT_CODE)?;
+    let of_blobs = path.strip_suffix(routes::AGENT_CODE_BLOBS);
+    Some((of_blobs.unwrap_or(path).parse().ok()?, of_blobs.is_some()))
+}
+
 /// Accepts a manifest.
 pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent) -> answer::Result {
     let body = read_body(request.into_body(), MANIFEST_BYTES_MAX).await?;
@@ -32,7 +41,7 @@ pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent)
         let manifest: Manifest = serde_json::from_slice(&body).map_err(Failure::Manifest)?;
         Ok(folder.offer(id, manifest)?)
     };
-    change(agent, offer).await.map(Answer::Missing)
+    Ok(answer::message(&change(agent, offer).await?))
 }
 
 /// Accepts blobs. Reads the whole body even if a part is refused: a client that is still sending would not read the
@@ -42,7 +51,7 @@ pub(super) async fn receive(id: CodeId, request: Request<Incoming>, agent: &Agen
     let receive = change(agent, move |folder| Ok(folder.receive(id, iter::from_fn(|| parts.blocking_recv()))?));
     let (sent, received) = tokio::join!(pass_on(request.into_body(), sender), receive);
     sent?;
-    received.map(Answer::Missing)
+    Ok(answer::message(&received?))
 }
 
 async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), Failure> {
@@ -62,7 +71,7 @@ async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), F
 pub(super) async fn held(id: CodeId, agent: &Agent) -> answer::Result {
     let held = agent.code.folder.lock().await.held(id)?;
     let intact = spawn_blocking(move || held.is_intact().then_some(held)).await.map_err(|_| Failure::Ending)?;
-    intact.map(Answer::Code).ok_or(Failure::Code(CodeError::Changed(id)))
+    Ok(answer::code(intact.ok_or(CodeError::Changed(id))?, agent.activity.begin()))
 }
 
 /// Complete code that is not in place yet. While this value lives, no other code replaces it.
@@ -99,13 +108,11 @@ async fn change_locked<T: Send + 'static>(
     mut folder: OwnedMutexGuard<CodeFolder>,
     change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let commands = agent.commands.clone();
+    let (agent, runtime) = (agent.clone(), Handle::current());
     // If the client disconnects, this future is dropped, but the thread finishes: the status must agree with the files.
     let work = spawn_blocking(move || {
         let changed = change(&mut folder);
-        let (reply, published) = oneshot::channel();
-        commands.blocking_send(Command::Code { status: folder.status(), reply }).map_err(|_| Failure::Ending)?;
-        published.blocking_recv().map_err(|_| Failure::Ending)?;
+        runtime.block_on(agent.ask(Command::Code(folder.status()))).ok_or(Failure::Ending)?;
         changed
     });
     work.await.map_err(|_| Failure::Ending)?

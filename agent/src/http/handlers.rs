@@ -1,5 +1,6 @@
 //! A function for each route, except those for code. Each function reads a request and builds the answer.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,15 +9,14 @@ use hyper::{Request, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::Agent;
-use super::answer::{Answer, Failure, Result};
+use super::answer::{self, Failure, Result};
 use super::body::OutputForm;
 use super::code;
 use super::incoming::read_body;
-use super::query::Query;
+use super::query::{Query, WHOLE};
+use crate::agent::Agent;
 use crate::follow::{Follower, Until};
 use crate::run::environment::{parse_config, parse_warm};
 use crate::run::event::{Event, Reply};
@@ -35,19 +35,20 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// Confirms that an agent listens here. With `boot_id`, also confirms that the agent has this id. A master checks the
 /// address of a joining machine with this route.
-pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
-    match Query::of(request).boot_id() {
+pub(super) async fn healthz(request: Request<Incoming>, agent: &Agent) -> Result {
+    match Query::of(&request).get("boot_id") {
         Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
-        Some(_) | None => Ok(Answer::ok()),
+        Some(_) | None => Ok(answer::ok()),
     }
 }
 
 /// Tries to connect to another agent. A master asks a member for this when a machine joins, because the members must
 /// reach each other.
-pub(super) async fn reach(request: &Request<Incoming>) -> Result {
-    let address = Query::of(request).address()?.ok_or_else(|| Failure::Query("address is missing".to_owned()))?;
+pub(super) async fn reach(request: Request<Incoming>) -> Result {
+    let address = Query::of(&request).parse("address", "an address and port, such as 10.0.0.1:7896")?;
+    let address: SocketAddr = address.ok_or_else(|| Failure::Query("address is missing".to_owned()))?;
     match timeout(REACH_LIMIT, TcpStream::connect(address)).await {
-        Ok(Ok(_)) => Ok(Answer::ok()),
+        Ok(Ok(_)) => Ok(answer::ok()),
         Ok(Err(error)) => Err(Failure::OutOfReach(error.to_string())),
         Err(_) => Err(Failure::OutOfReach(format!("no answer within {} s", REACH_LIMIT.as_secs()))),
     }
@@ -55,7 +56,8 @@ pub(super) async fn reach(request: &Request<Incoming>) -> Result {
 
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
-    let (generation, membership, code) = (query.generation()?, query.membership()?, query.code()?);
+    let (generation, membership) = (query.generation()?, query.membership()?);
+    let code = query.parse("code", "64 lower-case hexadecimal digits")?;
     let renewal = query.renewal()?;
     let body = read_body(request.into_body(), BODY_LIMIT).await?;
     let changes = parse_config(&body)?;
@@ -66,7 +68,7 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     let (mut next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
     to_its_end(async move {
         let ready = code::ready(&agent, code).await?;
-        let answer = ask(&agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
+        let answer = ask(&agent, Command::Configure { assignment, renewal }).await?;
         // The code changes only after the runner has accepted the environment, so no run is active.
         *next_code = code;
         code::put_in_place(&agent, ready).await.map(|()| answer)
@@ -84,40 +86,40 @@ async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Resu
 pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     let body = read_body(request.into_body(), BODY_LIMIT).await?;
     let request = parse_warm(&body)?;
-    ask(agent, |reply| Command::Warm { request, reply }).await
+    ask(agent, Command::Warm(request)).await
 }
 
 /// Starts the run. First puts the code of the newest start in place, or waits until `/config` has done so: the status
 /// shows `configured` earlier, so a master may send this request before the code is in place.
-pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
-    let generation = Query::of(request).generation()?;
+pub(super) async fn run(request: Request<Incoming>, agent: &Agent) -> Result {
+    let generation = Query::of(&request).generation()?;
     let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
     to_its_end(async move {
         code::put_in_place(&agent, code::ready(&agent, *next_code).await?).await?;
-        ask_runner(&agent, Event::Run(generation)).await
+        ask(&agent, Command::Apply(Event::Run(generation))).await
     })
     .await
 }
 
-pub(super) async fn stop(request: &Request<Incoming>, agent: &Agent) -> Result {
-    let query = Query::of(request);
+pub(super) async fn stop(request: Request<Incoming>, agent: &Agent) -> Result {
+    let query = Query::of(&request);
     let grace = query.grace()?.unwrap_or(DEFAULT_GRACE);
-    ask_runner(agent, Event::Stop { generation: query.generation()?, grace }).await
+    ask(agent, Command::Apply(Event::Stop { generation: query.generation()?, grace })).await
 }
 
 pub(super) async fn finish(agent: &Agent) -> Result {
-    ask_runner(agent, Event::Finish).await
+    ask(agent, Command::Apply(Event::Finish)).await
 }
 
 /// Without `after`, answers at once. With `after`, waits until the status has a different number. An `after` from an
 /// earlier agent at this address usually differs, and is then answered at once.
-pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
+pub(super) async fn status(request: Request<Incoming>, agent: &Agent) -> Result {
     let _open = agent.polls.begin();
-    let query = Query::of(request);
-    let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
+    let query = Query::of(&request);
+    let (after, wait, renewal) = (query.parse::<u64>("after", WHOLE)?, query.wait()?, query.renewal()?);
     if let Some(renewal) = renewal {
-        // Sending fails if the agent is ending. An ending agent has no run to keep alive, but still answers.
-        let _ = agent.commands.send(Command::Renew(renewal)).await;
+        // An ending agent has no run to keep alive, but still answers.
+        agent.tell(Command::Renew(renewal)).await;
     }
     let mut status = agent.status.clone();
     if let Some(after) = after {
@@ -127,31 +129,25 @@ pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    Ok(Answer::Status(Box::new(RunStatus { clock_ms: Some(clock()), ..status })))
+    Ok(answer::message(&RunStatus { clock_ms: Some(clock()), ..status }))
 }
 
-pub(super) async fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {
-    let query = Query::of(request);
-    let (stream, asked) = (query.stream()?, query.offset()?);
-    let until = if query.follow()? { Until::RunExited } else { Until::Offset(agent.output.log(stream).end()) };
+pub(super) async fn logs(request: Request<Incoming>, agent: &Agent) -> Result {
+    let query = Query::of(&request);
+    let (stream, asked) = (query.stream()?, query.parse("offset", "a whole number of bytes")?.unwrap_or(0));
+    let until = if query.flag("follow")? { Until::RunExited } else { Until::Offset(agent.output.log(stream).end()) };
     let follower = Follower::open(Arc::clone(&agent.output), agent.status.clone(), stream, asked, until);
     let follower = follower.await.map_err(|_| Failure::Ending)?;
     let dropped = follower.offset().saturating_sub(asked);
-    let form = if query.ages()? { OutputForm::Aged } else { OutputForm::Plain };
-    Ok(Answer::Logs { follower, form, dropped })
+    let form = if query.flag("ages")? { OutputForm::Aged } else { OutputForm::Plain };
+    Ok(answer::logs(follower, form, dropped, agent.activity.begin()))
 }
 
-/// Sends a request to the runner, and returns the runner's reply as an answer.
-async fn ask_runner(agent: &Agent, event: Event) -> Result {
-    ask(agent, |reply| Command::Request { event, reply }).await
-}
-
-async fn ask(agent: &Agent, command: impl FnOnce(oneshot::Sender<Reply>) -> Command) -> Result {
-    let (reply, answer) = oneshot::channel();
-    agent.commands.send(command(reply)).await.map_err(|_| Failure::Ending)?;
-    match answer.await.map_err(|_| Failure::Ending)? {
-        Reply::Done => Ok(Answer::ok()),
-        Reply::Underway => Ok(Answer::Text(StatusCode::ACCEPTED, "stopping")),
+/// Sends a command to the runner, and returns the runner's reply as an answer.
+async fn ask(agent: &Agent, command: Command) -> Result {
+    match agent.ask(command).await.ok_or(Failure::Ending)? {
+        Reply::Done => Ok(answer::ok()),
+        Reply::Underway => Ok(answer::text(StatusCode::ACCEPTED, "stopping")),
         Reply::Refused(refusal) => Err(refusal.into()),
     }
 }

@@ -4,45 +4,36 @@ mod answer;
 mod body;
 mod code;
 mod connections;
-mod framing;
 mod handlers;
 mod incoming;
 mod query;
-mod token;
 
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::TRANSFER_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use protocol::agent::RunStatus;
-use protocol::code::CodeId;
 use protocol::routes;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-use crate::activity::Activity;
-use crate::code::CodeFolder;
-use crate::log::Output;
-use crate::run::Command;
-use crate::run::child::RunTemplate;
-use answer::{Answer, Failure};
+use crate::agent::Agent;
+use answer::Failure;
 use body::AgentBody;
 use connections::{Authenticated, Connections, Slot};
-pub use token::{Access, TokenHash};
 
 /// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
@@ -67,42 +58,6 @@ const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
 /// How long bytes for a client may stay unacknowledged or unsent, in milliseconds.
 const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
-
-/// The code that the job brings.
-#[derive(Debug, Clone)]
-pub struct JobCode {
-    folder: Arc<Mutex<CodeFolder>>,
-    /// The code of the newest start. Locked until this code is in place.
-    next: Arc<Mutex<Option<CodeId>>>,
-}
-
-impl JobCode {
-    /// The code of a working directory before the first delivery.
-    pub fn new(work_dir: PathBuf) -> Self {
-        Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir))), next: Arc::default() }
-    }
-}
-
-/// The shared state that every request needs.
-#[derive(Debug, Clone)]
-pub struct Agent {
-    /// Commands for the runner.
-    pub commands: mpsc::Sender<Command>,
-    /// The status of the run.
-    pub status: watch::Receiver<RunStatus>,
-    /// The output of all runs.
-    pub output: Arc<Output>,
-    /// Open requests.
-    pub activity: Activity,
-    /// Open requests for the status.
-    pub polls: Activity,
-    /// Who may send requests.
-    pub access: Access,
-    /// The code that the job brings.
-    pub code: JobCode,
-    /// What all runs have in common.
-    pub template: Arc<RunTemplate>,
-}
 
 /// The agent could not listen on this address.
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +97,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Answers requests until the sender of `ending` is dropped, then waits for open answers without a limit.
-pub async fn serve(listener: TcpListener, agent: Agent, mut ending: oneshot::Receiver<Infallible>) {
+pub(crate) async fn serve(listener: TcpListener, agent: Agent, mut ending: oneshot::Receiver<Infallible>) {
     let graceful = GracefulShutdown::new();
     let mut connections = Connections::default();
     loop {
@@ -203,110 +158,54 @@ async fn respond(
     agent: &Agent,
     authenticated: &Authenticated,
 ) -> Result<Response<AgentBody>, Infallible> {
-    let admitted = match framing::check(request.headers()) {
-        Ok(()) => agent.admit(&request).await,
-        Err(failure) => Err(failure),
-    };
+    let answer = answer(request, agent, authenticated).await;
+    Ok(answer.unwrap_or_else(|failure| failure.to_response()))
+}
+
+/// Answers a request that has the token, needs none, or requests a public route. All other requests are refused, even
+/// for unknown routes.
+async fn answer(request: Request<Incoming>, agent: &Agent, authenticated: &Authenticated) -> answer::Result {
+    let headers = request.headers();
+    // If the length of a body is ambiguous, a proxy and this agent may disagree about where the next request begins
+    // (RFC 9112, 11.2). hyper accepts Transfer-Encoding and silently drops a Content-Length beside it, so a request with
+    // both headers looks like a plain chunked request. hyper itself refuses an invalid or a contradictory Content-Length.
+    if headers.contains_key(TRANSFER_ENCODING) {
+        return Err(Failure::Framing);
+    }
+    let check = || agent.access.check(request.uri(), headers);
+    let is_anonymous = check().is_err() && request.uri().path() == routes::HEALTHZ;
+    if !is_anonymous && check().is_err() {
+        agent.access.settled(headers).await;
+        check()?;
+    }
     // An anonymous request does not delay the agent's end.
-    let open = matches!(admitted, Ok(Caller::Known)).then(|| {
+    let _open = (!is_anonymous).then(|| {
         authenticated.set();
         agent.activity.begin()
     });
-    let answer = match admitted.and_then(|_| route(&request)) {
-        Ok(route) => answer(route, request, agent).await,
-        Err(failure) => Err(failure),
-    };
-    Ok(match answer {
-        Ok(answer) => answer.into_response(open),
-        Err(failure) => failure.to_response(),
-    })
+    route(request, agent).await
 }
 
-async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Result<Answer, Failure> {
-    match route {
-        Route::Healthz => handlers::healthz(&request, agent),
-        Route::Config => handlers::config(request, agent).await,
-        Route::Warm => handlers::warm(request, agent).await,
-        Route::Code(id) => code::offer(id, request, agent).await,
-        Route::HeldCode(id) => code::held(id, agent).await,
-        Route::CodeBlobs(id) => code::receive(id, request, agent).await,
-        Route::Run => handlers::run(&request, agent).await,
-        Route::Stop => handlers::stop(&request, agent).await,
-        Route::Finish => handlers::finish(agent).await,
-        Route::Status => handlers::status(&request, agent).await,
-        Route::Logs => handlers::logs(&request, agent).await,
-        Route::Reach => handlers::reach(&request).await,
-    }
-}
-
-/// The caller of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Caller {
-    /// Has the token, or needs none.
-    Known,
-    /// Has no token; requests a public route.
-    Anonymous,
-}
-
-impl Agent {
-    /// Admits a request that has the token, needs none, or requests a public route. All other requests are refused,
-    /// even for unknown routes.
-    async fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
-        let check = || self.access.check(request.uri(), request.headers()).map(|()| Caller::Known);
-        match check() {
-            Ok(known) => Ok(known),
-            Err(_) if request.uri().path() == routes::HEALTHZ => Ok(Caller::Anonymous),
-            Err(_) => {
-                self.access.settled(request.headers()).await;
-                check()
-            }
-        }
-    }
-}
-
-/// The routes of an agent.
-#[derive(Debug, Clone, Copy)]
-enum Route {
-    Healthz,
-    Config,
-    Warm,
-    Code(CodeId),
-    HeldCode(CodeId),
-    CodeBlobs(CodeId),
-    Run,
-    Stop,
-    Finish,
-    Status,
-    Logs,
-    Reach,
-}
-
-/// Finds the route of a request. HEAD is not treated like GET: HEAD must have no effect, but `GET /run` starts a run.
-fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
-    let (route, method) = match request.uri().path() {
-        routes::HEALTHZ => (Route::Healthz, Method::GET),
-        routes::AGENT_CONFIG => (Route::Config, Method::POST),
-        routes::AGENT_WARM => (Route::Warm, Method::POST),
-        routes::AGENT_RUN => (Route::Run, Method::GET),
-        routes::AGENT_STOP => (Route::Stop, Method::POST),
-        routes::AGENT_FINISH => (Route::Finish, Method::POST),
-        routes::AGENT_STATUS => (Route::Status, Method::GET),
-        routes::AGENT_LOGS => (Route::Logs, Method::GET),
-        routes::AGENT_REACH => (Route::Reach, Method::GET),
-        path => match code_route(path, request.method()) {
-            Some(route) => route,
-            None => return Err(Failure::UnknownRoute(path.to_owned())),
+/// Passes a request to the function for its route. HEAD is not treated like GET: HEAD must have no effect, but
+/// `GET /run` starts a run.
+async fn route(request: Request<Incoming>, agent: &Agent) -> answer::Result {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (allowed, answer): (Method, Pin<Box<dyn Future<Output = answer::Result> + Send>>) = match path.as_str() {
+        routes::HEALTHZ => (Method::GET, Box::pin(handlers::healthz(request, agent))),
+        routes::AGENT_CONFIG => (Method::POST, Box::pin(handlers::config(request, agent))),
+        routes::AGENT_WARM => (Method::POST, Box::pin(handlers::warm(request, agent))),
+        routes::AGENT_RUN => (Method::GET, Box::pin(handlers::run(request, agent))),
+        routes::AGENT_STOP => (Method::POST, Box::pin(handlers::stop(request, agent))),
+        routes::AGENT_FINISH => (Method::POST, Box::pin(handlers::finish(agent))),
+        routes::AGENT_STATUS => (Method::GET, Box::pin(handlers::status(request, agent))),
+        routes::AGENT_LOGS => (Method::GET, Box::pin(handlers::logs(request, agent))),
+        routes::AGENT_REACH => (Method::GET, Box::pin(handlers::reach(request))),
+        path => match (code::parse(path), &method) {
+            (Some((id, true)), _) => (Method::PUT, Box::pin(code::receive(id, request, agent))),
+            (Some((id, false)), &Method::GET) => (Method::GET, Box::pin(code::held(id, agent))),
+            (Some((id, false)), _) => (Method::PUT, Box::pin(code::offer(id, request, agent))),
+            (None, _) => return Err(Failure::UnknownRoute(path.to_owned())),
         },
     };
-    if *request.method() == method { Ok(route) } else { Err(Failure::Method { allowed: method }) }
-}
-
-/// The route for code that has this path, and the route's method.
-fn code_route(path: &str, method: &Method) -> Option<(Route, Method)> {
-    let path = path.strip_prefix(routes::AGENT_CODE)?;
-    match path.strip_suffix(routes::AGENT_CODE_BLOBS) {
-        Some(id) => Some((Route::CodeBlobs(id.parse().ok()?), Method::PUT)),
-        None if method == Method::GET => Some((Route::HeldCode(path.parse().ok()?), Method::GET)),
-        None => Some((Route::Code(path.parse().ok()?), Method::PUT)),
-    }
+    if method == allowed { answer.await } else { Err(Failure::Method { allowed }) }
 }

@@ -1,17 +1,18 @@
 //! Query parameters. Values are not decoded, because Muster sends only values that need no percent-encoding.
 
-use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use hyper::Request;
 use protocol::agent::Membership;
-use protocol::code::CodeId;
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Renewal};
 
 use super::answer::Failure;
 use crate::log::Stream;
+
+/// What an invalid number should have been.
+pub(super) const WHOLE: &str = "a whole number";
 
 /// Maximum grace: a day.
 const GRACE_MAX_SECONDS: u64 = 86_400;
@@ -25,14 +26,14 @@ impl<'a> Query<'a> {
     }
 
     /// The value of a parameter. If the parameter is repeated, the first value counts.
-    fn get(&self, name: &str) -> Option<&'a str> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a str> {
         self.0.split('&').find_map(|pair| match pair.split_once('=') {
             Some((key, value)) => (key == name).then_some(value),
             None => (pair == name).then_some(""),
         })
     }
 
-    fn parse<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, Failure> {
+    pub(super) fn parse<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, Failure> {
         let parse = |text: &str| text.parse().map_err(|_| bad(name, text, expected));
         self.get(name).map(parse).transpose()
     }
@@ -41,22 +42,9 @@ impl<'a> Query<'a> {
         self.parse("generation", "of the form E.S, such as 1.1")
     }
 
-    pub(super) fn address(&self) -> Result<Option<SocketAddr>, Failure> {
-        self.parse("address", "an address and port, such as 10.0.0.1:7896")
-    }
-
-    pub(super) fn boot_id(&self) -> Option<&'a str> {
-        self.get("boot_id")
-    }
-
-    /// The id of the code with which the run must start.
-    pub(super) fn code(&self) -> Result<Option<CodeId>, Failure> {
-        self.parse("code", "64 lower-case hexadecimal digits")
-    }
-
     /// The membership in a start: `seat`, `of` and `start`, either all three or none. `pushes` is optional.
     pub(super) fn membership(&self) -> Result<Option<Membership>, Failure> {
-        let number = |name: &str| self.parse::<u32>(name, "a whole number");
+        let number = |name: &str| self.parse::<u32>(name, WHOLE);
         let pushes = number("pushes")?.unwrap_or_default();
         match (number("seat")?, number("of")?, number("start")?) {
             (None, None, None) => Ok(None),
@@ -73,11 +61,6 @@ impl<'a> Query<'a> {
         let seconds: f64 = text.parse().map_err(|_| bad(name, text, expected))?;
         let grace = Duration::try_from_secs_f64(seconds).map_err(|_| bad(name, text, expected))?;
         if grace <= Duration::from_secs(GRACE_MAX_SECONDS) { Ok(Some(grace)) } else { Err(bad(name, text, expected)) }
-    }
-
-    /// The number of the newest status that the sender of a long poll has seen.
-    pub(super) fn after(&self) -> Result<Option<u64>, Failure> {
-        self.parse("after", "a whole number")
     }
 
     /// Maximum time of a long poll: `wait_ms` or, without this parameter, `wait` in seconds.
@@ -110,17 +93,9 @@ impl<'a> Query<'a> {
         }
     }
 
-    pub(super) fn offset(&self) -> Result<u64, Failure> {
-        Ok(self.parse("offset", "a whole number of bytes")?.unwrap_or(0))
-    }
-
-    pub(super) fn follow(&self) -> Result<bool, Failure> {
-        Ok(self.parse("follow", "true or false")?.unwrap_or(false))
-    }
-
-    /// Whether the output is sent with ages.
-    pub(super) fn ages(&self) -> Result<bool, Failure> {
-        Ok(self.parse("ages", "true or false")?.unwrap_or(false))
+    /// A parameter that is `true` or `false`. Without it, the value is `false`.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Failure> {
+        Ok(self.parse(name, "true or false")?.unwrap_or(false))
     }
 }
 

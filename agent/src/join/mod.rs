@@ -21,9 +21,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use crate::agent::Agent;
 use crate::config::join::{Endpoint, Join, JoinOptions};
-use crate::http::{Access, Agent, TokenHash};
 use crate::run::{AgentEnd, Command};
+use crate::token::{Access, TokenHash};
 use call::{CallError, Master};
 use port::Claim;
 
@@ -155,8 +156,7 @@ impl Member {
             outcome = self.keep_joined(patience) => outcome,
             left = told => return Ok(self.say_goodbye(left.unwrap_or(Left::Terminated)).await),
         };
-        // Sending fails if the agent is already ending.
-        let _ = self.agent.commands.send(Command::EndNow("the job has ended, or cannot be joined")).await;
+        self.agent.tell(Command::EndNow("the job has ended, or cannot be joined")).await;
         outcome.map(Some)
     }
 

@@ -30,41 +30,33 @@ use event::{Event, Reply};
 pub(crate) use fence::clock;
 use phase::Assignment;
 
+/// A command to the runner, and the channel for its reply. The sender of a command may end before the reply comes.
+#[derive(Debug)]
+pub struct Request {
+    /// The command.
+    pub command: Command,
+    /// The channel.
+    pub reply: oneshot::Sender<Reply>,
+}
+
 /// A command to the runner.
 #[derive(Debug)]
 pub enum Command {
-    /// A request by HTTP, or the agent's own request to finish when its linger time is over.
-    Request {
-        /// What is requested.
-        event: Event,
-        /// The channel for the answer.
-        reply: oneshot::Sender<Reply>,
-    },
+    /// An event of HTTP, or the agent's own wish to finish when its linger time is over.
+    Apply(Event),
     /// `POST /warm`.
-    Warm {
-        /// What is requested.
-        request: WarmRequest,
-        /// The channel for the answer, which comes at once.
-        reply: oneshot::Sender<Reply>,
-    },
+    Warm(WarmRequest),
     /// `POST /config`.
     Configure {
         /// The environment.
         assignment: Assignment,
         /// The renewal that keeps the run alive; `None` if the run needs no polls.
         renewal: Option<Renewal>,
-        /// The channel for the answer.
-        reply: oneshot::Sender<Reply>,
     },
     /// A poll that keeps the run alive.
     Renew(Renewal),
-    /// The code has changed.
-    Code {
-        /// The code that the agent has now.
-        status: CodeStatus,
-        /// The channel for the answer, which comes when the new status is public.
-        reply: oneshot::Sender<Reply>,
-    },
+    /// The agent has this code now. The reply comes when the new status is public.
+    Code(CodeStatus),
     /// The agent got SIGTERM, and gets SIGKILL after this grace. A second `Terminate` changes nothing.
     Terminate {
         /// The pod's termination grace.

@@ -63,9 +63,10 @@ pub enum Cause {
 }
 
 /// The phase of the run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Phase {
     /// There is no environment yet.
+    #[default]
     Idle,
     /// There is an environment and no start yet.
     Configured {

@@ -27,7 +27,7 @@ use super::shutdown::Shutdown;
 use super::status::{log_change, status_of};
 use super::step::{State, Step, step};
 use super::unstartable::Attempt;
-use super::{AgentEnd, Command, exception};
+use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
 use crate::log::{Output, stderr_tail};
 use crate::reaper::{Reaper, Watched, kill_group, terminate};
@@ -70,38 +70,34 @@ impl Runner {
         reaper: Reaper,
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
-        let state = State::new();
-        let code = CodeStatus::default();
+        let (state, code) = (State::default(), CodeStatus::default());
         let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, code, None, None, boot_id) });
-        let (warm, run_output, shutdown) = (Warm::default(), RunOutput::None, Shutdown::None);
-        let (helper, fence, memory) = (Helper::default(), Fence::default(), Memory::of(CGROUP));
-        (
-            Self {
-                template,
-                helper_folder,
-                output,
-                status,
-                reaper,
-                memory,
-                code,
-                warm,
-                state,
-                run_output,
-                helper,
-                fence,
-                shutdown,
-            },
-            news,
-        )
+        let runner = Self {
+            template,
+            helper_folder,
+            output,
+            status,
+            reaper,
+            memory: Memory::of(CGROUP),
+            code,
+            warm: Warm::default(),
+            state,
+            run_output: RunOutput::None,
+            helper: Helper::default(),
+            fence: Fence::default(),
+            shutdown: Shutdown::None,
+        };
+        (runner, news)
     }
 
-    /// Executes `commands` until the agent must end. Then kills every process that the runs have left behind.
-    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> AgentEnd {
+    /// Executes commands until the agent must end. Then kills every process that the runs have left behind.
+    pub async fn run(mut self, mut requests: mpsc::Receiver<Request>) -> AgentEnd {
         while !self.shutdown.is_due(self.state.phase.is_active(), Instant::now()) {
             let alarm = self.alarm();
             tokio::select! {
-                command = commands.recv() => match command {
-                    Some(command) => self.execute(command),
+                request = requests.recv() => match request {
+                    // Sending the reply fails if nobody waits for it. The command has been executed anyway.
+                    Some(Request { command, reply }) => drop(reply.send(self.execute(command))),
                     None => self.shutdown = Shutdown::Now,
                 },
                 () = self.reaper.child_ended() => {}
@@ -117,27 +113,19 @@ impl Runner {
         AgentEnd { code, signal_deadline: self.shutdown.signal_deadline() }
     }
 
-    fn execute(&mut self, command: Command) {
+    fn execute(&mut self, command: Command) -> Reply {
         match command {
-            Command::Request { event, reply } => {
-                let answer = self.apply(event);
-                // The caller may be gone. The request has been executed anyway.
-                let _ = reply.send(answer);
-            }
-            Command::Warm { request, reply } => {
+            Command::Apply(event) => return self.apply(event),
+            Command::Configure { assignment, renewal } => return self.configure(assignment, renewal),
+            Command::Warm(request) => {
                 self.find_helper();
                 self.warm.begin(&self.template, request);
                 self.publish();
-                let _ = reply.send(Reply::Done);
-            }
-            Command::Configure { assignment, renewal, reply } => {
-                let _ = reply.send(self.configure(assignment, renewal));
             }
             Command::Renew(renewal) => self.fence.renew(renewal, clock()),
-            Command::Code { status, reply } => {
+            Command::Code(status) => {
                 self.code = status;
                 self.publish();
-                let _ = reply.send(Reply::Done);
             }
             Command::Terminate { grace } => self.terminate(grace),
             Command::Interrupt { grace } if self.shutdown == Shutdown::None => {
@@ -153,6 +141,7 @@ impl Runner {
                 self.shutdown = self.shutdown.hurried(Instant::now() + LEFTOVERS_LIMIT);
             }
         }
+        Reply::Done
     }
 
     fn configure(&mut self, assignment: Assignment, renewal: Option<Renewal>) -> Reply {

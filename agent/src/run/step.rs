@@ -10,8 +10,8 @@ use super::event::{Action, Event, Now, Refusal, Reply};
 use super::phase::{Assignment, Cause, Kill, Phase, Run};
 use super::report::{exit_code, not_started, report};
 
-/// The state of the runner.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The state of the runner. The default is the state of an agent at its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// The newest generation that a message has named. Messages of older generations change nothing.
     pub newest: Option<Generation>,
@@ -19,19 +19,6 @@ pub struct State {
     pub exit_code: u8,
     /// The phase of the run.
     pub phase: Phase,
-}
-
-impl State {
-    /// The state of an agent at its start.
-    pub fn new() -> Self {
-        Self { newest: None, exit_code: 0, phase: Phase::Idle }
-    }
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 /// The outcome of [`step`].

@@ -54,7 +54,7 @@ struct Machine {
 impl Machine {
     /// A machine after these events.
     fn after(events: impl IntoIterator<Item = Event>) -> Self {
-        let mut machine = Self { state: State::new(), clock: Instant::now(), seconds: 0 };
+        let mut machine = Self { state: State::default(), clock: Instant::now(), seconds: 0 };
         for event in events {
             machine.take(event);
         }

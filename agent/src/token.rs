@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, Uri};
-use protocol::callers::Callers;
+use protocol::callers::{Callers, ForeignRequest};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio::time::timeout;
-
-use super::answer::Failure;
 
 /// How long a master's first request waits for the token's hash. The hash is in the master's answer to this agent's
 /// message, which may arrive after the request.
@@ -25,13 +23,22 @@ pub struct TokenHash([u8; 32]);
 
 /// Who may send requests.
 #[derive(Debug, Clone)]
-pub enum Access {
+pub(crate) enum Access {
     /// Callers without a token.
     Tokenless(Callers),
     /// Callers with this token.
     Token(TokenHash),
     /// Callers with the token of the job that this agent has joined. Before the agent has joined a job, no caller.
     OfJob(watch::Receiver<Option<TokenHash>>),
+}
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Denied {
+    #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
+    Token,
+    #[error(transparent)]
+    Foreign(#[from] ForeignRequest),
 }
 
 impl Access {
@@ -46,7 +53,7 @@ impl Access {
 
     /// If this agent is about to join a job, waits for the hash of the job's token, which arrives with the master's
     /// answer. The master may send its first request before this answer has arrived.
-    pub(super) async fn settled(&self, headers: &HeaderMap) {
+    pub(crate) async fn settled(&self, headers: &HeaderMap) {
         if let Self::OfJob(token) = self
             && headers.contains_key(AUTHORIZATION)
         {
@@ -56,7 +63,7 @@ impl Access {
     }
 
     /// Checks a request with this target and these headers.
-    pub(super) fn check(&self, target: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
+    pub(crate) fn check(&self, target: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
         let has_token = match self {
             Self::Tokenless(callers) => {
                 let target = target.authority().map(|authority| authority.as_str());
@@ -66,7 +73,7 @@ impl Access {
             Self::Token(token) => token.admits(headers),
             Self::OfJob(token) => token.borrow().is_some_and(|token| token.admits(headers)),
         };
-        if has_token { Ok(()) } else { Err(Failure::Unauthorized) }
+        if has_token { Ok(()) } else { Err(Denied::Token) }
     }
 }
 
@@ -86,7 +93,7 @@ impl FromStr for TokenHash {
 
 impl TokenHash {
     /// Whether a request carries the token, as `Authorization: Bearer TOKEN` (RFC 6750).
-    pub fn admits(&self, headers: &HeaderMap) -> bool {
+    fn admits(&self, headers: &HeaderMap) -> bool {
         let mut given = headers.get_all(AUTHORIZATION).iter();
         let (Some(given), None) = (given.next(), given.next()) else { return false };
         let token = given.as_bytes().strip_prefix(b"Bearer ").unwrap_or_default();
