@@ -18,48 +18,9 @@ use protocol::routes::AGENT_PORT;
 use crate::run::environment::Environment;
 use crate::shim::{self, Shim};
 use crate::token::TokenHash;
-use join::{Join, JoinFlags, canonical};
-use settings::{Default, Flag, Given, Known, SETTINGS, Setting, find};
-
-/// What `--help` prints before the settings.
-const HELP_HEAD: &str = "\
-Starts a command with an environment that it gets by HTTP, keeps the output and reports how the command ended.
-
-Usage: agent [OPTIONS] [-- COMMAND...]
-
-";
-
-/// What `--help` prints before the settings of an agent that joins a job.
-const HELP_MIDDLE: &str = "      --install FILE                 Copy this program to FILE and exit
-  -h, --help                         Print this help
-  -V, --version                      Print the version
-
-On a bare machine, without a cluster:
-";
-
-/// What `--help` prints after all settings.
-const HELP_TAIL: &str = "\
-MUSTER_TOKEN is the master's token, if the master needs one. torchrun's names of these flags, such as
---rdzv_endpoint, --rdzv_id and --nnodes, are also accepted.
-
-Examples:
-  agent --work-dir examples/hello
-  agent --listen 0.0.0.0:7896 -- python train.py --epochs 3
-  agent --join http://10.0.0.1:7897 --task digits --worker-num 1:2 -- python train.py
-
-Exit status: that of the last run, or
-  128 plus the number of the signal that ended the run
-  143  the run was stopped before it was started
-  126  the run could not be started
-  0    there was no run
-  2    the agent could not start, for example because of a bad command line or a port that is taken
-
-Exit status with --join:
-  0    the job succeeded
-  1    the job did not succeed, and this agent's last run succeeded or this agent had no run
-  2    the agent could not join
-  Otherwise that of this agent's last run, as above: if the job and this run did not succeed, or if the agent ended before the job
-";
+use join::{Join, canonical};
+pub use settings::HELP;
+use settings::{Given, SUPERVISED, Settings};
 
 /// The file of a container's termination message, if the pod has no `terminationMessagePath`.
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -104,11 +65,6 @@ pub struct Config {
     pub environment: Environment,
 }
 
-/// The `--help` text.
-pub fn help() -> String {
-    [HELP_HEAD, &settings::help(), HELP_MIDDLE, &settings::help_of_join(), HELP_TAIL].concat()
-}
-
 /// What the command line asks the program to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
@@ -134,7 +90,7 @@ pub enum UsageError {
     #[error("{origin}: {text:?} is invalid: use {expected}")]
     Value {
         /// The flag or variable.
-        origin: &'static str,
+        origin: String,
         /// The value.
         text: OsString,
         /// The kind of value that is expected.
@@ -160,30 +116,28 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if arguments.first().is_some_and(|first| first == shim::FLAG) {
         return parse_shim(arguments, &environment);
     }
-    let mut config = Config::preset()?;
-    config.read_variables(&environment)?;
+    let mut settings = Settings::from_variables(&environment)?;
     let (flags, command) = split_at_dashes(arguments);
-    if let Some(command) = command {
-        config.command = command;
-    }
-    let mut joining = JoinFlags::default();
     let mut parser = Parser::from_args(flags);
     while let Some(argument) = parser.next()? {
-        let setting = match argument {
+        let flag = match &argument {
             Arg::Short('h') | Arg::Long("help") => return Ok(Invocation::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Invocation::Version),
             Arg::Long("install") => return Ok(Invocation::Install(parser.value()?.into())),
-            Arg::Long(name) => find(&canonical(name)),
-            Arg::Short(_) | Arg::Value(_) => None,
+            Arg::Long(name) => canonical(name),
+            Arg::Short(_) | Arg::Value(_) => return Err(argument.unexpected().into()),
         };
-        match setting {
-            Some(Known::Own(setting)) => config.read_flag(setting, &mut parser)?,
-            Some(Known::OfJoin(setting)) => {
-                (setting.set)(&mut joining, Given { origin: setting.flag, text: &parser.value()? })?
-            }
-            None => return Err(argument.unexpected().into()),
+        let unexpected = argument.unexpected();
+        let value = || {
+            let text = if flag == SUPERVISED { "1".into() } else { parser.value()? };
+            Ok(Given { origin: format!("--{flag}"), text })
+        };
+        if !settings.set(&flag, value)? {
+            return Err(unexpected.into());
         }
     }
+    let Settings { mut config, join } = settings;
+    config.command = command.unwrap_or(config.command);
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
@@ -193,7 +147,7 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
     }
     let token = environment.get(OsStr::new("MUSTER_TOKEN")).map(|token| token.to_string_lossy().into_owned());
-    config.join = joining.checked(&config, token)?;
+    config.join = join.checked(&config, token)?;
     config.environment = for_scripts(environment);
     Ok(Invocation::Agent(Box::new(config)))
 }
@@ -229,7 +183,7 @@ fn split_at_dashes(mut arguments: Vec<OsString>) -> (Vec<OsString>, Option<Vec<O
 fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Invocation, UsageError> {
     let (flags, command) = split_at_dashes(arguments);
     let text = flags.get(1).cloned().unwrap_or_default();
-    let agent = Given { origin: shim::FLAG, text: &text }.parsed("a process id")?;
+    let agent = Given { origin: shim::FLAG.to_owned(), text }.parsed("a process id")?;
     let command = command.filter(|command| !command.is_empty()).ok_or(UsageError::NoCommand)?;
     let path = environment.get(OsStr::new("PATH")).cloned();
     Ok(Invocation::Shim(Shim { agent, command, path }))
@@ -245,50 +199,6 @@ impl Config {
                 vec![(Ipv6Addr::UNSPECIFIED, AGENT_PORT).into(), (Ipv4Addr::UNSPECIFIED, AGENT_PORT).into()]
             }
             None => vec![(Ipv4Addr::LOCALHOST, AGENT_PORT).into(), (Ipv6Addr::LOCALHOST, AGENT_PORT).into()],
-        }
-    }
-
-    /// A configuration with the defaults only.
-    fn preset() -> Result<Self, UsageError> {
-        let mut config = Self {
-            listen: None,
-            work_dir: PathBuf::new(),
-            log_bytes: NonZeroU64::MIN,
-            linger: Duration::ZERO,
-            termination_grace: Duration::ZERO,
-            termination_log: None,
-            token: None,
-            supervision: Supervision::Pod,
-            join: None,
-            entrypoint: vec![],
-            command: vec![],
-            environment: Environment::new(),
-        };
-        for Setting { default, set, .. } in &SETTINGS {
-            if let Default::Value(text) = default {
-                set(&mut config, Given { origin: "default", text: OsStr::new(text) })?;
-            }
-        }
-        Ok(config)
-    }
-
-    fn read_variables(&mut self, environment: &Environment) -> Result<(), UsageError> {
-        for Setting { variable, set, .. } in &SETTINGS {
-            let Some(variable) = variable else { continue };
-            if let Some(text) = environment.get(OsStr::new(variable)) {
-                set(self, Given { origin: variable, text })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies a flag. `parser` has just read the flag's name, and reads the flag's value next.
-    fn read_flag(&mut self, setting: &Setting, parser: &mut Parser) -> Result<(), UsageError> {
-        let Setting { flag, set, .. } = setting;
-        match flag {
-            Flag::Valued(flag, _) => set(self, Given { origin: flag, text: &parser.value()? }),
-            Flag::Switch(flag) => set(self, Given { origin: flag, text: OsStr::new("1") }),
-            Flag::Command => Ok(()),
         }
     }
 }

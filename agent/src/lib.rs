@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
             Ok(()) => 0,
             Err(error) => complain(&format!("cannot copy the agent to {target:?}: {error}")),
         },
-        Ok(Invocation::Help) => print(&config::help()),
+        Ok(Invocation::Help) => print(config::HELP),
         Ok(Invocation::Version) => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
         Err(error) => complain(&error.to_string()),
     };

@@ -75,7 +75,7 @@ pub(super) struct JoinFlags {
     pub(super) task: Option<JobName>,
     pub(super) options: JoinOptions,
     /// The first given flag that has no meaning without --join.
-    pub(super) other: Option<&'static str>,
+    pub(super) other: Option<String>,
 }
 
 impl JoinFlags {
