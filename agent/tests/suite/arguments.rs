@@ -9,7 +9,7 @@ use agent::run::arguments::expanded;
 use agent::run::child::RunTemplate;
 use proptest::prelude::{prop_assert_eq, proptest};
 
-use crate::support::{Agent, program};
+use crate::support::{Agent, supervised};
 
 fn with(pairs: &[(&str, &str)], word: &str) -> String {
     let environment = pairs.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect();
@@ -69,12 +69,11 @@ fn the_words_of_an_entrypoint_and_bytes_that_are_not_text_are_not_changed() {
 #[test]
 fn arguments_contain_values_of_the_config_but_not_the_address_of_the_kubernetes_api() {
     let script = r#"echo "$1 ${KUBERNETES_SERVICE_HOST-unset}""#;
-    let mut program = program();
-    program.args(["--supervised", "--listen", "127.0.0.1:0", "--", "sh", "-c", script, "sh"]);
+    let mut program = supervised();
+    program.args(["--", "sh", "-c", script, "sh"]);
     program.arg("$(GREETING) $(KUBERNETES_SERVICE_HOST)").env("KUBERNETES_SERVICE_HOST", "10.96.0.1");
     let agent = Agent::from_program(program);
-    assert_eq!(agent.post("/config", r#"{"GREETING": "hello $(HOME)"}"#).status, 200);
-    assert_eq!(agent.get("/run").status, 200);
+    agent.go_with(r#"{"GREETING": "hello $(HOME)"}"#);
     agent.wait_for_exit();
     assert_eq!(String::from_utf8_lossy(&agent.logs("stdout")), "hello $(HOME) $(KUBERNETES_SERVICE_HOST) unset\n");
 }

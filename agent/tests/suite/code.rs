@@ -12,7 +12,7 @@ use protocol::error::ErrorCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Agent, Response, program, wait_until};
+use crate::support::{Agent, Response, supervised, wait_until};
 
 /// The code of a test: its manifest, and the contents of its blobs.
 struct Code {
@@ -214,10 +214,7 @@ fn the_agent_sends_back_the_code_that_it_has_staged_or_put_in_place() {
 fn the_agent_sends_back_no_code_that_is_not_complete() {
     let place = Place::new(&["python3", "train.py"]);
     let (code, arriving) = (Code::of(&[("train.py", "1"), ("settings", "a")]), Code::of(&[("train.py", "2")]));
-    let refusal = |code: &Code| {
-        let answer = place.agent.get(&format!("/code/{}", code.id()));
-        (answer.status, answer.problem().code)
-    };
+    let refusal = |code: &Code| place.agent.get(&format!("/code/{}", code.id())).refusal();
     assert_eq!(refusal(&code), (409, ErrorCode::CodeMissing));
     place.deliver(&code);
     place.offer(&arriving);
@@ -249,8 +246,7 @@ fn an_interrupted_delivery_continues_with_the_missing_blobs() {
     let code = Code::of(&[("a", "first"), ("b", "second"), ("train.py", "x")]);
     let missing = place.offer(&code);
     let whole = code.stream(&missing);
-    let answer = place.put(code.id(), "/blobs", &whole[..whole.len() - 1]);
-    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode));
+    assert_eq!(place.put(code.id(), "/blobs", &whole[..whole.len() - 1]).refusal(), (422, ErrorCode::BadCode));
     assert_eq!(place.files(), files(&[]), "files of an incomplete delivery are in place");
     let left = place.offer(&code);
     assert_eq!(left, missing[2..]);
@@ -308,18 +304,15 @@ fn a_start_after_an_abandoned_start_has_its_own_code() {
 fn a_config_with_code_that_has_not_arrived_is_refused_and_accepted_after_the_delivery() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("train.py", "print('ran')")]);
-    let answer = place.configure(&code, "1.1");
-    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
+    assert_eq!(place.configure(&code, "1.1").refusal(), (409, ErrorCode::CodeMissing));
     assert_eq!(place.agent.status().state, RunState::Idle, "a refused config has changed the state");
-    let answer = place.put(code.id(), "/blobs", b"");
-    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
+    assert_eq!(place.put(code.id(), "/blobs", b"").refusal(), (409, ErrorCode::CodeMissing));
     place.deliver(&code);
     assert_eq!(place.configure(&code, "1.1").status, 200);
     let other = Code::of(&[("train.py", "print('other')")]);
     place.deliver(&other);
-    let answer = place.configure(&other, "1.1");
     assert_eq!(
-        (answer.status, answer.problem().code),
+        place.configure(&other, "1.1").refusal(),
         (409, ErrorCode::Conflict),
         "wrong answer to other code for the same start"
     );
@@ -341,13 +334,11 @@ fn invalid_manifests_are_refused_and_create_no_file() {
         "{".to_owned(),
     ]);
     for manifest in manifests {
-        let answer = place.put(good.id(), "", manifest.as_bytes());
-        assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "{manifest}");
+        assert_eq!(place.put(good.id(), "", manifest.as_bytes()).refusal(), (422, ErrorCode::BadCode), "{manifest}");
     }
     let other = Code::of(&[("train.py", "y")]);
-    let answer = place.put(good.id(), "", serde_json::to_string(&other.manifest).unwrap().as_bytes());
     assert_eq!(
-        (answer.status, answer.problem().code),
+        place.put(good.id(), "", serde_json::to_string(&other.manifest).unwrap().as_bytes()).refusal(),
         (422, ErrorCode::BadCode),
         "wrong answer to a manifest with another id"
     );
@@ -375,8 +366,7 @@ fn invalid_blobs_are_refused_and_put_nothing_in_place() {
         ("twice", twice),
         ("half a name", vec![0; 16]),
     ] {
-        let answer = place.put(code.id(), "/blobs", &stream);
-        assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "{what}");
+        assert_eq!(place.put(code.id(), "/blobs", &stream).refusal(), (422, ErrorCode::BadCode), "{what}");
         assert_eq!(place.files(), files(&[]), "{what}");
     }
     place.deliver(&code);
@@ -395,7 +385,7 @@ fn a_link_in_place_of_a_folder_is_named_and_links_are_not_followed() {
     let new = Code::of(&[("train.py", "2"), ("data/y", "y")]);
     place.deliver(&new);
     let answer = place.configure(&new, "1.1");
-    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode));
+    assert_eq!(answer.refusal(), (422, ErrorCode::BadCode));
     assert!(answer.problem().detail.contains("/data\" is in the way"), "{}", answer.text());
     assert_eq!(fs::read_to_string(place.path("train.py")).unwrap(), "1", "a refused config has changed the script");
     // Code without files in `data` leaves the link and the folder behind the link alone.
@@ -434,21 +424,20 @@ fn a_delivery_to_a_folder_that_cannot_be_written_fails_with_the_reason() {
     fs::write(place.path(".muster"), "a file").unwrap();
     let code = Code::of(&[("train.py", "x")]);
     let answer = place.put(code.id(), "", serde_json::to_string(&code.manifest).unwrap().as_bytes());
-    assert_eq!((answer.status, answer.problem().code), (507, ErrorCode::CodeStoreFull));
+    assert_eq!(answer.refusal(), (507, ErrorCode::CodeStoreFull));
     assert!(answer.problem().detail.starts_with("cannot keep the job's code in the working directory: "));
 }
 
 #[test]
 fn a_config_is_refused_if_its_path_has_no_python() {
     let folder = tempfile::tempdir().unwrap();
-    let mut program = program();
-    program.args(["--supervised", "--listen", "127.0.0.1:0", "--", "python", "train.py"]);
+    let mut program = supervised();
+    program.args(["--", "python", "train.py"]);
     program.current_dir(folder.path()).env("PATH", folder.path());
     let place = Place { folder, agent: Agent::from_program(program) };
     let code = Code::of(&[("train.py", "print('ran')")]);
     place.deliver(&code);
-    let answer = place.configure(&code, "1.1");
-    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::NoPython));
+    assert_eq!(place.configure(&code, "1.1").refusal(), (422, ErrorCode::NoPython));
     let program = "import os, sys; print(os.path.dirname(sys.executable), end='')";
     let found = Command::new("python3").args(["-c", program]).output().unwrap();
     let path = json!({ "PATH": String::from_utf8(found.stdout).unwrap() }).to_string();

@@ -1,18 +1,15 @@
 //! When an agent ends, with which exit code, and what it prints for a bad command line.
 
 use std::io::Read;
-use std::process::Stdio;
 
-use crate::support::{Agent, process_state};
+use crate::support::{Agent, failed, parse_response, process_state, program};
 use protocol::agent::RunState;
 
 fn code_after(script: &str) -> Option<i32> {
     let mut agent = Agent::of_shell(script);
     agent.go();
     agent.wait_for_exit();
-    let answer = agent.post("/finish", "");
-    assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
-    agent.wait_for_end().code()
+    agent.finish()
 }
 
 #[test]
@@ -25,7 +22,8 @@ fn a_finished_agent_exits_with_the_exit_code_of_its_run() {
 #[test]
 fn a_finished_agent_without_a_run_exits_with_code_0() {
     let mut agent = Agent::of_shell("true");
-    assert_eq!(agent.post("/finish", "").status, 200);
+    let answer = agent.post("/finish", "");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
     assert_eq!(agent.wait_for_end().code(), Some(0));
 }
 
@@ -34,8 +32,7 @@ fn a_finished_agent_whose_run_was_stopped_before_it_started_exits_with_code_143(
     let mut agent = Agent::of_shell("true");
     agent.post("/config", "{}");
     agent.post("/stop", "");
-    assert_eq!(agent.post("/finish", "").status, 200);
-    assert_eq!(agent.wait_for_end().code(), Some(143));
+    assert_eq!(agent.finish(), Some(143));
 }
 
 #[test]
@@ -57,7 +54,7 @@ fn open_answers_end_when_the_agent_ends() {
     for stream in [&mut follower, &mut poll] {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
-        assert_eq!(crate::support::parse_response(&bytes).status, 200);
+        assert_eq!(parse_response(&bytes).status, 200);
     }
     assert_eq!(agent.wait_for_end().code(), Some(0));
 }
@@ -70,7 +67,7 @@ fn an_agent_without_requests_ends_by_itself_with_the_exit_code_of_its_run() {
     let mut listening = agent.send("GET", &format!("/status?after={}&wait=4", agent.status().seq), "");
     let mut bytes = Vec::new();
     listening.read_to_end(&mut bytes).unwrap();
-    assert_eq!(crate::support::parse_response(&bytes).status, 200, "the agent cut off an open request");
+    assert_eq!(parse_response(&bytes).status, 200, "the agent cut off an open request");
     assert_eq!(agent.wait_for_end().code(), Some(4));
 }
 
@@ -93,17 +90,11 @@ fn a_bad_flag_or_variable_is_refused_with_exit_code_2() {
         (["--frobnicate", "x"], "error: invalid option '--frobnicate'\n"),
         (["--supervised", "--"], "error: no command after --\n"),
     ] {
-        let output = crate::support::program().args(flags).stderr(Stdio::piped()).output().unwrap();
-        assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(2), message));
+        assert_eq!(failed(program().args(flags)), (Some(2), message.to_owned()));
     }
-    let output =
-        crate::support::program().env("MUSTER_TERMINATION_GRACE_SECONDS", "x").stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        String::from_utf8(output.stderr)
-            .unwrap()
-            .starts_with("error: MUSTER_TERMINATION_GRACE_SECONDS: \"x\" is invalid")
-    );
+    let (code, message) = failed(program().env("MUSTER_TERMINATION_GRACE_SECONDS", "x"));
+    assert_eq!(code, Some(2));
+    assert!(message.starts_with("error: MUSTER_TERMINATION_GRACE_SECONDS: \"x\" is invalid"), "{message}");
 }
 
 #[test]
@@ -113,17 +104,15 @@ fn a_working_directory_that_does_not_exist_is_refused_with_exit_code_2() {
         ("/nowhere", "cannot use the working directory \"/nowhere\": No such file or directory (os error 2)"),
         ("/etc/passwd", "the working directory \"/etc/passwd\" is not a directory"),
     ] {
-        let flags = ["--listen", "127.0.0.1:0", "--work-dir", dir];
-        let output = crate::support::program().args(flags).stderr(Stdio::piped()).output().unwrap();
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), message), (Some(2), format!("error: {why}\n{hint}")));
+        let ended = failed(program().args(["--listen", "127.0.0.1:0", "--work-dir", dir]));
+        assert_eq!(ended, (Some(2), format!("error: {why}\n{hint}")));
     }
 }
 
 #[test]
 fn help_and_version_are_printed_on_stdout() {
     for (flag, begin) in [("--help", "Starts a command with an environment"), ("-V", "agent 0.")] {
-        let output = crate::support::program().arg(flag).output().unwrap();
+        let output = program().arg(flag).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(String::from_utf8(output.stdout).unwrap().starts_with(begin));
     }
@@ -133,9 +122,8 @@ fn help_and_version_are_printed_on_stdout() {
 fn an_agent_whose_port_is_taken_names_the_address_and_exits_with_code_2() {
     let agent = Agent::of_shell("true");
     let address = agent.address.to_string();
-    let output = crate::support::program().args(["--listen", &address]).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let message = String::from_utf8(output.stderr).unwrap();
+    let (code, message) = failed(program().args(["--listen", &address]));
+    assert_eq!(code, Some(2));
     assert!(message.starts_with(&format!("error: listen on {address}: ")), "{message}");
     assert!(process_state(agent.pid()).is_some());
 }

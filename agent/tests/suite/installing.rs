@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::program;
+use crate::support::{failed, program};
 
 #[test]
 fn the_agent_copies_itself_over_an_earlier_copy() {
@@ -20,9 +20,7 @@ fn the_agent_copies_itself_over_an_earlier_copy() {
 
 #[test]
 fn the_error_names_a_target_that_cannot_be_written() {
-    let mut program = program();
-    let output = program.args(["--install", "/dev/null/agent"]).stderr(std::process::Stdio::piped()).output().unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
+    let (code, error) = failed(program().args(["--install", "/dev/null/agent"]));
     assert!(error.starts_with("error: cannot copy the agent to \"/dev/null/agent\": "), "{error}");
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(code, Some(2));
 }

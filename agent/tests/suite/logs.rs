@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::thread;
 
-use crate::support::{Agent, parse_response, wait_until};
+use crate::support::{Agent, parse_response, start_as_pod};
 use protocol::aged_output::AgedReader;
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::routes::{AGED_OUTPUT, LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
@@ -210,32 +210,20 @@ fn a_quarter_of_a_gibibyte_without_a_newline_takes_little_memory_and_requests_ar
 
 #[test]
 fn output_is_copied_to_the_agents_own_stdout_in_a_pod() {
-    let mut program = crate::support::program();
-    program.args([
-        "--listen",
-        "127.0.0.1:0",
-        "--",
-        "sh",
-        "-c",
-        "echo to-stdout; echo to-stderr >&2; printf unfinished",
-    ]);
-    let (mut child, address) = crate::support::start_as_pod(program);
-    let agent = crate::support::Agent::at(address);
+    let script = "echo to-stdout; echo to-stderr >&2; printf unfinished";
+    let (mut agent, mut stdout) = start_as_pod(&["--", "sh", "-c", script]);
     agent.go();
     agent.wait_for_exit();
-    assert_eq!(agent.post("/finish", "").status, 200);
+    assert_eq!(agent.finish(), Some(0));
     let mut printed = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    stdout.read_to_string(&mut printed).unwrap();
     assert_eq!(printed, "to-stdout\nunfinished");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
 fn a_pods_agent_reserves_the_disk_space_of_its_output_when_it_starts() {
-    let mut program = crate::support::program();
-    program.args(["--listen", "127.0.0.1:0", "--log-bytes", "1048576", "--", "true"]);
-    let (mut child, address) = crate::support::start_as_pod(program);
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().flatten();
+    let (mut agent, _stdout) = start_as_pod(&["--log-bytes", "1048576", "--", "true"]);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap().flatten();
     let files = descriptors.filter_map(|fd| std::fs::metadata(fd.path()).ok()).filter(|file| file.nlink() == 0);
     let taken: Vec<u64> = files.map(|file| file.blocks() * 512).collect();
     let stat =
@@ -246,21 +234,15 @@ fn a_pods_agent_reserves_the_disk_space_of_its_output_when_it_starts() {
         taken.len() == 3 && taken.iter().all(|bytes| *bytes >= least),
         "the logs do not have the expected bytes on disk: {taken:?}"
     );
-    assert_eq!(crate::support::Agent::at(address).post("/finish", "").status, 200);
-    wait_until("the agent's end", || child.try_wait().unwrap());
+    agent.finish();
 }
 
 #[test]
 fn a_pods_log_that_nobody_reads_blocks_neither_requests_nor_the_run_nor_the_end_of_the_agent() {
-    let mut program = crate::support::program();
-    program.args(["--listen", "127.0.0.1:0", "--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"]);
-    let (mut child, address) = crate::support::start_as_pod(program);
-    let agent = crate::support::Agent::at(address);
-    agent.go();
-    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
-    assert_eq!(agent.post("/finish", "").status, 200);
-    let status = wait_until("the agent's end", || child.try_wait().unwrap());
-    assert_eq!(status.code(), Some(0));
+    let args = ["--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"];
+    let (mut agent, _unread) = start_as_pod(&args);
+    assert_eq!(agent.outcome(), ExitOutcome::Code(0));
+    assert_eq!(agent.finish(), Some(0));
 }
 
 #[test]

@@ -84,38 +84,22 @@ fn only_a_kill_that_nobody_requested_and_that_the_kernel_counted_is_out_of_memor
 }
 
 #[test]
-fn both_versions_of_cgroups_are_understood() {
+fn both_versions_of_cgroups_are_understood_with_and_without_a_limit() {
     for version in VERSIONS {
-        let cgroup = version.cgroup(&format!("{LIMIT}\n"));
-        let mut memory = Memory::of(cgroup.path());
-        memory.begin();
-        assert_eq!(memory.explain(KILLED, Cause::Own), KILLED, "{}", version.events);
-        version.count(cgroup.path(), 4);
-        let expected = ExitOutcome::OutOfMemory { limit: Some(LIMIT) };
-        assert_eq!(memory.explain(KILLED, Cause::Own), expected, "{}", version.events);
-        assert_eq!(memory.explain(KILLED, Cause::Stopped), KILLED, "{}", version.events);
-    }
-}
-
-#[test]
-fn a_kill_during_an_earlier_run_is_not_counted_for_the_present_run() {
-    let [_, version] = VERSIONS;
-    let cgroup = version.cgroup("max\n");
-    let mut memory = Memory::of(cgroup.path());
-    memory.begin();
-    version.count(cgroup.path(), 4);
-    memory.begin();
-    assert_eq!(memory.explain(KILLED, Cause::Own), KILLED);
-}
-
-#[test]
-fn out_of_memory_in_a_cgroup_without_a_limit_is_reported_without_a_limit() {
-    for version in VERSIONS {
-        let cgroup = version.cgroup(version.none);
-        let mut memory = Memory::of(cgroup.path());
-        memory.begin();
-        version.count(cgroup.path(), 4);
-        assert_eq!(memory.explain(KILLED, Cause::Own), ExitOutcome::OutOfMemory { limit: None }, "{}", version.limit);
+        for (text, limit) in [(format!("{LIMIT}\n").as_str(), Some(LIMIT)), (version.none, None)] {
+            let cgroup = version.cgroup(text);
+            let mut memory = Memory::of(cgroup.path());
+            // How a kill is explained if the counter has this value at the end of the run.
+            let mut explained = |kills: u64| {
+                memory.begin();
+                version.count(cgroup.path(), kills);
+                assert_eq!(memory.explain(KILLED, Cause::Stopped), KILLED, "{}", version.events);
+                memory.explain(KILLED, Cause::Own)
+            };
+            assert_eq!(explained(3), KILLED, "{}", version.events);
+            assert_eq!(explained(4), ExitOutcome::OutOfMemory { limit }, "{}", version.limit);
+            assert_eq!(explained(4), KILLED, "a kill during the earlier run counts for the present run");
+        }
     }
 }
 

@@ -109,9 +109,9 @@ fn refused(refusal: Refusal) -> Reply {
 }
 
 #[test]
-fn a_config_without_generation_is_accepted_only_when_nothing_runs() {
+fn a_config_without_generation_or_of_a_newer_generation_is_accepted_only_when_nothing_runs() {
     let active = || refused(Refusal::Active);
-    for number in ["", "1.1"] {
+    for (number, event) in [("", config("", "2")), ("1.1", config("", "2")), ("1.1", config("1.2", "1"))] {
         let expected = [
             (Reply::Done, RunState::Configured),
             (Reply::Done, RunState::Configured),
@@ -120,22 +120,8 @@ fn a_config_without_generation_is_accepted_only_when_nothing_runs() {
             (active(), RunState::Stopping),
             (Reply::Done, RunState::Configured),
         ];
-        check(number, &config("", "2"), expected);
+        check(number, &event, expected);
     }
-}
-
-#[test]
-fn a_config_of_a_newer_generation_is_accepted_only_when_nothing_runs() {
-    let active = || refused(Refusal::Active);
-    let expected = [
-        (Reply::Done, RunState::Configured),
-        (Reply::Done, RunState::Configured),
-        (active(), RunState::Running),
-        (active(), RunState::Stopping),
-        (active(), RunState::Stopping),
-        (Reply::Done, RunState::Configured),
-    ];
-    check("1.1", &config("1.2", "1"), expected);
 }
 
 #[test]

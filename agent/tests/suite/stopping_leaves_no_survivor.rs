@@ -48,23 +48,12 @@ fn the_descendants_of_a_run_that_ends_by_itself_are_killed() {
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
     let agent = Agent::of_python(STUBBORN);
-    agent.post("/config", &format!(r#"{{"MODE":"leave","GO":{go:?}}}"#));
-    agent.get("/run");
+    agent.go_with(&format!(r#"{{"MODE":"leave","GO":{go:?}}}"#));
     let pids = ["child", "detached"].map(|name| agent.wait_for_pid(name));
     std::fs::write(&go, "").unwrap();
     let report = agent.wait_for_exit();
     assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(7), false));
     assert_eq!(pids.map(process_state), [None; 2]);
-}
-
-#[test]
-fn a_run_that_handles_sigterm_chooses_its_exit_code() {
-    let agent = Agent::of_shell("trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done");
-    agent.go();
-    agent.wait_for_output("ready");
-    assert_eq!(agent.post("/stop?grace=60", "").status, 202);
-    let report = agent.wait_for_exit();
-    assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(75), true));
 }
 
 /// A script that sets a handler for SIGTERM, and then forks two children as a DataLoader does. The handler prints the
@@ -203,16 +192,6 @@ fn the_main_process_of_a_killed_agent_is_killed() {
     let main = agent.wait_for_pid("main");
     signal(agent.pid(), Signal::KILL);
     wait_until_gone(main);
-}
-
-#[test]
-fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_the_exit_code_of_the_run() {
-    let script = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut agent = Agent::start(&["--termination-grace", "60"], &["sh", "-c", script]);
-    agent.go();
-    agent.wait_for_output("ready");
-    signal(agent.pid(), Signal::TERM);
-    assert_eq!(agent.wait_for_end().code(), Some(75));
 }
 
 #[test]

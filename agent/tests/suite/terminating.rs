@@ -169,8 +169,7 @@ fn last_words_are_also_written_after_a_finish_but_only_to_an_existing_file() {
             Agent::start(&["--termination-log", log.to_str().unwrap()], &["sh", "-c", "echo no >&2; exit 3"]);
         agent.go();
         agent.wait_for_exit();
-        assert_eq!(agent.post("/finish", "").status, 200);
-        assert_eq!(agent.wait_for_end().code(), Some(3));
+        assert_eq!(agent.finish(), Some(3));
         assert_eq!(log.exists(), is_there);
     }
     let left: LastWords = serde_json::from_slice(&fs::read(&log).unwrap()).unwrap();

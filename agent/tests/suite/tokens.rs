@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use crate::support::{Agent, PATIENCE, program};
 use hmac::{Hmac, KeyInit, Mac};
 use protocol::agent::RunState;
+use protocol::error::ErrorCode;
 use sha2::{Digest, Sha256};
 
 const ROUTES: [(&str, &str); 13] = [
@@ -126,7 +127,7 @@ fn every_route_except_healthz_requires_the_token_and_requests_with_the_token_are
     let agent = Agent::start(&["--token-sha256", &hash_of(&token)], &["true"]);
     assert_eq!(agent.get("/healthz").status, 200);
     for (method, path) in ROUTES {
-        assert_eq!(agent.request(method, path, "").status, 401, "{method} {path}");
+        assert_eq!(agent.request(method, path, "").refusal(), (401, ErrorCode::Unauthorized), "{method} {path}");
     }
     let allowed = [
         ("POST", "/config", "{}"),

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{Agent, program};
+use crate::support::{Agent, supervised};
 use agent::run::unstartable::Attempt;
 use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
 
@@ -129,9 +129,8 @@ fn python3_replaces_a_missing_python_and_an_error_names_both_if_both_are_missing
     fs::create_dir(&bin).unwrap();
     fs::write(folder.path().join("exec.py"), "print('ran')").unwrap();
     let run = |entrypoint: &[&str]| {
-        let mut program = program();
-        program.args(["--supervised", "--listen", "127.0.0.1:0"]).args(entrypoint);
-        program.current_dir(folder.path()).env("PATH", &bin);
+        let mut program = supervised();
+        program.args(entrypoint).current_dir(folder.path()).env("PATH", &bin);
         let agent = Agent::from_program(program);
         (agent.outcome(), agent.logs("stdout"))
     };

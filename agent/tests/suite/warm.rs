@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::warm::Folders;
-use crate::support::{Agent, children_of, process_state, program, signal, wait_until, wait_until_gone};
+use crate::support::{Agent, children_of, process_state, signal, supervised, wait_until, wait_until_gone};
 
 const ENDLESS: &str =
     "import os, standin, time\nos.write(1, f'main={os.getpid()}\\n'.encode())\nwhile True: time.sleep(1000)";
@@ -180,8 +180,8 @@ fn an_old_python_runs_the_script_cold_and_the_agent_logs_this_once() {
         let (program_of_python, log) = (folders.job().join("python2"), folders.job().join("log"));
         fs::write(&program_of_python, format!("#!/bin/sh\n{python}\n")).unwrap();
         fs::set_permissions(&program_of_python, fs::Permissions::from_mode(0o755)).unwrap();
-        let mut agent = program();
-        agent.args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"]).arg(folders.job()).arg("--");
+        let mut agent = supervised();
+        agent.arg("--work-dir").arg(folders.job()).arg("--");
         agent.arg(&program_of_python).arg("exec.py").stderr(fs::File::create(&log).unwrap());
         let agent = Agent::from_program(agent);
         let env = folders.env(&json!({}));

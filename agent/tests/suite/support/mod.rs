@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
-use protocol::error::Problem;
+use protocol::error::{ErrorCode, Problem};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a test waits for a condition before it fails.
@@ -19,7 +19,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent. Dropping this value ends the agent.
 pub(crate) struct Agent {
-    child: Option<Child>,
+    child: Child,
     pub(crate) stdin: Option<ChildStdin>,
     pub(crate) address: SocketAddr,
 }
@@ -44,14 +44,32 @@ impl Response {
         problem
     }
 
+    /// The status and the code of a refusal.
+    pub(crate) fn refusal(&self) -> (u16, ErrorCode) {
+        (self.status, self.problem().code)
+    }
+
     pub(crate) fn number(&self, header: &str) -> u64 {
         self.headers[header].parse().unwrap()
     }
 }
 
+/// Runs the agent's program, which fails. Returns its exit code and its stderr.
+pub(crate) fn failed(program: &mut Command) -> (Option<i32>, String) {
+    let output = program.stderr(Stdio::piped()).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
 pub(crate) fn program() -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_agent"));
     program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    program
+}
+
+/// The program of a supervised agent at a free port.
+pub(crate) fn supervised() -> Command {
+    let mut program = program();
+    program.args(["--supervised", "--listen", "127.0.0.1:0"]);
     program
 }
 
@@ -67,8 +85,8 @@ impl Agent {
     }
 
     pub(crate) fn start(flags: &[&str], command: &[&str]) -> Self {
-        let mut program = program();
-        program.args(["--supervised", "--listen", "127.0.0.1:0"]).args(flags).arg("--").args(command);
+        let mut program = supervised();
+        program.args(flags).arg("--").args(command);
         Self::from_program(program)
     }
 
@@ -81,16 +99,11 @@ impl Agent {
             .expect("the agent ended before it printed a line")
             .parse()
             .expect("the agent's first line is no address");
-        Self { stdin: child.stdin.take(), child: Some(child), address }
-    }
-
-    /// An agent whose process another value owns.
-    pub(crate) fn at(address: SocketAddr) -> Self {
-        Self { child: None, stdin: None, address }
+        Self { stdin: child.stdin.take(), child, address }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap().id()
+        self.child.id()
     }
 
     pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Response {
@@ -146,8 +159,19 @@ impl Agent {
 
     /// Configures a run without variables, and starts it.
     pub(crate) fn go(&self) {
-        assert_eq!(self.post("/config", "{}").status, 200);
+        self.go_with("{}");
+    }
+
+    /// Configures a run, and starts it.
+    pub(crate) fn go_with(&self, config: &str) {
+        assert_eq!(self.post("/config", config).status, 200);
         assert_eq!(self.get("/run").status, 200);
+    }
+
+    /// Requests the end of the agent, and returns its exit code.
+    pub(crate) fn finish(&mut self) -> Option<i32> {
+        assert_eq!(self.post("/finish", "").status, 200);
+        self.wait_for_end().code()
     }
 
     pub(crate) fn wait_for(&self, state: RunState) -> RunStatus {
@@ -193,30 +217,33 @@ impl Agent {
     }
 
     pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
-        let child = self.child.as_mut().unwrap();
-        wait_until("the agent's end", || child.try_wait().unwrap())
+        wait_until("the agent's end", || self.child.try_wait().unwrap())
     }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Closing stdin ends the agent and its run. SIGKILL would leave grandchildren behind.
-        drop(self.stdin.take());
-        if let Some(child) = &mut self.child {
-            let _ = child.wait();
+        match self.stdin.take() {
+            // Closing stdin ends the agent and its run. SIGKILL would leave grandchildren behind.
+            Some(stdin) => drop(stdin),
+            // An agent that is not supervised, or an agent that has ended.
+            None => drop(self.child.kill()),
         }
+        let _ = self.child.wait();
     }
 }
 
-/// Starts an agent that is not supervised, and reads its address from its log.
-pub(crate) fn start_as_pod(mut program: Command) -> (Child, SocketAddr) {
-    let mut child = program.stderr(Stdio::piped()).spawn().unwrap();
+/// Starts an agent that is not supervised, and reads its address from its log. Also returns its stdout.
+pub(crate) fn start_as_pod(args: &[&str]) -> (Agent, ChildStdout) {
+    let mut program = program();
+    let mut child = program.args(["--listen", "127.0.0.1:0"]).args(args).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let address =
         lines.find_map(|line| line.unwrap().split_once("address=")?.1.split(' ').next()?.parse().ok()).unwrap();
     // Keep reading, or the agent's log blocks.
     thread::spawn(move || lines.for_each(drop));
-    (child, address)
+    let stdout = child.stdout.take().unwrap();
+    (Agent { stdin: None, child, address }, stdout)
 }
 
 pub(crate) fn parse_response(bytes: &[u8]) -> Response {
