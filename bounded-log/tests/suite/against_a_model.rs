@@ -95,43 +95,44 @@ fn check(log: &BoundedLog, model: &Model) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Applies the steps to a log and to a model, and compares both after each step.
+fn agrees(
+    mut log: BoundedLog,
+    steps: &[Step],
+    capacity: u64,
+    reopen: impl Fn(BoundedLog) -> BoundedLog,
+) -> Result<(), TestCaseError> {
+    let mut model = Model::default();
+    for step in steps {
+        match step {
+            Step::Append(bytes) => log.append(bytes).unwrap(),
+            Step::Skip(n) => log.skip_to(log.end() + n).unwrap(),
+            Step::Reopen => log = reopen(log),
+        }
+        model.apply(step, capacity as usize);
+        check(&log, &model)?;
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn a_named_log_agrees_with_a_vector_even_after_reopening(steps in steps(), capacity in 1u64..100) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let capacity = NonZeroU64::new(capacity).unwrap();
-        let mut log = BoundedLog::open(&path, capacity).unwrap();
-        let mut model = Model::default();
-        for step in &steps {
-            match step {
-                Step::Append(bytes) => log.append(bytes).unwrap(),
-                Step::Skip(n) => log.skip_to(log.end() + n).unwrap(),
-                Step::Reopen => {
-                    drop(log);
-                    // An existing log ignores the capacity 7.
-                    log = BoundedLog::open(&path, NonZeroU64::new(7).unwrap()).unwrap();
-                }
-            }
-            model.apply(step, capacity.get() as usize);
-            check(&log, &model)?;
-        }
-        prop_assert!(std::fs::metadata(&path).unwrap().len() <= 4096 + capacity.get());
+        let open = |capacity: u64| BoundedLog::open(&path, NonZeroU64::new(capacity).unwrap()).unwrap();
+        // An existing log ignores the capacity 7.
+        let reopen = |log| {
+            drop(log);
+            open(7)
+        };
+        agrees(open(capacity), &steps, capacity, reopen)?;
+        prop_assert!(std::fs::metadata(&path).unwrap().len() <= 4096 + capacity);
     }
 
     #[test]
     fn an_anonymous_log_agrees_with_a_vector(steps in steps(), capacity in 1u64..100) {
-        let dir = std::env::temp_dir();
-        let mut log = BoundedLog::create_anonymous(&dir, NonZeroU64::new(capacity).unwrap()).unwrap();
-        let mut model = Model::default();
-        for step in steps.iter().filter(|s| !matches!(s, Step::Reopen)) {
-            match step {
-                Step::Append(bytes) => log.append(bytes).unwrap(),
-                Step::Skip(n) => log.skip_to(log.end() + n).unwrap(),
-                Step::Reopen => unreachable!("the filter drops this step"),
-            }
-            model.apply(step, capacity as usize);
-            check(&log, &model)?;
-        }
+        let log = BoundedLog::create_anonymous(&std::env::temp_dir(), NonZeroU64::new(capacity).unwrap()).unwrap();
+        agrees(log, &steps, capacity, |log| log)?;
     }
 }

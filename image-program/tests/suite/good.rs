@@ -1,9 +1,9 @@
 //! Images whose program is found.
 
 use serde_json::json;
-use testkit::registry::{FakeAnswer, FakeRegistry, index};
+use testkit::registry::{FakeAnswer, FakeRegistry, TestImage, index};
 
-use super::{BASIC, entrypoint, image, login, program, registries, running};
+use super::{BASIC, HERE, entrypoint, login, program, registries, running};
 
 #[tokio::test]
 async fn the_program_is_entrypoint_and_cmd_and_user_of_the_image() {
@@ -17,7 +17,7 @@ async fn the_program_is_entrypoint_and_cmd_and_user_of_the_image() {
         (json!({ "Entrypoint": ["/run"], "Cmd": ["-v"], "User": "tf" }), entrypoint(&["/run"], &["-v"], "tf")),
         (json!({}), entrypoint(&[], &[], "")),
     ] {
-        let image = image(&config);
+        let image = TestImage::new(&config);
         let name = registry.push("team/mnist:1", &image).await;
         assert_eq!(program(&name, None).await, Ok(expected.clone()));
         let by_digest = format!("{}/team/mnist@{}", registry.host(), image.digest());
@@ -32,13 +32,8 @@ async fn an_index_gives_the_program_of_the_image_for_this_architecture() {
     for image in [&ours, &other] {
         registry.push("mnist:part", image).await;
     }
-    let name = registry.push_manifest("mnist:1", &index(&[("linux/s390x", &other), (here(), &ours)])).await;
+    let name = registry.push_manifest("mnist:1", &index(&[("linux/s390x", &other), (HERE, &ours)])).await;
     assert_eq!(program(&name, None).await, Ok(entrypoint(&["ours"], &[], "")));
-}
-
-/// This machine's platform.
-fn here() -> &'static str {
-    if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" }
 }
 
 #[tokio::test]

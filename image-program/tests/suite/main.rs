@@ -7,7 +7,7 @@ mod registry;
 
 use image_program::{Login, LookUpError, Registries};
 use protocol::image::Entrypoint;
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::registry::TestImage;
 
 fn registries() -> Registries {
@@ -25,14 +25,13 @@ fn login() -> Login {
 /// The header with this login.
 const BASIC: &str = "Basic dGVhbTpzZWNyZXQ=";
 
-fn image(config: &Value) -> TestImage {
-    TestImage::new(config)
-}
-
 /// An image that runs this program.
 fn running(program: &str) -> TestImage {
-    image(&json!({ "Entrypoint": [program] }))
+    TestImage::new(&json!({ "Entrypoint": [program] }))
 }
+
+/// This machine's platform.
+const HERE: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
 
 fn entrypoint(command: &[&str], args: &[&str], user: &str) -> Entrypoint {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();

@@ -6,7 +6,7 @@ use image_program::LookUpError;
 use serde_json::json;
 use testkit::registry::{FakeAnswer, FakeRegistry, TestImage, digest};
 
-use super::{entrypoint, image, program};
+use super::{entrypoint, program};
 
 /// Bytes of the largest answer.
 const ANSWER_MAX: usize = 4 * 1024 * 1024;
@@ -35,7 +35,7 @@ fn peak() -> u64 {
 
 /// A registry with the program `train`, which it gives only to callers with a token of this token server's answer.
 async fn closed(registry: &FakeRegistry, answer: Vec<u8>) -> String {
-    let train = image(&json!({ "Cmd": ["train"] }));
+    let train = TestImage::new(&json!({ "Cmd": ["train"] }));
     let name = registry.push("closed:1", &train).await;
     let realm = format!("Bearer realm=\"http://{}/token\"", registry.host());
     let headers = vec![("www-authenticate", realm)];

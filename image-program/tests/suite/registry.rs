@@ -2,21 +2,20 @@
 
 use image_program::LookUpError;
 use serde_json::json;
-use testkit::registry::{RealRegistry, Secured, index};
+use testkit::registry::{RealRegistry, Secured, TestImage, index};
 
-use super::{entrypoint, image, login, program, running};
+use super::{HERE, entrypoint, login, program, running};
 
 #[tokio::test]
 #[ignore = "needs docker-registry"]
 async fn docker_registry_gives_the_programs_of_images_and_of_an_index() {
     let registry = RealRegistry::start(Secured::No);
-    let both = image(&json!({ "Entrypoint": ["python"], "Cmd": ["/train.py"], "User": "1000" }));
+    let both = TestImage::new(&json!({ "Entrypoint": ["python"], "Cmd": ["/train.py"], "User": "1000" }));
     let name = registry.push("team/mnist:1", &both);
     assert_eq!(program(&name, None).await, Ok(entrypoint(&["python"], &["/train.py"], "1000")));
     let other = running("other");
     registry.push("team/mnist:other", &other);
-    let here = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
-    let name = registry.push_manifest("team/mnist:2", &index(&[("linux/s390x", &other), (here, &both)]));
+    let name = registry.push_manifest("team/mnist:2", &index(&[("linux/s390x", &other), (HERE, &both)]));
     assert_eq!(program(&name, None).await, Ok(entrypoint(&["python"], &["/train.py"], "1000")));
     let absent = format!("{}/team/mnist:3", registry.host());
     assert_eq!(program(&absent, None).await, Err(LookUpError::Refused { host: registry.host(), status: 404 }));
