@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -31,11 +31,12 @@ pub struct Finished {
 }
 
 impl Running {
-    /// Starts a program. Its stdout and stderr must be piped.
+    /// Starts a program, without a stdin.
     ///
     /// # Panics
     /// If the program cannot be started.
     pub fn of(program: &mut Command) -> Self {
+        program.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = program.spawn().expect("cannot start the program");
         let stdout = Printed::by(child.stdout.take().expect("the stream is not piped"));
         let stderr = Printed::by(child.stderr.take().expect("the stream is not piped"));

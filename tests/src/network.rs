@@ -5,6 +5,8 @@ use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::processes::run_by;
+
 /// The first three numbers of the addresses in the network that all machines share.
 const SHARED: [u8; 3] = [10, 77, 0];
 
@@ -60,19 +62,7 @@ impl Network {
 
     /// Returns a command that runs `command` on a machine.
     pub fn command_on(&self, number: u8, command: &Command) -> Command {
-        let mut there = Command::new("ip");
-        there.args(["netns", "exec", &self.name(number)]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => there.env(name, value),
-                None => there.env_remove(name),
-            };
-        }
-        if let Some(folder) = command.get_current_dir() {
-            there.current_dir(folder);
-        }
-        there.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        there
+        run_by(&["ip", "netns", "exec", &self.name(number)], command)
     }
 
     /// Connects a machine to the switch (`state` is `up`), or disconnects it (`down`).

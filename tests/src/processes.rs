@@ -2,9 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Output};
-use std::sync::mpsc;
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -73,20 +71,18 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Waits for a program's end, and returns its output. Kills the program at the deadline.
-///
-/// # Panics
-/// If the program cannot be waited for.
-pub fn output(child: Child) -> Output {
-    let pid = child.id();
-    let (ended, watch) = mpsc::channel::<()>();
-    let guard = thread::spawn(move || {
-        if watch.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout) {
-            signal(pid, Signal::KILL);
-        }
-    });
-    let output = child.wait_with_output().expect("cannot wait for the process");
-    drop(ended);
-    guard.join().expect("the guard has panicked");
-    output
+/// Returns a command that runs `command` through another program, such as `nohup`.
+pub fn run_by(other: &[&str], command: &Command) -> Command {
+    let mut running = Command::new(other[0]);
+    running.args(&other[1..]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => running.env(name, value),
+            None => running.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        running.current_dir(folder);
+    }
+    running
 }

@@ -35,12 +35,20 @@ pub fn static_agent() -> PathBuf {
     known.find(|path| path.is_file()).expect("no static agent: run `make test` or `make build`")
 }
 
-/// Returns the folder of the real Python. `python` on the PATH may be a wrapper script, which is slow to start.
+/// Returns a command that runs a program of `tests/prototype`, which imitates the first prototype.
+pub fn prototype(file: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("python3");
+    command.arg(root().join("tests/prototype").join(file)).args(args);
+    command
+}
+
+/// Returns a PATH with the real Python. `python` on the PATH may be a wrapper script, which is slow to start.
 ///
 /// # Panics
 /// If there is no Python.
-pub fn python_folder() -> PathBuf {
+pub fn python_path() -> String {
     let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
     let program = String::from_utf8(asked.expect("cannot start python").stdout).expect("not a path in UTF-8");
-    Path::new(program.trim()).parent().expect("the path of python has no folder").to_owned()
+    let folder = Path::new(program.trim()).parent().expect("the path of python has no folder");
+    format!("{}:/usr/bin:/bin", folder.display())
 }

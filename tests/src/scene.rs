@@ -117,14 +117,6 @@ impl Scene {
         self.master_with(&[])
     }
 
-    /// Like [`Self::master`], but the master has these additional arguments.
-    ///
-    /// # Panics
-    /// If the master ends before it serves.
-    pub fn master_in(&self, args: &[&str]) -> Master {
-        Master::start(&self.path, &[["--state-dir", "state"].as_slice(), args].concat(), &[])
-    }
-
     /// Like [`Self::master`], but the master has these variables in its environment.
     ///
     /// # Panics

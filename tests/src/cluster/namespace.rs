@@ -127,6 +127,19 @@ impl Namespace {
         self.kubectl(&["wait", "--for=condition=established", "crd/tfjobs.kubeflow.org", "--timeout=30s"]);
     }
 
+    /// Creates a suspended TFJob, which needs no pods. It has one worker with this pod specification.
+    ///
+    /// # Panics
+    /// If the cluster refuses the TFJob.
+    pub fn create_suspended_tfjob(&self, name: &str, pod: &Value) {
+        let worker = json!({ "template": { "spec": pod } });
+        let tfjob = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": name },
+            "spec": { "runPolicy": { "suspend": true }, "tfReplicaSpecs": { "Worker": worker } },
+        });
+        self.kubectl_with(&["apply", "-f", "-"], &tfjob.to_string());
+    }
+
     /// Runs kubectl in this namespace. Returns kubectl's stdout and stderr, even if kubectl fails.
     pub fn try_kubectl(&self, args: &[&str]) -> String {
         let output = kubectl(&[&["-n", &self.name], args].concat(), "");

@@ -1,6 +1,7 @@
 //! Tests of jobs that bring their code, and of pushes of new code. The pods are processes.
 
 use std::fs;
+use std::path::PathBuf;
 
 use e2e::code::submit_with_code;
 use e2e::processes::signal;
@@ -52,20 +53,34 @@ fn a_script_that_is_not_exec_py_and_has_a_syntax_error_fails_without_a_restart()
 #[test]
 fn the_client_sends_a_folder_once_and_the_job_runs_its_script() {
     let stage = Stage::new(Place::Processes, "");
-    let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("cannot create the folder");
+    let folder = source(&stage);
     fs::write(folder.join("train.py"), "import own\nprint(own.NAME, __file__)\n").expect("cannot write the script");
     fs::write(folder.join("own.py"), "NAME = 'own'\n").expect("cannot write the module");
-    let submit = |name| {
-        let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", name, "--master", stage.url()];
-        stage.scene().run(&line).code(0)
-    };
+    let submit = |name| stage.verb(&["src/train.py", "--code", "src", "--worker-num", "2", "--task", name]).code(0);
     let first = submit("once").says(&["code of 2 files: sent 2 of them"]);
     assert_eq!(first.stdout.matches("own ").count(), 2, "{}", first.stdout);
     assert!(!submit("twice").stderr.contains("code of"), "the client sent code that the master has");
     // With a local master, no code is sent: the script runs in the user's folder.
     let local = stage.scene().run(&["src/train.py", "--code", "src", "--worker-num", "1", "--master", "local"]).code(0);
     assert!(local.stdout.contains("own ") && !local.stderr.contains("code of"), "{}{}", local.stdout, local.stderr);
+}
+
+/// Creates the folder `src` for the code of a job, and returns its path.
+fn source(stage: &Stage) -> PathBuf {
+    let folder = stage.scene().path().join("src");
+    fs::create_dir(&folder).expect("cannot create the folder");
+    folder
+}
+
+/// Submits a job of two workers with this name, which runs `src/train.py` in the background.
+fn submit(stage: &Stage, name: &str, flags: &[&str]) {
+    let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", name, "-d"];
+    stage.verb(&[&line[..], flags].concat()).code(0);
+}
+
+/// Starts `client push --watch` for this job.
+fn watch(stage: &Stage, job: &str) -> Running {
+    Running::of(&mut stage.client(&["push", job, "src", "--watch"]))
 }
 
 /// Returns a script that prints this number and the number of restarts, and then sleeps.
@@ -83,13 +98,10 @@ fn pods(view: &JobView) -> Vec<Option<String>> {
 #[test]
 fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
     let stage = Stage::new(Place::Processes, "");
-    let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("cannot create the folder");
+    let folder = source(&stage);
     let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
     write(&endless(1));
-    let line =
-        ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "pushed", "-d", "--master", stage.url()];
-    stage.scene().run(&line).code(0);
+    submit(&stage, "pushed", &[]);
     let prints = |line: &str| {
         let count = || stage.verb(&["logs", "pushed"]).code(0).stdout.matches(line).count();
         e2e::within(line, || (count() == 2).then_some(()), || format!("{} lines", count()));
@@ -112,12 +124,10 @@ fn pushed_code_runs_in_the_same_pods_and_a_push_of_bad_code_changes_nothing() {
 #[test]
 fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     let stage = Stage::new(Place::Processes, "");
-    let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("cannot create the folder");
+    let folder = source(&stage);
     let write = |text: &str| fs::write(folder.join("train.py"), text).expect("cannot write the script");
     write("raise ValueError('first')\n");
-    let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "mended", "--on-failure", "wait", "-d"];
-    stage.scene().run(&[&line[..], &["--master", stage.url()]].concat()).code(0);
+    submit(&stage, "mended", &["--on-failure", "wait"]);
     let output = stage.follow("mended");
     output.until_said("the job waits 10 min for new code; to send the code: client push mended");
     let status = stage.verb(&["status", "mended"]).code(0).stdout;
@@ -126,8 +136,7 @@ fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
     assert!(why.starts_with("job mended is halted") && why.contains("ValueError: first"), "{why}");
     let before = pods(&stage.status("mended"));
     write("raise ValueError('second')\n");
-    let line = ["push", "mended", "src", "--watch", "--master", stage.url()];
-    let watch = Running::of(&mut stage.scene().client(&line));
+    let watch = watch(&stage, "mended");
     watch.until_said("(start 1.2)");
     write(&endless(3));
     output.until_printed(2, "number 3 2");
@@ -140,24 +149,20 @@ fn after_a_failure_a_halted_job_runs_pushed_code_in_the_same_pods() {
 #[test]
 fn with_push_watch_each_saved_change_runs_on_all_workers_and_the_last_change_wins() {
     let stage = Stage::new(Place::Processes, "");
-    let folder = stage.scene().path().join("src");
-    fs::create_dir(&folder).expect("cannot create the folder");
+    let folder = source(&stage);
     let save = |number: u32| fs::write(folder.join("train.py"), endless(number)).expect("cannot write the script");
     save(0);
-    let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "watched", "--no-preload", "-d"];
-    stage.scene().run(&[&line[..], &["--master", stage.url()]].concat()).code(0);
+    submit(&stage, "watched", &["--no-preload"]);
     let output = stage.follow("watched");
     let runs = |number: u32| output.until_printed(2, &format!("number {number} "));
     runs(0);
     let before = pods(&stage.status("watched"));
-    let line = ["push", "watched", "src", "--watch", "--master", stage.url()];
-    let watch = || Running::of(&mut stage.scene().client(&line));
-    let other = watch();
+    let other = watch(&stage, "watched");
     other.until_said("watching ");
     signal(other.pid(), Signal::INT);
     other.ended().by(Signal::INT).says(&["no longer watching files for job watched; the job keeps running"]);
 
-    let watch = watch();
+    let watch = watch(&stage, "watched");
     watch.until_said("watching ");
     for number in 1..10 {
         save(number);

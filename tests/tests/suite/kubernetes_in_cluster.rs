@@ -3,12 +3,13 @@
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use e2e::cluster::{Image, Namespace};
-use e2e::programs::{built, root};
-use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
+use e2e::journeys::end_all;
+use e2e::programs::{built, prototype, root};
+use e2e::scripts::{AWAITS_ITS_END, with_peers};
 use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
@@ -87,8 +88,7 @@ fn script(kubeconfig: &Path, line: &str) -> String {
     let programs = built("client").parent().expect("no parent folder").display().to_string();
     let line = format!("PATH={programs}:$PATH\n{line}");
     bash.args(["-euc", &line]).current_dir(root()).env("KUBECONFIG", kubeconfig);
-    let run = Finished::of(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
-    run.stdout
+    Finished::of(&mut bash).code(0).stdout
 }
 
 /// Returns the manifests with this image of the master. Removes the fixed node port, which may be in use.
@@ -128,9 +128,7 @@ fn a_job_and_a_client_that_follows_it_survive_the_deletion_of_the_masters_pod() 
         (JobState::Running, before.generation),
         "the job is not running in the same start"
     );
-    for worker in 0..2 {
-        assert_eq!(tell(&after, worker, "end"), "");
-    }
+    end_all(&after);
     let run = client.ended().code(0);
     assert_eq!((run.stdout.matches("begun").count(), run.stdout.matches("ended").count()), (2, 2), "{}", run.stdout);
     assert_eq!(site.curl("/v1/jobs").matches("goes-on").count(), 0, "the master answers without the token");
@@ -284,16 +282,9 @@ fn the_masters_image_asks_a_registry_by_tls_with_the_pull_secret_that_it_may_rea
     let login = ["--docker-username=team", "--docker-password=secret"];
     bare.namespace.kubectl(&[&["create", "secret", "docker-registry", "team", &server], &login[..]].concat());
 
-    let tfjob = |name: &str, secrets: Value| {
+    for (name, secrets) in [("with-login", json!([{ "name": "team" }])), ("without-login", json!([]))] {
         let containers = json!([{ "name": "tensorflow", "image": image }]);
-        let template = json!({ "spec": { "imagePullSecrets": secrets, "containers": containers } });
-        json!({
-            "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": name },
-            "spec": { "runPolicy": { "suspend": true }, "tfReplicaSpecs": { "Worker": { "template": template } } },
-        })
-    };
-    for document in [tfjob("with-login", json!([{ "name": "team" }])), tfjob("without-login", json!([]))] {
-        bare.namespace.kubectl_with(&["apply", "-f", "-"], &document.to_string());
+        bare.namespace.create_suspended_tfjob(name, &json!({ "imagePullSecrets": secrets, "containers": containers }));
     }
     let newest = |name: &str| {
         let path = "jsonpath={.status.conditions[-1:].reason}: {.status.conditions[-1:].message}";
@@ -323,10 +314,8 @@ fn unexpected(report: &Value) -> Vec<&Value> {
 fn the_prototypes_client_reaches_a_master_without_a_token_at_the_nodes_port() {
     let site = Site::new("manifests/open");
     let image = Image::shared();
-    let mut client = Command::new("python3");
-    client.arg(root().join("tests/prototype/client.py"));
-    client.args([&site.url, "AllReduce", "2", "0", &image.wrapped(), "seed"]);
-    Finished::of(client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
+    let mut client = prototype("client.py", &[&site.url, "AllReduce", "2", "0", &image.wrapped(), "seed"]);
+    Finished::of(&mut client).code(0);
     let ended = || site.curl("/v1/jobs/seed").contains(r#""state":"succeeded""#).then_some(());
     within("the job succeeds", ended, || site.state());
 }

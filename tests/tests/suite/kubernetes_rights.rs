@@ -3,16 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::cluster::{Image, Namespace};
+use e2e::cluster::{Image, Namespace, OURS};
 use e2e::code::send_code;
 use e2e::processes::pause_after;
-use e2e::programs::{built, root, static_agent};
-use e2e::{Scene, within};
+use e2e::programs::{root, static_agent};
+use e2e::{Master, Scene, within};
 use protocol::code::CodeId;
 use serde_json::{Value, json};
 use testkit::registry::{RealRegistry, Secured, TestImage};
@@ -23,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const REFUSED: &str = "forbidden";
 /// The variable that makes the master log a line for each request to the API.
 const LOG_REQUESTS: (&str, &str) = ("RUST_LOG", "info,kube_client::client::builder=debug");
-const JOB_LABEL: &str = "app.kubernetes.io/managed-by=muster";
 
 /// A right of a role in manifests/.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +54,15 @@ fn the_masters_right_to_pull_secrets_is_sufficient_and_minimal() {
     for (name, verb) in [("muster", "get"), ("other", "get"), ("team", "list"), ("team", "update")] {
         assert!(!can(name, verb), "{verb} {name}");
     }
+}
+
+/// Starts a master with an account's rights.
+fn master(scene: &Scene, account: &Account, args: &[&str]) -> Master {
+    let agent = static_agent().display().to_string();
+    let own = ["--backend", "kubernetes", "--state-dir", "state", "--namespace", account.namespace.name()];
+    let kubeconfig = scene.path().join("kubeconfig").display().to_string();
+    let variables = [("KUBECONFIG", kubeconfig.as_str()), LOG_REQUESTS];
+    Master::start(scene.path(), &[&own[..], &["--agent-binary", &agent], args].concat(), &variables)
 }
 
 /// Calls `run`. The API must refuse no request, and the requests must use every right of the role under test.
@@ -106,17 +112,10 @@ type Run = fn(&Scene, &Account, &str) -> Result<(), String>;
 
 /// Creates a suspended TFJob, which needs no pods, waits until the master shows its state, and deletes its job.
 fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
-    let master = Master::start(scene, account, &["--watch-tfjobs", "--agent-image", image])?;
+    let master = master(scene, account, &["--watch-tfjobs", "--agent-image", image]);
     let container = json!({ "name": "tensorflow", "image": image, "command": ["python", "-c", "print('hello')"] });
-    let worker = json!({ "template": { "spec": { "containers": [container] } } });
-    let tfjob = json!({
-        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": "hello" },
-        "spec": { "runPolicy": { "suspend": true }, "tfReplicaSpecs": { "Worker": worker } },
-    });
-    account.namespace.kubectl_with(&["apply", "-f", "-"], &tfjob.to_string());
-    let states =
-        || account.namespace.kubectl(&["get", "tfjobs", "-o", "jsonpath={.items[*].status.conditions[-1:].type}"]);
-    until(scene, "the TFJob shows its state", || states() == "Suspended")?;
+    account.namespace.create_suspended_tfjob("hello", &json!({ "containers": [container] }));
+    until_suspended(scene, account)?;
     scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/hello", master.url)]);
     let gone = || account.namespace.kubectl(&["get", "tfjobs", "-o", "name"]).is_empty();
     until(scene, "the TFJob is deleted", gone)
@@ -126,7 +125,7 @@ fn run_tfjob(scene: &Scene, account: &Account, image: &str) -> Result<(), String
 /// knows its program.
 fn run_tfjob_of_private_image(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
     let args = ["--watch-tfjobs", "--pull-secret", "team", "--agent-image", image];
-    let _master = Master::start(scene, account, &args)?;
+    let _master = master(scene, account, &args);
     let registry = RealRegistry::start(Secured::ByPassword);
     let private = registry.push("mnist:1", &TestImage::new(&json!({ "Entrypoint": ["python", "/mnist.py"] })));
     let server = format!("--docker-server={}", registry.host());
@@ -134,14 +133,15 @@ fn run_tfjob_of_private_image(scene: &Scene, account: &Account, image: &str) -> 
     account.namespace.kubectl(&[&["create", "secret", "docker-registry", "team", &server], &login[..]].concat());
     let secrets = json!([{ "name": "team" }, { "name": "other" }]);
     let containers = json!([{ "name": "tensorflow", "image": private }]);
-    let worker = json!({ "template": { "spec": { "imagePullSecrets": secrets, "containers": containers } } });
-    let tfjob = json!({
-        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": "private" },
-        "spec": { "runPolicy": { "suspend": true }, "tfReplicaSpecs": { "Worker": worker } },
-    });
-    account.namespace.kubectl_with(&["apply", "-f", "-"], &tfjob.to_string());
-    let states =
-        || account.namespace.kubectl(&["get", "tfjobs", "-o", "jsonpath={.items[*].status.conditions[-1:].type}"]);
+    let pod = json!({ "imagePullSecrets": secrets, "containers": containers });
+    account.namespace.create_suspended_tfjob("private", &pod);
+    until_suspended(scene, account)
+}
+
+/// Waits until the status of the only TFJob shows its state.
+fn until_suspended(scene: &Scene, account: &Account) -> Result<(), String> {
+    let types = "jsonpath={.items[*].status.conditions[-1:].type}";
+    let states = || account.namespace.kubectl(&["get", "tfjobs", "-o", types]);
     until(scene, "the TFJob shows its state", || states() == "Suspended")
 }
 
@@ -149,34 +149,34 @@ fn run_tfjob_of_private_image(scene: &Scene, account: &Account, image: &str) -> 
 /// master deletes the pods of the failed job one by one. Then starts a new master, which reads the code from its copy, and
 /// deletes the jobs.
 fn run_in(scene: &Scene, account: &Account, image: &str) -> Result<(), String> {
-    let master = Master::start(scene, account, &["--agent-image", image])?;
+    let first = master(scene, account, &["--agent-image", image]);
     account.namespace.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
     let body = json!({ "name": "great", "strategy": "AllReduce", "worker_num": 21, "image": image });
-    let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
+    let answer = scene.curl(&[&format!("{}/v1/jobs", first.url), "-d", &body.to_string()]);
     answer.contains("which allows 20").then_some(()).ok_or(answer)?;
-    let code = send_code(scene, &master.url, &[], &[("exec.py", "print('hello')")]);
+    let code = send_code(scene, &first.url, &[], &[("exec.py", "print('hello')")]);
     for (name, image, code) in [
         ("good", image, None),
         ("brings", &Image::shared().of_nodes(), Some(code)),
         ("broken", "muster-e2e-nowhere", None),
     ] {
-        submit(scene, &master, name, image, code)?;
+        submit(scene, &first, name, image, code)?;
     }
     let ended = ["succeeded", "failed", "succeeded"];
-    until(scene, "all jobs end", || states(scene, &master) == ended)?;
+    until(scene, "all jobs end", || states(scene, &first) == ended)?;
     let live = "--field-selector=status.phase!=Succeeded,status.phase!=Failed";
-    let gone = || account.namespace.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
+    let gone = || account.namespace.kubectl(&["get", "pods", "-l", OURS, live, "-o", "name"]).is_empty();
     until(scene, "the broken job's pods have ended", gone)?;
-    drop(master);
+    drop(first);
     fs::remove_dir_all(scene.path().join("state/code")).map_err(|error| error.to_string())?;
-    let master = Master::start(scene, account, &["--agent-image", image])?;
-    until(scene, "the next master shows all jobs", || states(scene, &master) == ended)?;
-    submit(scene, &master, "again", &Image::shared().of_nodes(), Some(code))?;
+    let next = master(scene, account, &["--agent-image", image]);
+    until(scene, "the next master shows all jobs", || states(scene, &next) == ended)?;
+    submit(scene, &next, "again", &Image::shared().of_nodes(), Some(code))?;
     for name in ["again", "good", "brings", "broken"] {
-        scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
+        scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", next.url)]);
     }
     // The master keeps the code for 10 more minutes.
-    let label = format!("{JOB_LABEL},app.kubernetes.io/component!=code");
+    let label = format!("{OURS},app.kubernetes.io/component!=code");
     let kinds = "pods,configmaps,networkpolicies";
     let gone = || account.namespace.kubectl(&["get", kinds, "-l", &label, "-o", "name"]).is_empty();
     until(scene, "no object is left", gone)
@@ -276,49 +276,5 @@ impl Account {
         let secret = || Some(self.namespace.kubectl(&name)).filter(|name| !name.is_empty());
         let secret = within("the account has its Secret", secret, String::new);
         self.namespace.kubectl(&["get", "secret", &secret, "-o", "go-template={{.data.token | base64decode}}"])
-    }
-}
-
-/// A running master with an account's rights. Dropping this kills the master.
-struct Master {
-    child: Child,
-    url: String,
-}
-
-impl Master {
-    fn start(scene: &Scene, account: &Account, args: &[&str]) -> Result<Self, String> {
-        let mut child = Command::new(built("master"))
-            .args(["--backend", "kubernetes", "--listen", "127.0.0.1:0", "--state-dir", "state"])
-            .args(["--namespace", account.namespace.name(), "--agent-binary", &static_agent().display().to_string()])
-            .args(args)
-            .env("KUBECONFIG", scene.path().join("kubeconfig"))
-            .env(LOG_REQUESTS.0, LOG_REQUESTS.1)
-            .current_dir(scene.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(
-                fs::File::options()
-                    .create(true)
-                    .append(true)
-                    .open(scene.path().join("master.log"))
-                    .expect("cannot open the log"),
-            )
-            .spawn()
-            .expect("cannot start the master");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("the stream is not piped"))
-            .read_line(&mut line)
-            .expect("cannot read the master's stdout");
-        let url = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
-        let master = Self { child, url };
-        if master.url.is_empty() { Err("the master ended before it served".to_owned()) } else { Ok(master) }
-    }
-}
-
-impl Drop for Master {
-    fn drop(&mut self) {
-        // The kill fails if the master has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use e2e::processes::{pids, signal, within};
+use e2e::processes::{pids, run_by, signal, within};
 use e2e::scripts::STUBBORN;
 use e2e::{Finished, Place, Running, Scene};
 use rustix::process::Signal;
@@ -126,19 +126,4 @@ fn a_job_ends_when_the_reader_of_the_clients_stdout_closes_the_pipe() {
         within("the client ends", || client.try_wait().expect("cannot wait for the program"), || scene.processes());
     assert_eq!(code.code(), Some(1));
     scene.assert_empty();
-}
-
-/// Returns a command that runs `command` through another program.
-fn run_by(other: &[&str], command: &Command) -> Command {
-    let mut running = Command::new(other[0]);
-    running.args(&other[1..]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => running.env(name, value),
-            None => running.env_remove(name),
-        };
-    }
-    running.current_dir(command.get_current_dir().expect("the command has no working directory"));
-    running.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    running
 }

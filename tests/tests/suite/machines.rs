@@ -2,7 +2,7 @@
 //! address.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use e2e::processes::signal;
 use e2e::programs::built;
@@ -27,7 +27,6 @@ fn agent(scene: &Scene, master: &Master, number: u8, args: &[&str]) -> Command {
     let mut command = Command::new(built("agent"));
     command.args(["--join", &master.url, "--task", "digits", "--lease", "2s", "--address", &address]).args(args);
     command.args(["--", "python", "exec.py"]).current_dir(scene.path()).env("MUSTER_TOKEN", TOKEN);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use e2e::programs::{built, root};
 use e2e::{Finished, Scene};
@@ -30,7 +30,7 @@ fn a_wheel_and_a_tar_install_the_client_by_two_names_and_the_agent() {
         cd "$FOLDER/out" && sha256sum --check SHA256SUMS"#;
     let mut bash = Command::new("bash");
     bash.args(["-euo", "pipefail", "-c", script]).current_dir(root()).env("FOLDER", folder.path());
-    let run = Finished::of(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
+    let run = Finished::of(&mut bash).code(0);
     for (said, times) in [
         ("an agent is installed", 4),
         ("muster --worker-num 2", 4),

@@ -1,73 +1,45 @@
 //! Tests of the first prototype's master with Muster's agents, and of its client with Muster's master.
 //! `tests/prototype` imitates the prototype's programs. Tests with pods are in `kubernetes/prototype.rs`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use e2e::processes::output;
-use e2e::programs::{built, root};
+use e2e::programs::{built, prototype, root};
 use e2e::scripts::STUBBORN;
-use e2e::{Finished, Master, Scene, within};
+use e2e::{Finished, Master, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 
 /// The argument IMG of the prototype's client for a job without an image. The process back end refuses images.
 const NO_IMAGE: &str = "";
 
-/// Returns the path of a file in `tests/prototype`.
-fn prototype(file: &str) -> PathBuf {
-    root().join("tests/prototype").join(file)
-}
-
 /// Creates a folder with the prototype's exec.py, which prints its variables.
 fn printing() -> Scene {
-    Scene::new(&fs::read_to_string(prototype("exec.py")).expect("cannot read the prototype's exec.py"))
-}
-
-/// Returns a command that runs a program of `tests/prototype`.
-fn stand_in(file: &str, args: &[&str]) -> Command {
-    let mut command = Command::new("python");
-    command.arg(prototype(file)).args(args);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    let exec_py = root().join("tests/prototype/exec.py");
+    Scene::new(&fs::read_to_string(exec_py).expect("cannot read the prototype's exec.py"))
 }
 
 /// Muster's agent, without `--supervised`, like an agent in a pod. The agent ends by itself after its run.
 struct Agent {
-    child: Child,
+    running: Running,
     address: SocketAddr,
 }
 
 impl Agent {
     /// Starts an agent in the scene's folder, on a free port of this address.
     fn start(scene: &Scene, ip: &str) -> Self {
-        let log = scene.path().join(format!("{ip}.log"));
-        let child = Command::new(built("agent"))
-            .args(["--listen", &format!("{ip}:0"), "--linger", "0.2"])
-            .current_dir(scene.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log).expect("cannot open the log"))
-            .spawn()
-            .expect("cannot start the agent");
-        let address = within("the agent listens", || address_in(&log), || fs::read_to_string(&log).unwrap_or_default());
-        Self { child, address }
-    }
-
-    /// Waits until the run has succeeded, and returns its output.
-    fn printed(self) -> String {
-        let output = output(self.child);
-        assert_eq!(output.status.code(), Some(0), "wrong exit code of the agent at {}", self.address);
-        String::from_utf8(output.stdout).expect("not UTF-8")
+        let mut command = Command::new(built("agent"));
+        command.args(["--listen", &format!("{ip}:0"), "--linger", "0.2"]).current_dir(scene.path());
+        let running = Running::of(&mut command);
+        let address = within("the agent listens", || address_in(&running.said_so_far()), || running.said_so_far());
+        Self { running, address }
     }
 }
 
 /// Returns the address in an agent's log, or `None` until the log has the complete address.
-fn address_in(log: &Path) -> Option<SocketAddr> {
-    let text = fs::read_to_string(log).ok()?;
-    text.split_once("address=")?.1.split_once(' ')?.0.parse().ok()
+fn address_in(log: &str) -> Option<SocketAddr> {
+    log.split_once("address=")?.1.split_once(' ')?.0.parse().ok()
 }
 
 /// Returns the value of a variable in exec.py's output.
@@ -86,8 +58,8 @@ fn driven(options: &[&str]) -> [String; 3] {
     let agents = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|ip| Agent::start(&scene, ip));
     let addresses = agents.each_ref().map(|agent| agent.address.to_string());
     let addresses = addresses.each_ref().map(String::as_str);
-    Finished::of(&mut stand_in("master.py", &[options, &addresses].concat())).code(0);
-    let printed = agents.map(Agent::printed);
+    Finished::of(&mut prototype("master.py", &[options, &addresses].concat())).code(0);
+    let printed = agents.map(|agent| agent.running.ended().code(0).stdout);
     scene.assert_empty();
     printed
 }
@@ -114,7 +86,7 @@ fn the_prototypes_master_configures_musters_agents_as_parameter_servers() {
 
 /// Runs the prototype's client to its end.
 fn submit(master: &Master, words: [&str; 5]) -> Finished {
-    Finished::of(&mut stand_in("client.py", &[&[master.url.as_str()], words.as_slice()].concat()))
+    Finished::of(&mut prototype("client.py", &[&[master.url.as_str()], words.as_slice()].concat()))
 }
 
 /// Waits until the job has finished, and returns its view.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use e2e::programs::built;
 use e2e::{Finished, Scene};
@@ -41,8 +41,7 @@ fn a_bad_command_line_of_tf_spawner_is_refused_and_the_error_names_the_fault() {
         (vec!["-w", "3", at], "no script is given"),
     ] {
         let mut command = Command::new(&tf_spawner);
-        command.args(&words).current_dir(scene.path()).env_remove("MUSTER_MASTER").stdin(Stdio::null());
-        let run = Finished::of(command.stdout(Stdio::piped()).stderr(Stdio::piped())).code(2);
-        run.says(&[sentence]);
+        command.args(&words).current_dir(scene.path()).env_remove("MUSTER_MASTER");
+        Finished::of(&mut command).code(2).says(&[sentence]);
     }
 }

@@ -1,6 +1,7 @@
 //! Kills replicas of each job once more than its budget of restarts allows. After the last kill, the job must fail with
 //! the right reason and must not restart.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -10,35 +11,29 @@ use protocol::ids::JobName;
 use protocol::view::{JobResult, JobView};
 
 use crate::api::{Api, pid_of};
-use crate::lanes;
+use crate::lanes::{self, locked};
 use crate::say;
 use crate::shots::shoot;
 use crate::work::{STEPS_WITHOUT_END, Site, Traces, request};
 
-/// Number of concurrent jobs.
-const LANES: usize = 4;
-
 /// Runs `jobs` jobs. Kills replicas of each job once more than its budget allows.
 pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
-    let site = Site::new()?;
+    let site = Site::new();
     let api = Api { scene: &site.scene, url: &site.master.url };
-    let (number, kills) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (number, kills) = (AtomicU32::new(0), Mutex::new(0));
     let begin = Instant::now();
-    let outcome = lanes::run(LANES, seed, |random, complaints| {
-        while !complaints.are_too_many() {
-            let own = number.fetch_add(1, Ordering::SeqCst);
-            if own >= jobs {
-                return;
-            }
-            let name = format!("spent-{own:05}").parse().expect("the name is invalid");
-            if let Some(of_job) = complaints.take(job(api, &name, random)) {
-                kills.fetch_add(of_job, Ordering::SeqCst);
-            }
-        }
+    let outcome = lanes::run(seed, |random| {
+        let own = number.fetch_add(1, Ordering::SeqCst);
+        let name = format!("spent-{own:05}").parse().expect("the name is invalid");
+        (own < jobs).then(|| {
+            let of_job = job(api, &name, random)?;
+            *locked(&kills) += of_job;
+            Ok(())
+        })
     });
     say(&format!(
         "{jobs} jobs, {} kills in total, in each job one more than its budget of restarts; {:.0} s",
-        kills.into_inner(),
+        *locked(&kills),
         begin.elapsed().as_secs_f64(),
     ));
     outcome

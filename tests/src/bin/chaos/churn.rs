@@ -12,8 +12,6 @@ use e2e::cluster::{Image, Namespace, OURS};
 
 use crate::{lanes, say};
 
-/// Number of concurrent jobs.
-const LANES: usize = 4;
 /// Image of the scripts.
 const BASE: &str = "python:3.11-slim";
 /// Interval between two deletions of a pod of a job.
@@ -40,11 +38,7 @@ pub(crate) fn campaign(seconds: u32, seed: u64) -> anyhow::Result<()> {
             let mut random = fastrand::Rng::with_seed(seed);
             every(MASTER_INTERVAL, end, || masters.fetch_add(site.delete_pod(MASTER, &mut random), Ordering::Relaxed));
         });
-        lanes::run(LANES, seed, |_, complaints| {
-            while Instant::now() < end && !complaints.are_too_many() {
-                complaints.take(site.job(jobs.fetch_add(1, Ordering::Relaxed)));
-            }
-        })
+        lanes::run(seed, |_| (Instant::now() < end).then(|| site.job(jobs.fetch_add(1, Ordering::Relaxed))))
     });
     say(&format!(
         "{} jobs, {} deleted pods of jobs, {} deleted pods of the master; {:.0} s",

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,10 +17,9 @@ use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, ReplicaView};
 
 use crate::api::{Api, pid_of};
-use crate::{lanes, output, say};
+use crate::lanes::{self, locked};
+use crate::{output, say};
 
-/// Number of concurrent jobs, of two workers each.
-const LANES: usize = 4;
 /// Maximum kills and deletions in one job.
 const QUOTA: usize = 5;
 
@@ -54,36 +54,29 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let scene = Scene::new("");
     let cluster = Cluster::new(&scene, Image::shared(), &["--state-dir", "state"]);
     let site = Site { api: Api { scene: &scene, url: &cluster.master.url }, cluster: &cluster };
-    let number = Mutex::new(0);
+    let number = AtomicU32::new(0);
     let begin = Instant::now();
-    let outcome = lanes::run(LANES, seed, |random, complaints| {
-        while !complaints.are_too_many() {
-            let hand: Vec<Way> = {
-                let mut deck = deck.lock().expect("another thread has panicked");
-                let from = deck.len().saturating_sub(QUOTA);
-                deck.drain(from..).collect()
-            };
-            if hand.is_empty() {
-                return;
-            }
-            let own = {
-                let mut number = number.lock().expect("another thread has panicked");
-                *number += 1;
-                *number
-            };
-            let name = format!("shot-{own:04}").parse().expect("the name is invalid");
-            let Some(shots) = complaints.take(site.job(&name, hand, random)) else { continue };
+    let outcome = lanes::run(seed, |random| {
+        let hand: Vec<Way> = {
+            let mut deck = locked(&deck);
+            let from = deck.len().saturating_sub(QUOTA);
+            deck.drain(from..).collect()
+        };
+        if hand.is_empty() {
+            return None;
+        }
+        let name = format!("shot-{:04}", number.fetch_add(1, Ordering::Relaxed) + 1);
+        let shots = site.job(&name.parse().expect("the name is invalid"), hand, random);
+        Some(shots.map(|shots| {
             for (way, has_hit) in shots {
-                *counts.lock().expect("another thread has panicked").entry((way, has_hit)).or_default() += 1;
+                *locked(&counts).entry((way, has_hit)).or_default() += 1;
                 if !has_hit {
-                    deck.lock().expect("another thread has panicked").push(way);
+                    locked(&deck).push(way);
                 }
             }
-        }
+        }))
     });
-    let count = |way: Way, has_hit: bool| {
-        counts.lock().expect("another thread has panicked").get(&(way, has_hit)).copied().unwrap_or(0)
-    };
+    let count = |way: Way, has_hit: bool| locked(&counts).get(&(way, has_hit)).copied().unwrap_or(0);
     let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
     say(&format!(
         "{} kills in containers ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} further kills or \
@@ -92,7 +85,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         count(Way::Container, true),
         count(Way::Script, true),
         count(Way::Deletion, true),
-        number.into_inner().expect("another thread has panicked"),
+        number.into_inner(),
         begin.elapsed().as_secs_f64(),
     ));
     let left = cluster.objects();

@@ -16,13 +16,11 @@ use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView};
 
 use crate::api::{Api, pid_of};
-use crate::lanes;
+use crate::lanes::{self, locked};
 use crate::say;
 use crate::shots::shoot;
 use crate::work::{STEPS, Site, Traces, request};
 
-/// Number of concurrent jobs.
-const LANES: usize = 4;
 /// Maximum restarts of a job. No job has that many kills.
 const BUDGET: u32 = 1000;
 
@@ -52,30 +50,25 @@ struct Tally {
 
 /// Kills processes until `kills` kills have come in time.
 pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> {
-    let site = Site::new()?;
+    let site = Site::new();
     let api = Api { scene: &site.scene, url: &site.master.url };
     let (left, number, total) = (AtomicU32::new(kills), AtomicU32::new(0), Mutex::new(Tally::default()));
     let begin = Instant::now();
-    let outcome = lanes::run(LANES, seed, |random, complaints| {
-        while !complaints.are_too_many() {
-            let asked = random.u32(3..=12);
-            let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(asked)));
-            let quota = before.unwrap_or_default().min(asked);
-            if quota == 0 {
-                return;
-            }
-            let name = format!("shot-{:05}", number.fetch_add(1, Ordering::SeqCst));
-            let Some(tally) =
-                complaints.take(job(api, &name.parse().expect("the name is invalid"), (quota, jobs), random))
-            else {
-                continue;
-            };
-            left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
-            *total.lock().expect("another thread has panicked") += tally;
+    let outcome = lanes::run(seed, |random| {
+        let asked = random.u32(3..=12);
+        let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(asked)));
+        let quota = before.unwrap_or_default().min(asked);
+        if quota == 0 {
+            return None;
         }
+        let name = format!("shot-{:05}", number.fetch_add(1, Ordering::SeqCst));
+        let tally = job(api, &name.parse().expect("the name is invalid"), (quota, jobs), random);
+        Some(tally.map(|tally| {
+            left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
+            *locked(&total) += tally;
+        }))
     });
-    let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } =
-        *total.lock().expect("another thread has panicked");
+    let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } = *locked(&total);
     say(&format!(
         "{} kills in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents; {starts} starts failed, \
          {restarts} restarts were counted; {second} kills came right after another; {late} further kills came too \

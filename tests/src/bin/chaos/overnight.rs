@@ -48,7 +48,7 @@ fn run(jobs: u32, afterwards: Afterwards) -> anyhow::Result<()> {
     let scene = Scene::new("");
     symlink("/bin/true", scene.path().join("python"))?;
     let path = scene.path().display().to_string();
-    let master = Master::start(scene.path(), &["--state-dir", "state"], &[("PATH", &path)]);
+    let master = scene.master_with(&[("PATH", &path)]);
     let api = Api { scene: &scene, url: &master.url };
     let begin = Instant::now();
     let mut samples = vec![];

@@ -19,10 +19,9 @@ use testkit::chaos::{Deed, Fault, Point, STRIKE_VARIABLE, Strike};
 
 use crate::cluster::request;
 use crate::history::History;
-use crate::{lanes, output, say};
+use crate::lanes::{self, locked};
+use crate::{output, say};
 
-/// Number of concurrent jobs, each with its own masters.
-const LANES: usize = 4;
 /// Maximum time until a repeated request gets the expected answer, and also until the job has finished.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of the signal of `kill -9`.
@@ -70,21 +69,22 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     // Build the image once for all jobs.
     let image = Image::shared();
     let begin = Instant::now();
-    let outcome = lanes::run(LANES, seed, |random, complaints| {
-        while !complaints.are_too_many() {
-            let Some(point) = points.lock().expect("another thread has panicked").pop() else { return };
-            let (mut left, mut passing) = (kills, random.u32(1..=PASSINGS));
-            while left > 0 {
-                let strike = Strike { point, fault: Fault::Kill, passing };
-                let trial = Trial::run(strike, left, &image).with_context(|| strike.to_string());
-                let Some(killed) = complaints.take(trial) else { break };
-                jobs.fetch_add(1, Ordering::Relaxed);
-                made.fetch_add(killed, Ordering::Relaxed);
-                left -= killed;
-                // If no master passes the point that often, use the first passing in the next job.
-                passing = if killed == 0 { 1 } else { random.u32(1..=PASSINGS) };
-            }
+    let kill_at = |point: Point, random: &mut fastrand::Rng| {
+        let (mut left, mut passing) = (kills, random.u32(1..=PASSINGS));
+        while left > 0 {
+            let strike = Strike { point, fault: Fault::Kill, passing };
+            let killed = Trial::run(strike, left, &image).with_context(|| strike.to_string())?;
+            jobs.fetch_add(1, Ordering::Relaxed);
+            made.fetch_add(killed, Ordering::Relaxed);
+            left -= killed;
+            // If no master passes the point that often, use the first passing in the next job.
+            passing = if killed == 0 { 1 } else { random.u32(1..=PASSINGS) };
         }
+        Ok(())
+    };
+    let outcome = lanes::run(seed, |random| {
+        let point = locked(&points).pop()?;
+        Some(kill_at(point, random))
     });
     say(&format!(
         "{} masters killed in {} jobs that ended as expected, at {} points; {:.0} s",

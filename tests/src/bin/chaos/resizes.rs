@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use e2e::Scene;
 use e2e::processes::{parent, within};
-use e2e::programs::{python_folder, root};
-use e2e::{Master, Scene};
+use e2e::programs::{python_path, root};
 use protocol::ids::JobName;
 use protocol::job::JobRequest;
 use protocol::patch::JobPatch;
@@ -46,10 +46,10 @@ struct Outcome {
 pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
     let scene = Scene::of_example("elastic");
     fs::write(scene.path().join("exec.py"), include_str!("softmax.py"))?;
-    let path = format!("{}:/usr/bin:/bin", python_folder().display());
+    let path = python_path();
     let steps = count * STEPS_EACH;
     let alone = alone(&scene, &path, steps)?;
-    let master = Master::start(scene.path(), &["--state-dir", "state"], &[("PATH", &path)]);
+    let master = scene.master_with(&[("PATH", &path)]);
     let api = Api { scene: &scene, url: &master.url };
     let begin = Instant::now();
     let mut resizes = Resizes { api, name: "resized".parse()?, random: fastrand::Rng::with_seed(seed), deleted: 0 };

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use e2e::programs::python_folder;
+use e2e::programs::python_path;
 use e2e::{Master, Scene};
 use protocol::ids::{Generation, JobName};
 use protocol::job::{JobRequest, Strategy};
@@ -64,11 +64,9 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    pub(crate) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> Self {
         let scene = Scene::new(EXEC_PY);
-        let path = format!("{}:/usr/bin:/bin", python_folder().display());
-        let master = Master::start(scene.path(), &["--state-dir", "state"], &[("PATH", &path)]);
-        Ok(Self { master, scene })
+        Self { master: scene.master_with(&[("PATH", &python_path())]), scene }
     }
 }
 

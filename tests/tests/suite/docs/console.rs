@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use e2e::programs::{built, root};
-use e2e::{Scene, processes};
+use e2e::{Finished, Scene};
 
 use crate::docs::{pages, text};
 
@@ -74,21 +74,14 @@ fn run(block: &str) {
     let programs = built("client");
     let programs = programs.parent().expect("the program has no parent folder").display();
     script = format!("PATH={programs}:$PATH\n{script}");
-    let output = shell
+    shell
         .args(["-c", &script])
         .current_dir(scene.path())
         .env("XDG_STATE_HOME", scene.path())
         .env_remove("XDG_RUNTIME_DIR")
-        .env_remove("MUSTER_MASTER")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map(processes::output)
-        .expect("cannot start bash");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}\nprinted:\n{stdout}\n{stderr}");
+        .env_remove("MUSTER_MASTER");
+    let Finished { status, stdout, stderr } = Finished::of(&mut shell);
+    assert!(status.success(), "{script}\nprinted:\n{stdout}\n{stderr}");
     for (step, came) in steps.iter().zip(stdout.split(&format!("{MARK}\n"))) {
         if !step.shown.is_empty() {
             assert_eq!(came.lines().collect::<Vec<_>>(), step.shown, "$ {}", step.command);

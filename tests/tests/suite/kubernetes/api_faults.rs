@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use e2e::cluster::{Fault, FaultProxy, On};
+use e2e::journeys::end_all;
 use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Running, Stage, within};
 use protocol::error::{ErrorCode, Problem};
@@ -49,7 +50,7 @@ fn faults_of_the_api_do_not_affect_a_running_job() {
         client.until_printed(number + 1, "still here");
         api.behave();
     }
-    end(&before);
+    end_all(&before);
     let run = client.ended().code(0);
     assert_eq!((run.lines("begun").len(), run.lines("ended").len()), (2, 2), "{}", run.stdout);
     assert_untroubled(&before, &stage.finished("steady"));
@@ -69,7 +70,7 @@ fn the_result_of_a_job_that_ends_during_an_outage_of_the_api_is_recorded_afterwa
     api.misbehave(On::Everything, Fault::Down);
     assert_eq!(tell(&before, 0, "how are you"), "still here\n");
     client.until_printed(1, "still here");
-    end(&before);
+    end_all(&before);
     client.until_printed(2, "ended");
     until_over(away);
     let meanwhile = stage.status("meanwhile");
@@ -149,7 +150,7 @@ fn if_the_answer_to_the_creation_of_a_record_is_lost_the_record_exists_once_and_
         assert!([200, 201].contains(&second), "{second}: {body}");
         let client = stage.follow(job);
         client.until_printed(2, "begun");
-        end(&stage.status(job));
+        end_all(&stage.status(job));
         let run = client.ended().code(0);
         assert_eq!((run.lines("begun").len(), run.lines("ended").len()), (2, 2), "{}", run.stdout);
         assert_eq!(stage.finished(job).state, JobState::Succeeded);
@@ -241,7 +242,7 @@ fn a_launch_and_a_restart_succeed_although_watches_break_off_and_cannot_resume()
     client.until_printed(4, "begun");
     let view = stage.status("watched");
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
-    end(&view);
+    end_all(&view);
     client.ended().code(0);
     assert_eq!(stage.finished("watched").restarts.total(), 1);
 }
@@ -288,13 +289,6 @@ fn post(stage: &Stage, job: &str) -> (u16, String) {
 fn record(stage: &Stage, job: &str) -> String {
     let name = format!("muster-{job}");
     stage.cluster().namespace.kubectl(&["get", "configmap", &name, "-o", "jsonpath={.data.record}"])
-}
-
-/// Tells the scripts of both workers to end.
-fn end(job: &JobView) {
-    for worker in 0..2 {
-        assert_eq!(tell(job, worker, "end"), "");
-    }
 }
 
 /// A thread that repeatedly sends a master requests that need no Kubernetes API. The thread collects late

@@ -2,21 +2,14 @@
 //! with Muster's agents. `tests/prototype` imitates the prototype's programs.
 
 use std::fs;
-use std::process::{Command, Stdio};
 
 use e2e::cluster::Image;
-use e2e::programs::root;
+use e2e::programs::{prototype, root};
 use e2e::{Finished, Place, Stage, within};
 use protocol::view::JobState;
 
 /// Prints the number of workers, and runs for 10 s.
 const EXEC_PY: &str = "import os, time\nprint('workers', os.environ['NUM_WORKERS'], flush=True)\ntime.sleep(10)\n";
-
-fn stand_in(file: &str, args: &[&str]) -> Finished {
-    let mut command = Command::new("python3");
-    command.arg(root().join("tests/prototype").join(file)).args(args);
-    Finished::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
-}
 
 /// Builds an image with the prototype's agent and [`EXEC_PY`].
 fn image_of_prototype(stage: &Stage) -> Image {
@@ -35,7 +28,7 @@ fn a_job_with_the_prototypes_client_and_agents_runs_once_even_if_the_master_is_k
     let mut stage = Stage::new(Place::Cluster, "");
     let image = image_of_prototype(&stage);
     let url = stage.cluster().master.url.clone();
-    stand_in("client.py", &[&url, "AllReduce", "2", "0", image.name(), "seed"]).code(0);
+    Finished::of(&mut prototype("client.py", &[&url, "AllReduce", "2", "0", image.name(), "seed"])).code(0);
     let started = || (stage.status("seed").state == JobState::Running).then_some(());
     within("both agents are started", started, || stage.cluster().to_string());
 
@@ -69,7 +62,7 @@ fn the_prototypes_master_runs_scripts_on_musters_agents_in_pods() {
         let healthy = || (stage.scene().curl(&[&format!("http://{ip}:7896/healthz")]) == "OK").then_some(());
         within("Muster's agent answers", healthy, || stage.cluster().to_string());
     }
-    stand_in("master.py", &[&ips[0], &ips[1]]).code(0);
+    Finished::of(&mut prototype("master.py", &[&ips[0], &ips[1]])).code(0);
     for (pod, index) in pods.into_iter().zip([0, 1]) {
         let printed = || Some(namespace.kubectl(&["logs", pod])).filter(|logs| logs.contains("TF_CONFIG {"));
         let logs = within("exec.py has printed", printed, || stage.cluster().to_string());

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use e2e::journeys::end_all;
 use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Place, Running, Stage, within};
 use protocol::view::{JobState, JobView};
@@ -17,7 +18,7 @@ fn scripts_continue_without_a_master_and_a_client_that_follows_the_job_sees_its_
     assert_eq!(tell(&before, 0, "how are you"), "still here\n");
     let after = take_over(&mut stage, &["--state-dir", "state"], "goes-on");
     assert_eq!(after.generation, before.generation, "the scripts were restarted");
-    end(&before);
+    end_all(&before);
     let run = client.ended().code(0);
     let mut lines: Vec<&str> = run.stdout.lines().collect();
     lines.sort_unstable();
@@ -44,7 +45,7 @@ fn a_master_with_another_state_directory_and_the_same_key_takes_over_the_job() {
     stage.kill_master();
     let after = take_over(&mut stage, &[&key, ["--state-dir", "other"].as_slice()].concat(), "moved");
     assert_eq!((after.uid, after.generation), (before.uid.clone(), before.generation));
-    end(&before);
+    end_all(&before);
     assert_eq!(stage.finished("moved").state, JobState::Succeeded);
     let logs = stage.verb(&["logs", "moved"]).code(0).stdout;
     assert_eq!((logs.matches("begun").count(), logs.matches("ended").count()), (2, 2), "{logs}");
@@ -58,7 +59,7 @@ fn the_next_master_reports_a_job_that_ended_without_a_master() {
     stage.follow("meanwhile").until_printed(2, "begun");
     let before = stage.status("meanwhile");
     stage.kill_master();
-    end(&before);
+    end_all(&before);
     stage.next_master(&["--state-dir", "state"]);
     assert_eq!(stage.finished("meanwhile").state, JobState::Succeeded);
     stage.assert_nothing_runs();
@@ -86,11 +87,4 @@ fn take_over(stage: &mut Stage, args: &[&str], job: &str) -> JobView {
     let look = || serde_json::from_str::<JobView>(&stage.curl(&[], &path)).ok();
     let running = || look().filter(|view| view.state == JobState::Running);
     within("the next master shows the job as running", running, || stage.cluster().to_string())
-}
-
-/// Tells the scripts of both workers to end.
-fn end(job: &JobView) {
-    for worker in 0..2 {
-        assert_eq!(tell(job, worker, "end"), "");
-    }
 }

@@ -3,14 +3,14 @@
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use e2e::processes::{DEADLINE, signal};
-use e2e::{Master, Scene, programs};
+use e2e::programs::python_path;
+use e2e::{Master, Scene};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ impl Site {
     /// Returns a command that runs in the folder. Each of these commands finds the same Python.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(self.scene.path()).env("PATH", path()).env("TMPDIR", self.scene.path());
+        command.current_dir(self.scene.path()).env("PATH", python_path()).env("TMPDIR", self.scene.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -146,7 +146,7 @@ impl Site {
 
     /// Starts a master, and submits a job with these flags. The master must be dropped before the site.
     pub(crate) fn muster(&self, flags: &[&str]) -> Master {
-        let master = self.scene.master_with(&[("PATH", &path())]);
+        let master = self.scene.master_with(&[("PATH", &python_path())]);
         let always =
             ["--master", &master.url, "--detach", "--task", JOB, "--backoff", "0s", "--max-restarts", "100000"];
         self.scene.run(&[&always, flags].concat()).code(0);
@@ -189,7 +189,7 @@ pub(crate) fn strike(pid: u32, with: Signal) -> SystemTime {
     now
 }
 
-/// A program that starts scripts. Dropping this kills the program.
+/// A program, such as one that starts scripts. Dropping this kills the program.
 pub(crate) struct Launcher(Child);
 
 impl Launcher {
@@ -245,9 +245,4 @@ fn note(line: &str) -> Option<Note> {
         at: UNIX_EPOCH + Duration::from_nanos(fields.next()?.parse().ok()?),
         pid: fields.next()?.parse().ok()?,
     })
-}
-
-fn path() -> String {
-    let folder = programs::python_folder();
-    [folder.as_path(), Path::new("/usr/bin"), Path::new("/bin")].map(|dir| dir.display().to_string()).join(":")
 }
