@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use e2e::{Scene, programs};
 use master::agents::client::AgentClient;
 
+use crate::elastic::site::Launcher;
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
 
@@ -26,60 +27,36 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
         agent_starts.push(begin.elapsed());
         agent_memory = resident(agent.pid())?;
         let begin = Instant::now();
-        let server = Server::start()?;
+        let server = start_server()?;
         server_starts.push(begin.elapsed());
-        server_memory = resident(server.child.id())?;
+        server_memory = resident(server.pid())?;
     }
     let bare_is = "python3 -m http.server";
     let time = |times| Figure::Time(median(times));
     let size = fs::metadata(programs::built("agent"))?.len();
     Ok(vec![
-        Row { what: "agent's file".to_owned(), muster: Figure::Bytes(size), bare: None, bare_is: "" },
-        Row {
-            what: "agent's resident memory".to_owned(),
-            muster: Figure::Bytes(agent_memory),
-            bare: Some(Figure::Bytes(server_memory)),
-            bare_is,
-        },
-        Row {
-            what: "start until it serves".to_owned(),
-            muster: time(agent_starts),
-            bare: Some(time(server_starts)),
-            bare_is,
-        },
+        Row::new("agent's file", Figure::Bytes(size)),
+        Row::new("agent's resident memory", Figure::Bytes(agent_memory)).against(Figure::Bytes(server_memory), bare_is),
+        Row::new("start until it serves", time(agent_starts)).against(time(server_starts), bare_is),
     ])
 }
 
-struct Server {
-    child: Child,
-}
-
-impl Server {
-    fn start() -> anyhow::Result<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let child = Command::new("python3")
+/// Starts the web server, and waits until it listens.
+fn start_server() -> anyhow::Result<Launcher> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let server = Launcher::start(
+        Command::new("python3")
             .args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()])
             .current_dir(programs::root())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("start python3")?;
-        let server = Self { child };
-        let begin = Instant::now();
-        while TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_err() {
-            anyhow::ensure!(begin.elapsed() < Duration::from_secs(30), "python3 -m http.server does not answer");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(server)
+            .stderr(Stdio::null()),
+    )?;
+    let begin = Instant::now();
+    while TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_err() {
+        anyhow::ensure!(begin.elapsed() < Duration::from_secs(30), "python3 -m http.server does not answer");
+        std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Nothing else ends this process, so the kill cannot fail.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    Ok(server)
 }
 
 /// Returns the resident memory of a process, in bytes.

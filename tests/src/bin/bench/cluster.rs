@@ -50,18 +50,12 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let master = Master::start(scene.path(), &args, &[]);
     for (count, of_operator) in LAUNCHES {
         let (writes, took) = launch(&scene, &master.url, count)?;
-        rows.push(Row {
-            what: format!("API writes of a launch, {count} pods"),
-            muster: Figure::Count(writes),
-            bare: Some(Figure::Count(of_operator)),
-            bare_is: "Kubeflow's tf-operator 1.1, measured earlier",
-        });
-        let bare = (count == 4).then_some(Figure::Time(PROTOTYPE));
-        rows.push(Row {
-            what: format!("submit until all have started, {count} pods"),
-            muster: Figure::Time(took),
-            bare_is: if bare.is_some() { "the first prototype, measured earlier" } else { "" },
-            bare,
+        let row = Row::new(format!("API writes of a launch, {count} pods"), Figure::Count(writes));
+        rows.push(row.against(Figure::Count(of_operator), "Kubeflow's tf-operator 1.1, measured earlier"));
+        let row = Row::new(format!("submit until all have started, {count} pods"), Figure::Time(took));
+        rows.push(match count {
+            4 => row.against(Figure::Time(PROTOTYPE), "the first prototype, measured earlier"),
+            _ => row,
         });
     }
     // The removal of the images can fail while containers still use them.
@@ -140,13 +134,11 @@ fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
         warm.push(wrap()?);
         bare.push(timed(docker(&["build", "--no-cache", "--quiet", "."]).current_dir(Path::new(&context)))?);
     }
-    let row = |what: &str, times: Vec<Duration>, bare: Vec<Duration>| Row {
-        what: what.to_owned(),
-        muster: Figure::Time(median(times)),
-        bare: Some(Figure::Time(median(bare))),
-        bare_is: "docker build of the same instructions",
+    let bare = Figure::Time(median(bare));
+    let row = |what: &str, times: Vec<Duration>| {
+        Row::new(what, Figure::Time(median(times))).against(bare.clone(), "docker build of the same instructions")
     };
-    Ok(vec![row("wrap an image, cold", cold, bare.clone()), row("wrap an image, warm", warm, bare)])
+    Ok(vec![row("wrap an image, cold", cold), row("wrap an image, warm", warm)])
 }
 
 /// Removes the wrapped image under all its names.

@@ -101,11 +101,8 @@ fn launches_of(site: &Installed, copying: &Installed, pods: usize) -> anyhow::Re
         bare.push(site.bare_started(&name, start, pods).duration_since(begin)?);
         site.end_bare(&name);
     }
-    let row = |what: String, muster: &[Duration], bare: &[Duration], bare_is| Row {
-        what,
-        muster: Figure::Times(muster.to_vec()),
-        bare: Some(Figure::Times(bare.to_vec())),
-        bare_is,
+    let row = |what: String, muster: &[Duration], bare: &[Duration], bare_is| {
+        Row::new(what, Figure::Times(muster.to_vec())).against(Figure::Times(bare.to_vec()), bare_is)
     };
     let mut rows = vec![
         row(
@@ -149,12 +146,7 @@ fn ends(site: &Installed) -> anyhow::Result<Row> {
         times.push(took.context("the clock of the master's node is ahead of this machine's")?);
         site.delete_job();
     }
-    Ok(Row {
-        what: "from the result of a job to the exit of its client (median at most 50 ms)".to_owned(),
-        muster: Figure::Times(times),
-        bare: None,
-        bare_is: "",
-    })
+    Ok(Row::new("from the result of a job to the exit of its client (median at most 50 ms)", Figure::Times(times)))
 }
 
 /// Returns when the last job ended, as the master's log has it.
@@ -183,13 +175,9 @@ fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<R
         bare.push(took);
     }
     site.end_bare(&replacement(RUNS));
+    let what = format!("push to {PUSHED} pods, until all scripts have started (at most 2 s, ratio at most 0.1)");
     Ok(vec![
-        Row {
-            what: format!("push to {PUSHED} pods, until all scripts have started (at most 2 s, ratio at most 0.1)"),
-            muster: Figure::Times(times),
-            bare: Some(Figure::Times(bare)),
-            bare_is: "docker build, kubectl delete, apply",
-        },
+        Row::new(what, Figure::Times(times)).against(Figure::Times(bare), "docker build, kubectl delete, apply"),
         count_of("API writes of the push", fewest, 3),
     ])
 }
@@ -248,12 +236,8 @@ fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Ro
         bare.push(begin.elapsed());
     }
     site.delete_bare("receiver");
-    Ok(vec![Row {
-        what: format!("5 MiB of code to {PUSHED} pods, until the master answers (ratio at most 2)"),
-        muster: Figure::Times(times),
-        bare: Some(Figure::Times(bare)),
-        bare_is: "8 parallel curl -T",
-    }])
+    let what = format!("5 MiB of code to {PUSHED} pods, until the master answers (ratio at most 2)");
+    Ok(vec![Row::new(what, Figure::Times(times)).against(Figure::Times(bare), "8 parallel curl -T")])
 }
 
 /// Sends the file `large` to all receivers at once.
@@ -279,6 +263,5 @@ fn until_running(site: &Installed) -> anyhow::Result<Writes> {
 }
 
 fn count_of(what: &str, count: u64, bound: u64) -> Row {
-    let what = format!("{what} (at most {bound})");
-    Row { what, muster: Figure::Count(count), bare: None, bare_is: "" }
+    Row::new(format!("{what} (at most {bound})"), Figure::Count(count))
 }

@@ -49,6 +49,6 @@ pub(crate) fn calls() -> anyhow::Result<Vec<Row>> {
         anyhow::bail!("not two numbers: {printed}")
     };
     let time = |nanoseconds| Figure::Moment(Duration::from_nanos(nanoseconds));
-    let what = "muster.py: signal and step together (at most 50 µs)".to_owned();
-    Ok(vec![Row { what, muster: time(muster), bare: Some(time(bare)), bare_is: "two calls that do nothing" }])
+    let row = Row::new("muster.py: signal and step together (at most 50 µs)", time(muster));
+    Ok(vec![row.against(time(bare), "two calls that do nothing")])
 }

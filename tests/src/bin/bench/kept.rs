@@ -1,15 +1,14 @@
 //! Measures how long other requests wait while large logs are read, and what finished jobs cost: memory, and the time
 //! of a start and of a list.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use e2e::programs;
+use e2e::{Master, programs};
 use futures_util::future::try_join_all;
 use job::plan;
 use launchers::tfjob::Place;
@@ -19,7 +18,6 @@ use master::store::sqlite::SqliteStore;
 use master::store::{Ended, JobRecord, JobStore, wall_clock};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{PodName, ReplicaId, UnixMillis};
-use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::master::BackendKind;
 use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
 use testkit::fake::{Arrival, FakeBackend, FakeStore};
@@ -28,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::{peak, resident};
-use crate::launch;
+use crate::gang::{jobs, spec};
 use crate::sample::{Figure, Row};
 
 /// Number of concurrent readers. Each reader requests more last lines than a full log has, so that the master searches
@@ -78,13 +76,13 @@ pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
     runtime.shutdown_background();
     let slow = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
     let what = format!("99th percentile of /healthz during {TAILS} tails of full logs");
-    Ok(vec![Row { what, muster: Figure::Time(slow), bare: None, bare_is: "" }])
+    Ok(vec![Row::new(what, Figure::Time(slow))])
 }
 
 async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
-    let jobs = launch::jobs(&FakeBackend::new(Arrival::AtOnce), &FakeStore::default(), dir);
+    let jobs = jobs(&FakeBackend::new(Arrival::AtOnce), &FakeStore::default(), dir);
     tokio::spawn(Arc::clone(&jobs).run());
-    let spec = spec("full", LOGS)?;
+    let spec = spec("full", None, LOGS)?;
     jobs.submit(spec.clone()).await?;
     let handle = jobs.find(&spec.name).context("the registry does not contain the job")?;
     for replica in plan::replicas(&spec) {
@@ -136,7 +134,7 @@ pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     let replicas = |jobs: u32| u64::from(jobs * REPLICAS_OF_A_JOB);
     let each = many.saturating_sub(few) / (replicas(MANY_JOBS) - replicas(FEW_JOBS));
     let what = format!("bytes per finished replica, from {} to {} replicas", replicas(FEW_JOBS), replicas(MANY_JOBS));
-    Ok(vec![Row { what, muster: Figure::Count(each), bare: None, bare_is: "" }])
+    Ok(vec![Row::new(what, Figure::Count(each))])
 }
 
 /// Measures the start of a master that finds many finished jobs and keeps all of them, a list of these jobs, and the
@@ -145,7 +143,7 @@ pub(crate) async fn start() -> anyhow::Result<Vec<Row>> {
     let dir = tempfile::tempdir()?;
     put(dir.path(), JOBS_AT_A_START, REPLICAS_AT_A_START).await?;
     let began = Instant::now();
-    let master = Master::start(dir.path())?;
+    let master = master_with(dir.path());
     let started = began.elapsed();
     let began = Instant::now();
     let list = Command::new(programs::built("client")).args(["list", "--master", &master.url]).output()?;
@@ -153,13 +151,12 @@ pub(crate) async fn start() -> anyhow::Result<Vec<Row>> {
     let lines = String::from_utf8_lossy(&list.stdout).lines().count();
     ensure!(lines > JOBS_AT_A_START as usize, "client list shows {lines} lines: {list:?}");
     let row = |what: &str, muster: Figure| {
-        let what = format!("{what} with {JOBS_AT_A_START} finished jobs of {REPLICAS_AT_A_START} replicas");
-        Row { what, muster, bare: None, bare_is: "" }
+        Row::new(format!("{what} with {JOBS_AT_A_START} finished jobs of {REPLICAS_AT_A_START} replicas"), muster)
     };
     Ok(vec![
         row("start of a master", Figure::Time(started)),
         row("client list", Figure::Time(listed)),
-        row("peak memory of a master", Figure::Bytes(peak(master.child.id())?)),
+        row("peak memory of a master", Figure::Bytes(peak(master.pid())?)),
     ])
 }
 
@@ -175,12 +172,12 @@ async fn put(state_dir: &Path, jobs: u32, replicas: u32) -> anyhow::Result<()> {
 async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
     let dir = tempfile::tempdir()?;
     put(dir.path(), jobs, REPLICAS_OF_A_JOB).await?;
-    let mut master = Master::start(dir.path())?;
+    let mut master = master_with(dir.path());
     let mut last = 0;
     // The memory grows until the master has read all records.
     for _ in 0..20 {
-        let now = resident(master.child.id())?;
-        ensure!(master.child.try_wait()?.is_none(), "the master has ended");
+        let now = resident(master.pid())?;
+        ensure!(master.end().is_none(), "the master has ended");
         if now == last {
             return Ok(now);
         }
@@ -190,49 +187,16 @@ async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
     Ok(last)
 }
 
-/// A running master. Dropping this kills the master.
-struct Master {
-    child: Child,
-    url: String,
-}
-
-impl Master {
-    fn start(state_dir: &Path) -> anyhow::Result<Self> {
-        let mut child = Command::new(programs::built("master"))
-            .args(["--backend", "process", "--listen", "127.0.0.1:0", "--state-dir"])
-            .arg(state_dir)
-            .args(["--keep-finished", &JOBS_AT_A_START.to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("start the master")?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("the master's stdout is not piped")?).read_line(&mut line)?;
-        let url = line.trim_end().strip_prefix("listening on ").context("the master does not listen")?.to_owned();
-        Ok(Self { child, url })
-    }
-}
-
-impl Drop for Master {
-    fn drop(&mut self) {
-        // This fails only if the master has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a master that keeps all finished jobs of this state directory.
+fn master_with(state_dir: &Path) -> Master {
+    let keep = JOBS_AT_A_START.to_string();
+    Master::start(state_dir, &["--backend", "process", "--state-dir", ".", "--keep-finished", &keep], &[])
 }
 
 fn record(name: &str, replicas: u32) -> anyhow::Result<JobRecord> {
-    let spec = spec(name, replicas)?;
+    let spec = spec(name, None, replicas)?;
     let at = UnixMillis(1);
-    let exit = ExitReport {
-        outcome: ExitOutcome::Code(0),
-        stopped: false,
-        terminated: false,
-        ended_at: at,
-        stderr_tail: String::new(),
-        exception: None,
-    };
+    let exit = ExitReport::new(ExitOutcome::Code(0), at);
     let view = |replica: ReplicaId| ReplicaView {
         replica,
         state: ReplicaState::Exited,
@@ -248,9 +212,4 @@ fn record(name: &str, replicas: u32) -> anyhow::Result<JobRecord> {
         Ended { result: JobResult::Succeeded, times: JobTimes::default(), generation: None, roster: vec![], replicas };
     let record = testkit::conformance::store::record(name);
     Ok(JobRecord { spec, ended: Some(ended), ..record })
-}
-
-fn spec(name: &str, workers: u32) -> anyhow::Result<JobSpec> {
-    let request = JobRequest { worker_num: Some(workers), ..JobRequest::new(name.parse()?, Strategy::AllReduce) };
-    Ok(JobSpec::try_from(request)?)
 }

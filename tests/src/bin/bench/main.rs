@@ -7,6 +7,7 @@ mod batching;
 mod cluster;
 mod code;
 mod elastic;
+mod gang;
 mod helper;
 mod installed;
 mod kept;

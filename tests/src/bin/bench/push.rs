@@ -65,21 +65,14 @@ pub(crate) fn processes() -> anyhow::Result<Vec<Row>> {
         by_client.push(job.push()?);
         starts.push(shell.shell_start()?);
     }
-    let row = |what: &str, times| Row {
-        what: what.to_owned(),
-        muster: Figure::Times(times),
-        bare: Some(Figure::Times(starts.clone())),
-        bare_is: "a shell's start of the same 8",
+    let row = |what: &str, times| {
+        Row::new(what, Figure::Times(times)).against(Figure::Times(starts.clone()), "a shell's start of the same 8")
     };
     Ok(vec![
         row("push to 8, from the request until all scripts have started (at most 300 ms)", by_request),
         row("the same, from the start of `client push`", by_client),
-        Row {
-            what: format!("files sent by a push that changes 1 of {FILES}"),
-            muster: Figure::Count(files_sent()?),
-            bare: Some(Figure::Count(1)),
-            bare_is: "files that have changed",
-        },
+        Row::new(format!("files sent by a push that changes 1 of {FILES}"), Figure::Count(files_sent()?))
+            .against(Figure::Count(1), "files that have changed"),
     ])
 }
 
@@ -110,12 +103,7 @@ pub(crate) fn tensorflow(pairs: usize) -> anyhow::Result<Vec<Row>> {
         with.extend(to_first_step("elastic", first_step::STEP, half)?);
         without.extend(to_first_step("allreduce", "    loss = float(train_step(iterator))\n", half)?);
     }
-    let row = |what: &str, times| Row {
-        what: format!("TensorFlow, push to 4 {what}"),
-        muster: Figure::Times(times),
-        bare: None,
-        bare_is: "",
-    };
+    let row = |what: &str, times| Row::new(format!("TensorFlow, push to 4 {what}"), Figure::Times(times));
     Ok(vec![
         row("with muster.py, until all have made a step (at most 3 s)", with),
         row("without muster.py, until all have made a step (at most 4.5 s)", without),

@@ -30,6 +30,16 @@ pub(crate) enum Figure {
 }
 
 impl Row {
+    /// A row without a value to compare with.
+    pub(crate) fn new(what: impl Into<String>, muster: Figure) -> Self {
+        Self { what: what.into(), muster, bare: None, bare_is: "" }
+    }
+
+    /// The same row, compared with the value `bare` of `bare_is`.
+    pub(crate) fn against(self, bare: Figure, bare_is: &'static str) -> Self {
+        Self { bare: Some(bare), bare_is, ..self }
+    }
+
     pub(crate) fn cells(&self) -> [String; 5] {
         let ratio = self.bare.as_ref().map(|bare| self.muster.ratio_to(bare));
         let bare = self.bare.as_ref().map(Figure::shown);

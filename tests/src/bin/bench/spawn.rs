@@ -67,16 +67,11 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
         bare_starts.push(spawn_loop()?);
     }
     let time = |times| Figure::Time(median(times));
-    let bare = Some(time(bare_starts));
+    let bare = time(bare_starts);
     let bare_is = "a loop of 64 spawns and waits";
     Ok(vec![
-        Row {
-            what: "64 × /bin/true, accepted to started".to_owned(),
-            muster: time(starts),
-            bare: bare.clone(),
-            bare_is,
-        },
-        Row { what: "64 × /bin/true, accepted to ended".to_owned(), muster: time(wholes), bare, bare_is },
+        Row::new("64 × /bin/true, accepted to started", time(starts)).against(bare.clone(), bare_is),
+        Row::new("64 × /bin/true, accepted to ended", time(wholes)).against(bare, bare_is),
     ])
 }
 

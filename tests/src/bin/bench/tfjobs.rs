@@ -35,26 +35,16 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
             let pods = || site.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "name"]);
             within("the pods are gone", || pods().is_empty().then_some(()), pods);
         }
-        let bare = operator_took.map(Figure::Time);
+        let what = format!("kubectl apply of a TFJob until all have started, {count} workers");
+        let row = Row::new(what, Figure::Time(median(times)));
         rows.extend([
-            Row {
-                what: format!("kubectl apply of a TFJob until all have started, {count} workers"),
-                muster: Figure::Time(median(times)),
-                bare_is: if bare.is_some() { OPERATOR } else { "" },
-                bare,
+            match operator_took {
+                Some(took) => row.against(Figure::Time(took), OPERATOR),
+                None => row,
             },
-            Row {
-                what: format!("API writes of the TFJob, {count} workers"),
-                muster: Figure::Count(all),
-                bare: Some(Figure::Count(operator_writes)),
-                bare_is: OPERATOR,
-            },
-            Row {
-                what: format!("the same without bindings (at most {})", count + 4),
-                muster: Figure::Count(own),
-                bare: None,
-                bare_is: "",
-            },
+            Row::new(format!("API writes of the TFJob, {count} workers"), Figure::Count(all))
+                .against(Figure::Count(operator_writes), OPERATOR),
+            Row::new(format!("the same without bindings (at most {})", count + 4), Figure::Count(own)),
         ]);
     }
     Ok(rows)

@@ -43,27 +43,14 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     }
     let added = added(&crashes, &starts);
     let mut rows = vec![
-        Row {
-            what: "crash of 1 of 8 scripts, until all 8 have restarted".to_owned(),
-            muster: Figure::Times(crashes.clone()),
-            bare: Some(Figure::Times(starts.clone())),
-            bare_is: "a shell's start of the same 8",
-        },
-        Row {
-            what: "the same, without the time of a shell's start".to_owned(),
-            muster: Figure::Times(added.clone()),
-            bare: None,
-            bare_is: "",
-        },
+        Row::new("crash of 1 of 8 scripts, until all 8 have restarted", Figure::Times(crashes.clone()))
+            .against(Figure::Times(starts.clone()), "a shell's start of the same 8"),
+        Row::new("the same, without the time of a shell's start", Figure::Times(added.clone())),
     ];
     for (_, bare_is, times) in peers {
         let count = times.len();
-        rows.push(Row {
-            what: format!("the same, only the first {count} crashes"),
-            muster: Figure::Times(added[..count].to_vec()),
-            bare: Some(Figure::Times(self::added(&times, &starts[..count]))),
-            bare_is,
-        });
+        let row = Row::new(format!("the same, only the first {count} crashes"), Figure::Times(added[..count].to_vec()));
+        rows.push(row.against(Figure::Times(self::added(&times, &starts[..count])), bare_is));
     }
     Ok(rows)
 }

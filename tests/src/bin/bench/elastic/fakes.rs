@@ -2,7 +2,6 @@
 //! loop that sends the same bytes, and the number of writes of the record after an eviction.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -10,21 +9,18 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use job::plan;
 use job::rendezvous::Rendezvous;
-use master::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
+use master::agents::client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use master::backend::PodBackend as _;
 use master::host::descriptors::Descriptors;
-use master::registry::{JobHandle, Submitted};
 use protocol::agent::ExitOutcome;
-use protocol::agent::Membership;
 use protocol::ids::{Generation, ReplicaId, Role};
-use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::run_policy::RunPolicy;
+use protocol::job::JobSpec;
 use protocol::view::{JobState, JobView};
 use rustix::process::{Resource, getrlimit};
-use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend};
 use tokio::task::JoinSet;
 
-use crate::launch;
+use crate::gang::{DEADLINE, FakeGang, addresses, last_starts, part_of, spec};
 use crate::sample::{Figure, RUNS, Row, median};
 
 /// Pairs of sizes: a small gang, and a gang four times as large. If the limit of open files is too low for the first
@@ -35,9 +31,6 @@ const SIZES: [[u32; 2]; 2] = [[1000, 4000], [500, 2000]];
 const FILES_PER_AGENT: u64 = 7;
 /// Number of agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
 const AT_ONCE: usize = 64;
-const DEADLINE: Duration = Duration::from_secs(300);
-/// Pause between two looks at the agents.
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Measures crashes of a script. After each crash, the master stops the other scripts and restarts all.
 pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
@@ -46,11 +39,9 @@ pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
     let fits = |[_, large]: &&[u32; 2]| u64::from(*large) * FILES_PER_AGENT < most;
     let [small, large] = *SIZES.iter().find(fits).context("too few open files are allowed; see ulimit -Hn")?;
     let (quick, slow) = (crashes(small).await?, crashes(large).await?);
-    let row = |agents, times: &[Duration], bare_is, bare| Row {
-        what: format!("crash of 1 script, until all have restarted, {agents} fake agents"),
-        muster: Figure::Times(times.to_vec()),
-        bare: Some(bare),
-        bare_is,
+    let row = |agents, times: &[Duration], bare_is, bare| {
+        let what = format!("crash of 1 script, until all have restarted, {agents} fake agents");
+        Row::new(what, Figure::Times(times.to_vec())).against(bare, bare_is)
     };
     let mut rows = vec![row(large, &slow, "a quarter of the agents", Figure::Time(median(quick.clone())))];
     for (agents, times) in [(small, quick), (large, slow)] {
@@ -72,7 +63,7 @@ enum Ends {
 }
 
 async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
-    let gang = FakeGang::start(spec(None, count)?).await?;
+    let gang = FakeGang::start(spec("bench", None, count)?).await?;
     let agents = gang.agents().await;
     let mut times = vec![];
     for _ in 0..RUNS {
@@ -82,7 +73,8 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
         agents.last().context("the gang has no agents")?.exit(ExitOutcome::Code(1));
         gang.until(|view| view.state == JobState::Running && view.generation > before).await?;
         agents.iter().for_each(FakeAgent::forget);
-        times.push(last_start(&agents)?.duration_since(event));
+        let last = last_starts(&agents)?.into_iter().max().context("the gang has no agents")?;
+        times.push(last.duration_since(event));
     }
     gang.end(&agents).await?;
     Ok(times)
@@ -91,8 +83,8 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
 /// Measures loops that send prepared bytes: a stop to every agent, then its environment, then the request to run.
 async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
     let backend = FakeBackend::new(Arrival::AtOnce);
-    let spec = spec(None, count)?;
-    let agents = launch::addresses(&backend, &spec).await?;
+    let spec = spec("bench", None, count)?;
+    let agents = addresses(&backend, &spec).await?;
     let members = plan::replicas(&spec).into_iter().zip(agents).collect();
     let client = AgentClient::new();
     let mut times = vec![];
@@ -105,19 +97,13 @@ async fn loops(count: u32, ends: Ends) -> anyhow::Result<Vec<Duration>> {
         };
         let bodies = members.iter().map(body).collect::<anyhow::Result<Vec<_>>>()?;
         let agents: Vec<SocketAddr> = members.values().copied().collect();
-        let part = PartOfStart {
-            generation,
-            membership: Membership { seat: 0, of: 1, start: 0, pushes: 0 },
-            code: None,
-            renewal: None,
-        };
         let has_runs = sequence > 1;
         let awaits = ends == Ends::Awaited && has_runs;
         let reports = if awaits { reports(&client, &backend, &spec).await? } else { JoinSet::new() };
         let begin = Instant::now();
         each(agents.clone(), |agent| client.stop(agent, None, Duration::ZERO)).await?;
         reports.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        each(bodies, |(agent, body)| client.configure(agent, part, body)).await?;
+        each(bodies, |(agent, body)| client.configure(agent, part_of(generation), body)).await?;
         each(agents, |agent| client.run(agent, generation)).await?;
         times.push(begin.elapsed());
         backend.agents(&spec.name).values().for_each(FakeAgent::forget);
@@ -156,7 +142,7 @@ async fn each<T, F: Future<Output = Result<(), AgentError>>>(
 
 /// Counts the writes of the record while a worker is evicted and replaced.
 pub(crate) async fn writes() -> anyhow::Result<Vec<Row>> {
-    let gang = FakeGang::start(spec(Some(4), 8)?).await?;
+    let gang = FakeGang::start(spec("bench", Some(4), 8)?).await?;
     let before = (gang.store.history().await.len(), gang.job.view.borrow().generation);
     let first = ReplicaId { role: Role::Worker, index: 0 };
     gang.backend.evict(&gang.spec.name, first, "node drained");
@@ -165,79 +151,5 @@ pub(crate) async fn writes() -> anyhow::Result<Vec<Row>> {
     gang.until(is_back).await?;
     let written = gang.store.history().await.len() - before.0;
     gang.end(&gang.agents().await).await?;
-    let muster = Figure::Count(u64::try_from(written)?);
-    Ok(vec![Row { what: "record writes, worker evicted and replaced".to_owned(), muster, bare: None, bare_is: "" }])
-}
-
-/// A job whose agents are fake, and its master.
-struct FakeGang {
-    backend: FakeBackend,
-    store: FakeStore,
-    spec: JobSpec,
-    job: JobHandle,
-    following: tokio::task::JoinHandle<Result<(), master::store::StoreError>>,
-    _logs: tempfile::TempDir,
-}
-
-impl FakeGang {
-    async fn start(spec: JobSpec) -> anyhow::Result<Self> {
-        let logs = tempfile::tempdir()?;
-        let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
-        let jobs = launch::jobs(&backend, &store, logs.path());
-        let following = tokio::spawn(Arc::clone(&jobs).run());
-        let (Submitted::Created(job) | Submitted::Existing(job)) = jobs.submit(spec.clone()).await?;
-        let gang = Self { backend, store, spec, job, following, _logs: logs };
-        gang.until(|view| view.state == JobState::Running).await?;
-        Ok(gang)
-    }
-
-    async fn agents(&self) -> Vec<FakeAgent> {
-        let mut agents = vec![];
-        for replica in plan::replicas(&self.spec) {
-            agents.push(self.backend.agent(&self.spec.name, replica).await);
-        }
-        agents
-    }
-
-    async fn until(&self, is_it: impl FnMut(&JobView) -> bool) -> anyhow::Result<()> {
-        let mut view = self.job.view.clone();
-        let seen = tokio::time::timeout(DEADLINE, view.wait_for(is_it)).await;
-        seen.with_context(|| format!("timeout; the job's state: {:?}", self.job.view.borrow().state))??;
-        Ok(())
-    }
-
-    /// Waits until the master follows every agent.
-    async fn is_followed(&self, agents: &[FakeAgent]) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        while !agents.iter().all(FakeAgent::is_followed) {
-            ensure!(begin.elapsed() < DEADLINE, "the master does not follow every agent within {DEADLINE:?}");
-            tokio::time::sleep(LOOK_INTERVAL).await;
-        }
-        Ok(())
-    }
-
-    async fn end(&self, agents: &[FakeAgent]) -> anyhow::Result<()> {
-        agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
-        self.until(|view| view.state.is_finished()).await?;
-        self.following.abort();
-        self.backend.shutdown().await;
-        Ok(())
-    }
-}
-
-fn last_start(agents: &[FakeAgent]) -> anyhow::Result<Instant> {
-    let starts: Vec<Instant> = agents.iter().filter_map(|agent| agent.history().starts.last().copied()).collect();
-    ensure!(starts.len() == agents.len(), "{} of {} agents have started a run", starts.len(), agents.len());
-    starts.into_iter().max().context("the gang has no agents")
-}
-
-/// A job that restarts without a pause.
-fn spec(worker_min: Option<u32>, workers: u32) -> anyhow::Result<JobSpec> {
-    let request = JobRequest {
-        worker_min,
-        worker_num: Some(workers),
-        run_policy: RunPolicy { max_restarts: 1000, backoff_seconds: 0, ..RunPolicy::default() },
-        ..JobRequest::new("bench".parse()?, Strategy::AllReduce)
-    };
-    Ok(JobSpec::try_from(request)?)
+    Ok(vec![Row::new("record writes, worker evicted and replaced", Figure::Count(u64::try_from(written)?))])
 }

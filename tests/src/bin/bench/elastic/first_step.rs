@@ -24,12 +24,8 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
         warm.extend(crashes(&[], half)?);
         cold.extend(crashes(&["--no-preload"], half)?);
     }
-    Ok(vec![Row {
-        what: "TensorFlow, crash of 1 of 4, until all have made a step".to_owned(),
-        muster: Figure::Times(warm),
-        bare: Some(Figure::Times(cold)),
-        bare_is: "Muster with --no-preload",
-    }])
+    let row = Row::new("TensorFlow, crash of 1 of 4, until all have made a step", Figure::Times(warm));
+    Ok(vec![row.against(Figure::Times(cold), "Muster with --no-preload")])
 }
 
 /// Returns a site with an example. The script of the example notes its first step, which is complete after the line

@@ -40,11 +40,8 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
             }
         }
     }
-    let row = |what: &str, times: Vec<Duration>| Row {
-        what: format!("4:8, agent killed, {what}, {} times", times.len()),
-        muster: Figure::Times(times),
-        bare: None,
-        bare_is: "",
+    let row = |what: &str, times: Vec<Duration>| {
+        Row::new(format!("4:8, agent killed, {what}, {} times", times.len()), Figure::Times(times))
     };
     let without = with_7.clone();
     let mut rows = vec![
@@ -56,8 +53,8 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
             (Tuning::Default, "8 torchruns 4:8, default intervals"),
             (Tuning::Fast, "8 torchruns 4:8, last_call_timeout=1"),
         ] {
-            let bare = Some(Figure::Times(peer(tuning, pairs)?));
-            rows.push(Row { bare, bare_is, ..row("until 7 scripts have started", without.clone()) });
+            let bare = Figure::Times(peer(tuning, pairs)?);
+            rows.push(row("until 7 scripts have started", without.clone()).against(bare, bare_is));
         }
     }
     Ok(rows)
@@ -111,20 +108,16 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
     }
     let before: Generation = scale(WORKERS / 2)?.1.generation.parse()?;
     let after: Generation = scale(WORKERS)?.1.generation.parse()?;
-    let row = |what: &str, times| Row {
-        what: format!("{what}, until all scripts have started"),
-        muster: Figure::Times(times),
-        bare: Some(Figure::Times(starts.clone())),
-        bare_is: "a shell's start of 8",
+    let row = |what: &str, times| {
+        Row::new(format!("{what}, until all scripts have started"), Figure::Times(times))
+            .against(Figure::Times(starts.clone()), "a shell's start of 8")
     };
     Ok(vec![
         row("scale 8 to 7", shrinks),
         row("scale 7 to 8, with the agent's start", grows),
-        Row {
-            what: "number of starts after 4 workers join at once".to_owned(),
-            muster: Figure::Count((after.sequence - before.sequence).into()),
-            bare: None,
-            bare_is: "",
-        },
+        Row::new(
+            "number of starts after 4 workers join at once",
+            Figure::Count((after.sequence - before.sequence).into()),
+        ),
     ])
 }

@@ -21,11 +21,9 @@ const ELASTIC: [&str; 2] = ["--worker-num", "4:8"];
 /// Stops agents of jobs with 4 to 8 workers and a lease of 1 s. Measures the time to the last script of the next start.
 pub(crate) fn stopped(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let count = pairs.min(SILENCES);
-    let row = |on: &str, times: Vec<Duration>| Row {
-        what: format!("4:8 on {on}, agent stopped, lease 1 s, until the others have restarted"),
-        muster: Figure::Times(times),
-        bare: None,
-        bare_is: "",
+    let row = |on: &str, times: Vec<Duration>| {
+        let what = format!("4:8 on {on}, agent stopped, lease 1 s, until the others have restarted");
+        Row::new(what, Figure::Times(times))
     };
     Ok(vec![row("one machine", processes(count)?), row("bare machines", machines(count)?)])
 }
