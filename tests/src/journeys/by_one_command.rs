@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use protocol::view::JobResult;
 use serde_json::Value;
 
 use crate::client::Finished;
@@ -48,14 +47,6 @@ sys.exit(3)
     let run = stage.submit(&["--worker-num", "3", "--max-restarts", "0"]).code(1);
     stage.assert_nothing_runs();
     run.says(&["worker-1 exited with code 3", "out of luck"]);
-}
-
-pub fn a_run_that_crashes_is_reported_with_its_signal(place: Place) {
-    let stage = Stage::new(place, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)");
-    stage
-        .submit(&["--worker-num", "1", "--max-restarts", "0"])
-        .code(1)
-        .says(&["worker-0 was killed by signal 11 (SIGSEGV)"]);
 }
 
 pub fn when_the_chief_succeeds_the_other_replicas_are_stopped_and_the_job_succeeds(place: Place) {
@@ -106,21 +97,6 @@ pub fn variables_and_arguments_reach_exec_py(place: Place) {
         run.stdout,
         "worker-0 │ got from file x=$(y) passed on ['--steps', '3', 'from file $(A) $ $C $(D) x=$(y) 0']\n"
     );
-}
-
-pub fn exec_py_sees_its_seven_muster_variables_and_no_others(place: Place) {
-    let stage =
-        Stage::new(place, "import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
-    let names = ["FD", "GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"]
-        .map(|name| format!("'MUSTER_{name}'"));
-    let run = stage.submit(&["--worker-num", "1"]).code(0);
-    assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));
-}
-
-pub fn with_json_output_stdout_contains_only_json(place: Place) {
-    let view = Stage::hello(place).submit(&["--worker-num", "2", "-o", "json"]).code(0).view();
-    assert_eq!(view.result, Some(JobResult::Succeeded));
-    assert_eq!(view.replicas.len(), 2);
 }
 
 pub fn output_that_is_not_utf8_is_shown_with_replacement_characters(place: Place) {

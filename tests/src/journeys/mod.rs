@@ -20,12 +20,9 @@ macro_rules! journeys_by_one_command {
             $place, #[$attribute],
             four_workers_see_one_cluster_of_four_addresses,
             the_first_failure_is_named_and_the_other_replicas_are_stopped,
-            a_run_that_crashes_is_reported_with_its_signal,
             when_the_chief_succeeds_the_other_replicas_are_stopped_and_the_job_succeeds,
             a_daemon_that_a_run_leaves_behind_is_killed,
             variables_and_arguments_reach_exec_py,
-            exec_py_sees_its_seven_muster_variables_and_no_others,
-            with_json_output_stdout_contains_only_json,
             output_that_is_not_utf8_is_shown_with_replacement_characters,
         }
     };

@@ -60,7 +60,7 @@ fn a_replacement_whose_script_does_not_parse_leaves_the_old_job_running() {
 }
 
 #[test]
-fn agents_do_not_inherit_settings_from_the_environment_of_the_client_or_the_master() {
+fn exec_py_sees_its_seven_muster_variables_and_agents_inherit_no_settings_of_the_client_or_the_master() {
     let scene = Scene::new("import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
     let mut command = scene.client(&["--worker-num", "1"]);
     let run =

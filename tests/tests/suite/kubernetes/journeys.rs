@@ -7,7 +7,6 @@ e2e::journeys! {
     Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"],
     four_workers_see_one_cluster_of_four_addresses,
     the_first_failure_is_named_and_the_other_replicas_are_stopped,
-    a_run_that_crashes_is_reported_with_its_signal,
     when_the_chief_succeeds_the_other_replicas_are_stopped_and_the_job_succeeds,
     variables_and_arguments_reach_exec_py,
     concurrent_jobs_succeed_and_share_no_address,

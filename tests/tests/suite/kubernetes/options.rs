@@ -47,15 +47,6 @@ fn with_allow_host_volumes_a_pod_reads_and_writes_a_folder_of_the_node() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn without_allow_host_volumes_a_folder_of_the_node_is_refused() {
-    let stage = Stage::hello(Place::Cluster);
-    let run = stage.submit(&["--volume", "host:/tmp:/data"]).code(2);
-    run.says(&["error: ", "\"host:/tmp:/data\" is a folder of the node", "--allow-host-volumes"]);
-    assert_eq!(stage.cluster().objects(), Vec::<String>::new());
-}
-
-#[test]
-#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn a_read_only_volume_cannot_be_written() {
     let stage = Stage::with_master(
         Place::Cluster,

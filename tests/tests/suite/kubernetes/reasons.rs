@@ -2,9 +2,7 @@
 
 use e2e::scripts::{SAVES, STUBBORN};
 use e2e::{Place, Running, Stage, within};
-use protocol::agent::ExitOutcome;
-use protocol::failure::Failure;
-use protocol::view::{JobResult, JobState};
+use protocol::view::JobState;
 use serde_json::json;
 
 #[test]
@@ -72,19 +70,6 @@ fn a_job_too_big_for_every_node_waits_and_shows_the_reason_and_can_be_cancelled(
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_run_that_exceeds_its_memory_limit_fails_with_that_reason() {
-    let stage = Stage::new(Place::Cluster, "print('begun'); x = bytearray(1 << 30); print(len(x))");
-    let run = stage.submit(&["--task", "oom", "--worker-num", "1", "--max-restarts", "0", "--memory", "64Mi"]).code(1);
-    assert_eq!(run.stdout, "worker-0 │ begun\n");
-    run.says(&["worker-0 was killed because it needed more memory than its limit of 64 MiB"]);
-    let Some(JobResult::Failed { failure: Failure::ReplicaExited { exit, .. } }) = stage.finished("oom").result else {
-        panic!("the failure is not an exit of exec.py")
-    };
-    assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: Some(64 << 20) });
-}
-
-#[test]
-#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn a_pod_that_is_deleted_by_hand_is_replaced_and_the_reason_is_shown() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "short"]));
@@ -128,20 +113,6 @@ fn all_replicas_can_save_their_state_when_one_or_all_pods_are_deleted() {
     client.until_printed(4, "saved");
     stage.verb(&["cancel", "drained"]).code(0);
     client.ended().code(1);
-}
-
-#[test]
-#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_evicted_pod_is_replaced_and_the_reason_is_shown() {
-    let stage = Stage::new(Place::Cluster, STUBBORN);
-    let client = Running::of(&mut stage.submitting(&["--task", "evicted"]));
-    client.until_printed(2, "ready");
-    stage.cluster().evict("evicted-worker-0");
-    client.until_said("worker-0 was lost: ");
-    runs_again(&stage, "evicted");
-    let failure = stage.status("evicted").restarts.failed_starts[0].failure.to_string();
-    // Only Kubernetes 1.26 and later write to a pod's status why the pod is deleted.
-    assert!(["its pod is being deleted", "EvictionByEvictionAPI"].iter().any(|way| failure.contains(way)), "{failure}");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use e2e::cluster::Image;
 use e2e::scripts::{STUBBORN, with_peers};
 use e2e::{Place, Running, Stage, within};
-use protocol::view::JobState;
+use protocol::agent::ExitOutcome;
+use protocol::failure::Failure;
+use protocol::view::{JobResult, JobState};
 
 e2e::journeys_of_causes!(Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]);
 
@@ -21,8 +23,12 @@ fn client_why_names_the_replica_that_needed_more_memory_than_its_limit() {
         Place::Cluster,
         &with_peers("if INDEX != 1: serve_stubbornly()\ncall(ALL[0])\nprint('begun', flush=True)\nbytearray(1 << 30)"),
     );
-    stage.submit(&["--task", "oom", "--max-restarts", "0", "--memory", "64Mi"]).code(1);
     let how = "worker-1 was killed because it needed more memory than its limit of 64 MiB";
+    stage.submit(&["--task", "oom", "--max-restarts", "0", "--memory", "64Mi"]).code(1).says(&[how]);
+    let Some(JobResult::Failed { failure: Failure::ReplicaExited { exit, .. } }) = stage.finished("oom").result else {
+        panic!("the failure is not an exit of exec.py")
+    };
+    assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: Some(64 << 20) });
     let why = says(
         &stage,
         "oom",
@@ -41,8 +47,13 @@ fn client_why_names_the_evicted_replica_and_says_that_the_restart_does_not_count
     stage.cluster().evict("evicted-worker-1");
     let again = || Some(stage.status("evicted")).filter(|view| view.restarts.total() == 1);
     within("the job has one restart", again, || stage.cluster().to_string());
+    client.until_said("worker-1 was lost: ");
     client.until_printed(4, "ready");
-    assert_eq!(stage.status("evicted").state, JobState::Running);
+    let view = stage.status("evicted");
+    assert_eq!((view.state, view.restarts.counted, view.restarts.uncounted), (JobState::Running, 0, 1));
+    let failure = view.restarts.failed_starts[0].failure.to_string();
+    // Only Kubernetes 1.26 and later write to a pod's status why the pod is deleted.
+    assert!(["its pod is being deleted", "EvictionByEvictionAPI"].iter().any(|way| failure.contains(way)), "{failure}");
     let begins = "job evicted is running, after 1 restart, 1 of them not counted\n\nfirst to fail  worker-1\n\
                   how            worker-1 was lost: ";
     says(&stage, "evicted", begins);
