@@ -22,15 +22,6 @@ pub(super) struct AgentProgram {
     machine: Machine,
     /// The agent's path, or the master's address, for messages.
     origin: String,
-    exchangeable: Exchangeable,
-}
-
-/// Whether the master's agent may replace this agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Exchangeable {
-    Yes,
-    /// The user chose this agent, or it is already the master's agent.
-    No,
 }
 
 /// Where to look for agents.
@@ -47,13 +38,13 @@ impl AgentSources {
         if let Some(path) = &self.named {
             let unreadable = |error| Error::input(format!("--agent-binary: read {}", path.display())).because(error);
             let bytes = std::fs::read(path).map_err(unreadable)?;
-            return program(bytes.into(), path.display().to_string(), Exchangeable::No);
+            return program(bytes.into(), path.display().to_string());
         }
         let found = programs::agent().and_then(|path| std::fs::read(&path).ok().map(|bytes| (path, bytes.into())));
         let Some((path, bytes)) = found else {
             return self.fetch("there is none beside this program").await;
         };
-        match program(bytes, path.display().to_string(), Exchangeable::Yes) {
+        match program(bytes, path.display().to_string()) {
             Ok(program) => Ok(program),
             Err(error) if self.master.is_some() => {
                 notes.say(&format!("{error}; using the master's agent"));
@@ -75,10 +66,8 @@ impl AgentSources {
         if found.machine == wanted {
             return Ok(found);
         }
-        let other = match found.exchangeable {
-            Exchangeable::Yes if self.master.is_some() => self.fetch("").await?,
-            Exchangeable::Yes | Exchangeable::No => found,
-        };
+        let may_fetch = self.named.is_none() && self.master.is_some();
+        let other = if may_fetch { self.fetch("").await? } else { found };
         if other.machine == wanted {
             return Ok(other);
         }
@@ -93,13 +82,13 @@ impl AgentSources {
             return Err(Error::input(format!("no agent to put into the image: {otherwise}")).hint(AGENT_HINT));
         };
         let bytes = master.agent_program().await.map_err(not_fetched)?;
-        program(bytes, format!("from {}", master.url()), Exchangeable::No)
+        program(bytes, format!("from {}", master.url()))
     }
 }
 
-fn program(bytes: Bytes, origin: String, exchangeable: Exchangeable) -> Result<AgentProgram, Error> {
+fn program(bytes: Bytes, origin: String) -> Result<AgentProgram, Error> {
     match machine_of_static(&bytes) {
-        Ok(machine) => Ok(AgentProgram { sha256: digest(&bytes), bytes, machine, origin, exchangeable }),
+        Ok(machine) => Ok(AgentProgram { sha256: digest(&bytes), bytes, machine, origin }),
         Err(fault) => {
             let hint = "build a static agent with make build, or name one with --agent-binary PATH";
             Err(Error::input(format!("the agent {origin} {fault}")).hint(hint))

@@ -3,16 +3,16 @@
 use std::fmt;
 
 /// The type of a program header that names a loader.
-const PT_INTERP: u32 = 3;
+const PT_INTERP: u64 = 3;
 /// Size of the header of a 64-bit file, in bytes. Program headers come after it.
 const HEADER_64: usize = 64;
 
 /// A kind of processor, as its number in an ELF header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Machine(u16);
+pub(crate) struct Machine(u64);
 
 /// ELF's number and Docker's name of each known processor.
-const KNOWN: [(u16, &str); 6] =
+const KNOWN: [(u64, &str); 6] =
     [(62, "amd64"), (183, "arm64"), (243, "riscv64"), (22, "s390x"), (21, "ppc64le"), (258, "loong64")];
 
 impl Machine {
@@ -37,56 +37,25 @@ const DYNAMIC: &str = "is dynamically linked: it does not start in an image that
 
 /// The processor of a static program. The error is the end of a sentence about the file.
 pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, &'static str> {
-    let header = Header::of(file).ok_or(NO_PROGRAM)?;
-    for index in 0..header.program_headers {
-        match header.program_header_type(file, index) {
-            None => return Err(NO_PROGRAM),
-            Some(PT_INTERP) => return Err(DYNAMIC),
-            Some(_) => {}
+    let is_64_bit_elf = file.starts_with(b"\x7fELF\x02") && file.len() >= HEADER_64;
+    let field = |at, bytes| number(file, at, bytes).filter(|_| is_64_bit_elf).ok_or(NO_PROGRAM);
+    let (first_header, header_bytes, headers) = (field(32, 8)?, field(54, 2)?, field(56, 2)?);
+    for index in 0..headers {
+        let at = first_header.checked_add(index * header_bytes).ok_or(NO_PROGRAM)?;
+        if field(at, 4)? == PT_INTERP {
+            return Err(DYNAMIC);
         }
     }
-    Ok(header.machine)
-}
-
-/// The parts of an ELF header that are used.
-struct Header {
-    big_endian: bool,
-    machine: Machine,
-    first_program_header: usize,
-    program_header_bytes: usize,
-    program_headers: usize,
-}
-
-impl Header {
-    fn of(file: &[u8]) -> Option<Self> {
-        let is_elf = file.starts_with(b"\x7fELF") && file.len() >= HEADER_64;
-        let is_64_bit = file.get(4) == Some(&2);
-        let big_endian = file.get(5) == Some(&2);
-        if !is_elf || !is_64_bit {
-            return None;
-        }
-        let first_program_header = usize::try_from(number(file, big_endian, 32, 8)?).ok()?;
-        let half = |at| number(file, big_endian, at, 2).and_then(|value| u16::try_from(value).ok());
-        Some(Self {
-            big_endian,
-            machine: Machine(half(18)?),
-            first_program_header,
-            program_header_bytes: usize::from(half(54)?),
-            program_headers: usize::from(half(56)?),
-        })
-    }
-
-    fn program_header_type(&self, file: &[u8], index: usize) -> Option<u32> {
-        let at = self.first_program_header.checked_add(index * self.program_header_bytes)?;
-        number(file, self.big_endian, at, 4).and_then(|value| u32::try_from(value).ok())
-    }
+    field(18, 2).map(Machine)
 }
 
 /// The number in the `bytes` bytes at offset `at`. At most 8 bytes.
-fn number(file: &[u8], big_endian: bool, at: usize, bytes: usize) -> Option<u64> {
+fn number(file: &[u8], at: u64, bytes: usize) -> Option<u64> {
+    let at = usize::try_from(at).ok()?;
     let field = file.get(at..at.checked_add(bytes)?)?;
     let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
-    Some(if big_endian { field.iter().fold(0, add) } else { field.iter().rev().fold(0, add) })
+    let is_big_endian = file.get(5) == Some(&2);
+    Some(if is_big_endian { field.iter().fold(0, add) } else { field.iter().rev().fold(0, add) })
 }
 
 /// For tests: the smallest program with program headers of these types.
@@ -112,11 +81,11 @@ mod tests {
 
     #[test]
     fn a_program_that_needs_a_loader_is_not_static() {
-        let (load, dynamic) = (1, 2);
+        let (load, dynamic, loader) = (1, 2, 3);
         assert_eq!(machine_of_static(&program(62, &[load])).unwrap().to_string(), "amd64");
         // A static-pie program has a dynamic section, but needs no loader.
         assert_eq!(machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(), "arm64");
-        assert_eq!(machine_of_static(&program(62, &[load, PT_INTERP, dynamic])), Err(DYNAMIC));
+        assert_eq!(machine_of_static(&program(62, &[load, loader, dynamic])), Err(DYNAMIC));
     }
 
     #[test]
