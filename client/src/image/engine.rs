@@ -7,13 +7,14 @@ use bollard::Docker;
 use bollard::errors::Error as EngineError;
 use bollard::models::{ImageInspect, SystemInfo, SystemVersion};
 use bollard::query_parameters::TagImageOptionsBuilder;
+use futures_util::Stream;
 use protocol::image::ImageRef;
 use serde_json::Value;
 
 use super::endpoint::{DOCKER_HINT, Endpoint};
 use super::layer::Base;
 use super::names::exact;
-use super::stall::STALL_LIMIT;
+use super::stall::{self, STALL_LIMIT};
 use crate::address::config::DockerVariables;
 use crate::ending::error::{Error, root_cause};
 
@@ -122,6 +123,18 @@ pub(super) fn reason(error: &EngineError) -> String {
         EngineError::SocketNotFoundError(path) => format!("there is no socket {path}"),
         other => root_cause(other),
     }
+}
+
+/// Handles each answer of a stream. The error is the engine's reason, or that the engine made no progress.
+pub(super) async fn each_answer<T>(
+    answers: impl Stream<Item = Result<T, EngineError>>,
+    mut handle: impl FnMut(T),
+) -> Result<(), String> {
+    let mut answers = std::pin::pin!(answers);
+    while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| stalled.to_string())? {
+        handle(answer.map_err(|error| reason(&error))?);
+    }
+    Ok(())
 }
 
 /// The error for a call that the engine refused. `doing` describes the call.

@@ -13,9 +13,8 @@ use protocol::image::ImageRef;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::engine::{Engine, reason};
+use super::engine::{Engine, each_answer};
 use super::names::{familiar, login_server, short, tag_or_digest};
-use super::stall;
 use crate::ending::error::Error;
 use crate::output::Notes;
 
@@ -24,16 +23,12 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     let options =
         CreateImageOptionsBuilder::default().from_image(image.repository()).tag(&tag_or_digest(image)).build();
     let login = login(engine, image, notes).await?;
-    let mut answers = std::pin::pin!(engine.patient.create_image(Some(options), None, login));
     let mut layers = Layers::default();
-    while let Some(answer) =
-        stall::next(&mut answers).await.map_err(|stalled| not_found(image, &stalled.to_string()))?
-    {
-        let answer = answer.map_err(|error| not_found(image, &reason(&error)))?;
+    let pulled = each_answer(engine.patient.create_image(Some(options), None, login), |answer| {
         layers.note(answer.id, answer.progress_detail.as_ref());
         notes.show_step(&format!("image {}: pulling{}", short(image), layers.shown()));
-    }
-    Ok(())
+    });
+    pulled.await.map_err(|reason| not_found(image, &reason))
 }
 
 /// The error for an image that is neither on this machine nor in its registry.
@@ -57,13 +52,12 @@ pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
     let login = login(engine, image, notes).await?;
-    let mut answers = std::pin::pin!(engine.patient.push_image(image.repository(), Some(options), login));
     let mut layers = Layers::default();
-    while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| refused(stalled.to_string()))? {
-        let answer = answer.map_err(|error| refused(reason(&error)))?;
+    let sent = each_answer(engine.patient.push_image(image.repository(), Some(options), login), |answer| {
         layers.note(None, answer.progress_detail.as_ref());
         notes.show_step(&format!("image {}: pushing{}", short(image), layers.shown()));
-    }
+    });
+    sent.await.map_err(refused)?;
     let found = engine.inspect(image).await?;
     let digests = found.map(|found| found.digests).unwrap_or_default();
     pushed(image, &digests).ok_or_else(|| refused("Docker does not report the digest in the registry".to_owned()))

@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::agent::{AgentProgram, AgentSources};
 use super::check::Kept;
-use super::engine::{Engine, Inspected, Way, reason};
+use super::engine::{Engine, Inspected, Way, each_answer};
 use super::entrypoint::LeftOut;
 use super::layer::{self, Base, Reach, Target, Wrap};
 use super::look::Look;
 use super::names::{familiar, short};
-use super::{Users, Work, build, check, registry, stall};
+use super::{Users, Work, build, check, registry};
 use crate::ending::error::Error;
 use crate::output::{Notes, spelled};
 
@@ -127,11 +127,7 @@ async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Resu
 /// Loads an archive that contains only the agent's layer. The engine already has the other layers of the image.
 async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     let options = ImportImageOptionsBuilder::default().quiet(true).build();
-    let mut answers = std::pin::pin!(engine.docker.import_image(options, body_full(tar.into()), None));
-    while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| stalled.to_string())? {
-        answer.map_err(|error| reason(&error))?;
-    }
-    Ok(())
+    each_answer(engine.docker.import_image(options, body_full(tar.into()), None), drop).await
 }
 
 /// Returns the wrapped image if the engine already has it. Adds the alias if it is missing.
