@@ -8,12 +8,11 @@ use super::entrypoint::{Entrypoint, passes_on};
 use super::layer::Base;
 use super::look::Look;
 use crate::ending::error::Error;
+use protocol::agent::PYTHONS;
 use protocol::code::SCRIPT;
 
 /// The PATH of an image that sets no PATH (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Names of the interpreter. The agent tries them in this order.
-const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// Refuses an image whose user Kubernetes would refuse. Kubernetes cannot look up the name of a user, so it refuses
 /// every named user (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::address::config::DockerVariables;
 use crate::ending::error::Error;
+use crate::request::unreadable;
 
 /// How to choose another engine.
 pub(super) const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and \
@@ -75,7 +76,7 @@ impl Endpoint {
                 let sentence = format!("there is no Docker context \"{context}\" in {}", store.display());
                 return Err(Error::input(sentence).hint(DOCKER_HINT));
             }
-            Err(error) => return Err(unusable(&path)(error)),
+            Err(error) => return Err(unreadable(&path)(error)),
         };
         let certificates = store.join("tls").join(&id).join("docker");
         let certificates = certificates.is_dir().then_some(certificates);
@@ -103,12 +104,7 @@ fn in_use(folder: &Path) -> Result<Option<String>, Error> {
 }
 
 fn parsed<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T, Error> {
-    serde_json::from_slice(text).map_err(io::Error::from).map_err(unusable(path))
-}
-
-/// The error for a file of the docker command that cannot be read, or that is not valid JSON.
-fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Error {
-    move |error| Error::input(format!("read {}", path.display())).because(error)
+    serde_json::from_slice(text).map_err(io::Error::from).map_err(unreadable(path))
 }
 
 /// The used part of the docker command's `config.json`.

@@ -5,12 +5,12 @@
 use std::fmt;
 
 use super::layer::AGENT_PATH;
+use protocol::agent::PYTHONS;
 use protocol::code::SCRIPT;
 
 /// Programs that only start another program and reap its orphans, as the agent does.
 const INITS: [&str; 3] = ["tini", "dumb-init", "catatonit"];
 const SHELLS: [&str; 3] = ["sh", "bash", "dash"];
-const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// The kind of an ENTRYPOINT, from its words alone.
 #[derive(Debug, PartialEq, Eq)]

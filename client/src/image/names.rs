@@ -2,6 +2,8 @@
 
 use protocol::image::{HUB_NAMES, ImageRef};
 
+use crate::request::words_of;
+
 /// Maximum number of characters taken from a folder's name.
 const FOLDER_CHARACTERS_MAX: usize = 100;
 /// The tag that a name without a tag means.
@@ -49,12 +51,9 @@ pub(super) fn login_server(image: &ImageRef) -> &str {
 
 /// The name of the image that is built from a folder: `muster-` and the valid characters of the folder's name.
 pub(super) fn of_folder(folder: &str) -> ImageRef {
-    let lower = folder.to_lowercase();
-    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    let mut name = words.collect::<Vec<_>>().join("-");
-    name.truncate(FOLDER_CHARACTERS_MAX);
+    let name = words_of(folder, FOLDER_CHARACTERS_MAX);
     // A folder name in another alphabet has no valid characters.
-    let name = Some(name.trim_end_matches('-')).filter(|name| !name.is_empty()).unwrap_or("training");
+    let name = if name.is_empty() { "training" } else { &name };
     let named = format!("{FOLDER_PREFIX}{name}:{DEFAULT_TAG}");
     named.parse().expect("words of lower-case letters and digits with one hyphen between them make a name")
 }

@@ -203,16 +203,18 @@ pub(crate) fn tail(random: [u8; 16]) -> String {
 
 /// The folder's name as a DNS label, and a random suffix.
 fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
-    let tail = tail(random);
+    let stem = words_of(folder, SHORT_NAME_MAX - TAIL_LENGTH - 1);
+    let stem = if stem.is_empty() { "job" } else { &stem };
+    format!("{stem}-{}", tail(random)).parse().expect("words of [a-z0-9] joined by '-' make a label")
+}
+
+/// The ASCII letters and digits of a folder's name in lower case, at most `max` characters, with `-` between words.
+pub(crate) fn words_of(folder: &str, max: usize) -> String {
     let lower = folder.to_lowercase();
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    let mut stem = words.collect::<Vec<_>>().join("-");
-    stem.truncate(SHORT_NAME_MAX - TAIL_LENGTH - 1);
-    let stem = match stem.trim_end_matches('-') {
-        "" => "job",
-        stem => stem,
-    };
-    format!("{stem}-{tail}").parse().expect("words of [a-z0-9] joined by '-' make a label")
+    let mut joined = words.collect::<Vec<_>>().join("-");
+    joined.truncate(max);
+    joined.trim_end_matches('-').to_owned()
 }
 
 #[cfg(test)]
