@@ -2,8 +2,10 @@
 //! The process then ends by the same signal, so that a shell's loop ends too.
 
 use std::fs;
+use std::future::poll_fn;
 use std::io;
 use std::sync::OnceLock;
+use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -12,37 +14,29 @@ static FIRST: OnceLock<SignalKind> = OnceLock::new();
 
 /// Catches the signals, so that callers can clean up before the process ends.
 /// A signal that the parent ignores, with `nohup` or `trap '' INT`, stays ignored.
-pub(crate) struct Interrupts {
-    interrupt: Option<Signal>,
-    terminate: Option<Signal>,
-    hang_up: Option<Signal>,
-}
+pub(crate) struct Interrupts(Vec<(SignalKind, Signal)>);
 
 impl Interrupts {
     /// Starts to catch signals.
     pub(crate) fn listen() -> io::Result<Self> {
-        let unless_ignored = |kind| if is_ignored(kind)? { Ok(None) } else { signal(kind).map(Some) };
-        Ok(Self {
-            interrupt: unless_ignored(SignalKind::interrupt())?,
-            terminate: unless_ignored(SignalKind::terminate())?,
-            hang_up: unless_ignored(SignalKind::hangup())?,
-        })
+        let mut caught = Vec::new();
+        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+            if !is_ignored(kind)? {
+                caught.push((kind, signal(kind)?));
+            }
+        }
+        Ok(Self(caught))
     }
 
     /// Waits for the next interrupt.
     pub(crate) async fn next(&mut self) {
-        let kind = tokio::select! {
-            Some(()) = received(&mut self.interrupt) => SignalKind::interrupt(),
-            Some(()) = received(&mut self.terminate) => SignalKind::terminate(),
-            Some(()) = received(&mut self.hang_up) => SignalKind::hangup(),
-            else => std::future::pending().await,
-        };
+        let kind = poll_fn(|task| {
+            let received = |(kind, signal): &mut (SignalKind, Signal)| signal.poll_recv(task).map(|_| *kind);
+            self.0.iter_mut().map(received).find(Poll::is_ready).unwrap_or(Poll::Pending)
+        });
+        let kind = kind.await;
         FIRST.get_or_init(|| kind);
     }
-}
-
-async fn received(signal: &mut Option<Signal>) -> Option<()> {
-    signal.as_mut()?.recv().await
 }
 
 /// Ends this process by the signal that interrupted it, so that a shell sees the interrupt
