@@ -59,14 +59,7 @@ pub(crate) struct Announcement {
 impl Announcement {
     /// Writes the master's file into the first usable folder.
     pub(crate) fn write(folders: &[PathBuf], master: &Announced) -> io::Result<Self> {
-        let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
-        for folder in folders {
-            outcome = Self::write_in(folder, master);
-            if outcome.is_ok() {
-                break;
-            }
-        }
-        outcome
+        in_first(folders, |folder| Self::write_in(folder, master))
     }
 
     fn write_in(folder: &Path, master: &Announced) -> io::Result<Self> {
@@ -93,14 +86,13 @@ impl Drop for Announcement {
 
 /// The first usable folder for the file of a master.
 pub(crate) fn usable(folders: &[PathBuf]) -> io::Result<&Path> {
-    let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
-    for folder in folders {
-        outcome = prepare(folder).map(|()| folder.as_path());
-        if outcome.is_ok() {
-            break;
-        }
-    }
-    outcome
+    in_first(folders, |folder| prepare(folder).map(|()| folder))
+}
+
+/// Does `work` in the first folder in which it succeeds. Otherwise, returns the error of the last folder.
+fn in_first<'a, T>(folders: &'a [PathBuf], work: impl Fn(&'a Path) -> io::Result<T>) -> io::Result<T> {
+    let none = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
+    folders.iter().fold(none, |outcome, folder| outcome.or_else(|_| work(folder)))
 }
 
 /// Creates the folder if it is missing. Checks that only this user can use the folder.
