@@ -19,27 +19,6 @@ use crate::ending::error::Error;
 const MASTER_VARIABLE: &str = "MUSTER_MASTER";
 /// The master's token. It has no flag, because all users of a machine can read the arguments of a process.
 const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
-/// The tool that loads images into a local cluster, unless a flag names it.
-const LOAD_VARIABLE: &str = "MUSTER_LOAD";
-/// The local cluster for the images. If the variable is not set, the tool uses its default cluster.
-const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
-/// The registries that use plain HTTP, separated by commas.
-const PLAIN_REGISTRIES_VARIABLE: &str = "MUSTER_PLAIN_REGISTRIES";
-/// The address of Docker's API. The docker command reads this variable too.
-const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
-/// The Docker context. Ignored if `DOCKER_HOST` is set.
-const DOCKER_CONTEXT_VARIABLE: &str = "DOCKER_CONTEXT";
-/// The folder of the docker command's files, such as contexts.
-const DOCKER_CONFIG_VARIABLE: &str = "DOCKER_CONFIG";
-/// The folder of ca.pem, cert.pem and key.pem, for TLS.
-const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
-/// Any value that is not empty turns TLS on.
-const DOCKER_TLS_VERIFY_VARIABLE: &str = "DOCKER_TLS_VERIFY";
-/// The user's folder for files of running programs (XDG Base Directory Specification).
-const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
-/// The user's folder for state, if it is not ~/.local/state.
-const STATE_VARIABLE: &str = "XDG_STATE_HOME";
-
 /// The master that a command uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MasterChoice {
@@ -143,7 +122,7 @@ pub(crate) struct DockerVariables {
     pub(crate) folder: Option<PathBuf>,
     /// The folder of the certificates.
     pub(crate) cert_path: Option<PathBuf>,
-    /// Whether a TCP address uses TLS.
+    /// Whether a TCP address uses TLS: `DOCKER_TLS_VERIFY` has any value that is not empty.
     pub(crate) tls: bool,
 }
 
@@ -184,37 +163,33 @@ impl Config {
     }
 }
 
-/// The folders for [`Config::run_folders`]. Ignores relative paths, and variables that are not UTF-8: a job runs
+/// The folders for [`Config::run_folders`], from the XDG Base Directory Specification. Ignores relative paths, and variables that are not UTF-8: a job runs
 /// without these folders too.
 fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Vec<PathBuf> {
     let folder = |name| set(name).ok().flatten().map(PathBuf::from);
-    let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
-    let runtime = folder(RUNTIME_VARIABLE).map(|folder| folder.join("muster"));
+    let state = folder("XDG_STATE_HOME").or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+    let runtime = folder("XDG_RUNTIME_DIR").map(|folder| folder.join("muster"));
     let state = state.map(|folder| folder.join("muster/run"));
     runtime.into_iter().chain(state).filter(|folder| folder.is_absolute()).collect()
 }
 
 fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, Error>) -> Result<ImageConfig, Error> {
-    let folder = set(DOCKER_CONFIG_VARIABLE)?.map(PathBuf::from).or_else(docker_folder);
+    let folder = set("DOCKER_CONFIG")?.map(PathBuf::from);
+    let folder = folder.or_else(|| std::env::home_dir().map(|home| home.join(".docker")));
     let docker = DockerVariables {
-        host: set(DOCKER_HOST_VARIABLE)?,
-        context: set(DOCKER_CONTEXT_VARIABLE)?,
-        cert_path: set(DOCKER_CERT_PATH_VARIABLE)?.map(PathBuf::from).or_else(|| folder.clone()),
+        host: set("DOCKER_HOST")?,
+        context: set("DOCKER_CONTEXT")?,
+        cert_path: set("DOCKER_CERT_PATH")?.map(PathBuf::from).or_else(|| folder.clone()),
         folder,
-        tls: set(DOCKER_TLS_VERIFY_VARIABLE)?.is_some(),
+        tls: set("DOCKER_TLS_VERIFY")?.is_some(),
     };
-    let plain = set(PLAIN_REGISTRIES_VARIABLE)?.unwrap_or_default();
+    let plain = set("MUSTER_PLAIN_REGISTRIES")?.unwrap_or_default();
     Ok(ImageConfig {
         docker,
-        load: set(LOAD_VARIABLE)?,
-        load_cluster: set(LOAD_CLUSTER_VARIABLE)?,
+        load: set("MUSTER_LOAD")?,
+        load_cluster: set("MUSTER_LOAD_CLUSTER")?,
         plain_registries: plain.split(',').map(str::trim).filter(|host| !host.is_empty()).map(str::to_owned).collect(),
     })
-}
-
-/// The default folder of the docker command's files.
-fn docker_folder() -> Option<PathBuf> {
-    std::env::home_dir().map(|home| home.join(".docker"))
 }
 
 fn choice(origin: &'static str, text: &str) -> Result<MasterChoice, Error> {
