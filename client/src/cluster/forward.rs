@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Cluster, no_master, pods, rights};
 use crate::ending::error::{Cause, Error};
@@ -31,18 +31,15 @@ const PIECE: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Forward {
     socket: PathBuf,
-    shared: Arc<Shared>,
+    trouble: Trouble,
     /// The task that accepts connections. It owns the tasks that pass on bytes.
     _accepting: JoinSet<()>,
     // The folder of the socket. Only this user can open the folder.
     _folder: TempDir,
 }
 
-/// Stores the error of the last failed connection until another connection succeeds. Failed requests report this error.
-#[derive(Debug, Default)]
-struct Shared {
-    trouble: Mutex<Option<Arc<Error>>>,
-}
+/// The error of the last failed connection, until another connection succeeds. Failed requests report this error.
+type Trouble = Arc<Mutex<Option<Arc<Error>>>>;
 
 impl Forward {
     /// Creates the socket. Sends no request to the cluster yet.
@@ -54,10 +51,10 @@ impl Forward {
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(failed)?;
         let socket = folder.path().join("master");
         let listener = UnixListener::bind(&socket).map_err(failed)?;
-        let shared = Arc::new(Shared::default());
+        let trouble = Trouble::default();
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, cluster, Arc::clone(&shared)));
-        Ok(Self { socket, shared, _accepting: accepting, _folder: folder })
+        accepting.spawn(accept(listener, cluster, Arc::clone(&trouble)));
+        Ok(Self { socket, trouble, _accepting: accepting, _folder: folder })
     }
 
     /// The socket's path.
@@ -67,17 +64,15 @@ impl Forward {
 
     /// The error of the last failed connection; `None` if a later connection has reached the master's pod.
     pub(crate) fn trouble(&self) -> Option<Arc<Error>> {
-        self.shared.lock().clone()
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<Error>>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn set(trouble: &Trouble, error: Option<Error>) {
+    *trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.map(Arc::new);
 }
 
-async fn accept(listener: UnixListener, cluster: Cluster, shared: Arc<Shared>) {
+async fn accept(listener: UnixListener, cluster: Cluster, trouble: Trouble) {
     let mut connections = JoinSet::new();
     loop {
         while connections.len() >= MOST_CONNECTIONS {
@@ -86,11 +81,11 @@ async fn accept(listener: UnixListener, cluster: Cluster, shared: Arc<Shared>) {
         while connections.try_join_next().is_some() {}
         // Only a lack of file descriptors makes `accept` fail. The socket is then closed, so the next request fails.
         let Ok((mut stream, _)) = listener.accept().await else { return };
-        let (cluster, shared) = (cluster.clone(), Arc::clone(&shared));
+        let (cluster, trouble) = (cluster.clone(), Arc::clone(&trouble));
         connections.spawn(async move {
-            if let Err(error) = carry(&mut stream, &cluster, &shared).await {
+            if let Err(error) = carry(&mut stream, &cluster, &trouble).await {
                 // Store the error before the stream is dropped. The failed request then reports this error.
-                *shared.lock() = Some(Arc::new(error));
+                set(&trouble, Some(error));
             }
             drop(stream);
         });
@@ -98,13 +93,13 @@ async fn accept(listener: UnixListener, cluster: Cluster, shared: Arc<Shared>) {
 }
 
 /// Connects to the master's pod, and passes on bytes until one side ends.
-async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> Result<(), Error> {
+async fn carry(stream: &mut UnixStream, cluster: &Cluster, trouble: &Trouble) -> Result<(), Error> {
     let pod = ready_pod(cluster).await?;
     let api = cluster.api::<Pod>();
     let mut forward = cluster.call(rights::FORWARD, api.portforward(&pod, &[MASTER_PORT])).await?;
     let mut far = forward.take_stream(MASTER_PORT).expect("the port was asked for, and its stream is taken once");
     let failed = forward.take_error(MASTER_PORT).expect("the port was asked for, and its errors are taken once");
-    *shared.lock() = None;
+    set(trouble, None);
     let outcome = tokio::select! {
         // The kubelet sends an error if nothing listens at the port. `pass_on` notices any other end of the connection.
         Some(reason) = failed => {
@@ -137,29 +132,20 @@ async fn pass_on(
 ) -> io::Result<()> {
     let (mut up, mut down) = (vec![0; PIECE], vec![0; PIECE]);
     loop {
-        let step = async {
-            tokio::select! {
-                read = near.read(&mut up) => Ok::<_, io::Error>((read?, Direction::Up)),
-                read = far.read(&mut down) => Ok((read?, Direction::Down)),
-            }
+        let length = tokio::select! {
+            read = near.read(&mut up) => sent(far, &up[..read?]).await?,
+            read = far.read(&mut down) => sent(near, &down[..read?]).await?,
+            () = sleep(IDLE) => return Err(io::ErrorKind::TimedOut.into()),
         };
-        let (length, direction) = timeout(IDLE, step).await??;
-        let written = match direction {
-            _ if length == 0 => return Ok(()),
-            Direction::Up => timeout(IDLE, far.write_all(&up[..length])).await?,
-            Direction::Down => timeout(IDLE, near.write_all(&down[..length])).await?,
-        };
-        written?;
+        if length == 0 {
+            return Ok(());
+        }
     }
 }
 
-/// The direction of bytes.
-#[derive(Debug, Clone, Copy)]
-enum Direction {
-    /// To the master.
-    Up,
-    /// From the master.
-    Down,
+async fn sent(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<usize> {
+    timeout(IDLE, to.write_all(bytes)).await??;
+    Ok(bytes.len())
 }
 
 #[cfg(test)]
