@@ -24,7 +24,7 @@ use protocol::group::WorkerGroup;
 use protocol::ids::JobName;
 use protocol::job::Strategy;
 
-pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Service, TfJobs, UninstallArgs};
+pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Installation, Service, TfJobs, UninstallArgs};
 pub(crate) use self::code::{CodeArgs, SyntaxArgs};
 pub(crate) use self::dry_run::{Checker, DryRunArgs};
 pub(crate) use self::kubernetes::{BuildArgs, ImageArgs, Loader, PodArgs, Registry};
@@ -34,7 +34,7 @@ pub(crate) use self::spawn::SpawnArgs;
 pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 use self::values::{count, workers};
 pub(crate) use self::verbs::{
-    CompletionsArgs, EnvArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
+    CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, WaitArgs,
 };
 use crate::ending::error::Error;
 
@@ -185,10 +185,10 @@ pub(crate) enum Verb {
     List(FormatArgs),
     /// Show one job and its replicas
     #[command(after_help = "Examples:\n  client status digits\n  client status digits -o json | jq .state")]
-    Status(StatusArgs),
+    Status(JobArgs),
     /// Explain why a job failed or was restarted: which replica failed first, how, and what followed
     #[command(after_help = "Example:\n  client why digits")]
-    Why(WhyArgs),
+    Why(JobArgs),
     /// Print a job's output, of all replicas or of one
     #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
                             client logs digits --timestamps --since 5m\n  \

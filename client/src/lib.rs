@@ -29,8 +29,7 @@ fn report(error: &Error, notes: &Notes) {
     if matches!(error.cause, Cause::ClosedStdout) {
         return;
     }
-    notes.error(error);
-    error.hint.iter().for_each(|hint| notes.hint(hint));
+    notes.error(error, None);
 }
 
 /// Runs a command line and returns the exit code. The first of the `arguments` is the program's name. After an

@@ -26,6 +26,16 @@ pub(crate) struct NamespaceArg {
 pub(crate) struct InstallArgs {
     #[command(flatten)]
     pub(crate) place: NamespaceArg,
+    #[command(flatten)]
+    pub(crate) order: Installation,
+    /// Print the objects for kubectl apply -f -, without the Secret, and install nothing
+    #[arg(long)]
+    pub(crate) export: bool,
+}
+
+/// What to install. A setting that is not given stays as it is in the present installation.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Installation {
     /// Image of the master. Nodes that have the image do not pull it [default: the repository of the present
     /// installation with the tag of this version; at first, the muster-master that `make images` builds]
     #[arg(long, value_name = "REF")]
@@ -44,9 +54,6 @@ pub(crate) struct InstallArgs {
     /// command. Repeatable. A later `client install` without this flag keeps the names
     #[arg(long = "pull-secret", value_name = "NAME", requires = "tfjobs", value_parser = pull_secret)]
     pub(crate) pull_secrets: Vec<String>,
-    /// Print the objects for kubectl apply -f -, without the Secret, and install nothing
-    #[arg(long)]
-    pub(crate) export: bool,
 }
 
 /// The name of a pull secret. The master's own Secret has another purpose.

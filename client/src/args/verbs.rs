@@ -25,18 +25,9 @@ pub(crate) struct NamesArg {
     pub(crate) names: Vec<JobName>,
 }
 
-/// Arguments of `status`.
+/// Arguments of `status` and `why`.
 #[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    pub(crate) job: NameArg,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-/// Arguments of `why`.
-#[derive(Debug, Args)]
-pub(crate) struct WhyArgs {
+pub(crate) struct JobArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
     #[command(flatten)]

@@ -77,8 +77,10 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
     vec![
         known("Pod Security", standard, |standard| pod_security(standard.as_deref())),
         known("quota", quotas, |quotas| quota(quotas)),
-        secret.as_ref().map_or_else(|error| failed("Secret", error), |()| passed("Secret", "muster has all keys")),
-        master.as_ref().map_or_else(|error| failed("rollout", error), |master| rollout(&master.rollout)),
+        secret
+            .as_ref()
+            .map_or_else(|error| Check::failed("Secret", error), |()| Check::passed("Secret", "muster has all keys")),
+        master.as_ref().map_or_else(|error| Check::failed("rollout", error), |master| rollout(&master.rollout)),
         forward(answer),
         known("image", nodes, |nodes| image(master.as_ref().map_or("", |master| &master.image), nodes.len())),
         known("architecture", nodes, |nodes| architectures(nodes)),
@@ -87,27 +89,31 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
     ]
 }
 
-/// A check that passes.
-pub(super) fn passed(name: &str, detail: impl Into<String>) -> Check {
-    Check { name: name.to_owned(), verdict: Verdict::Ok, detail: detail.into(), hint: None }
-}
+impl Check {
+    /// A check with this verdict, without a hint.
+    pub(crate) fn new(name: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), verdict, detail: detail.into(), hint: None }
+    }
 
-/// A check that fails because of this error.
-pub(super) fn failed(name: &str, error: &Error) -> Check {
-    Check { name: name.to_owned(), verdict: Verdict::Fail, detail: error.to_string(), hint: error.hint.clone() }
-}
+    pub(crate) fn passed(name: &str, detail: impl Into<String>) -> Self {
+        Self::new(name, Verdict::Ok, detail)
+    }
 
-fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Check {
-    Check { name: name.to_owned(), verdict: Verdict::Warn, detail: detail.into(), hint: Some(hint.into()) }
+    pub(crate) fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..Self::new(name, Verdict::Warn, detail) }
+    }
+
+    /// A check that fails because of this error.
+    pub(crate) fn failed(name: &str, error: &Error) -> Self {
+        Self { hint: error.hint.clone(), ..Self::new(name, Verdict::Fail, error.to_string()) }
+    }
 }
 
 /// A check that needs a right which users of jobs need not have. If the observation failed, the verdict is a warning.
 fn known<T>(name: &str, found: &Result<T, Error>, judge: impl FnOnce(&T) -> Check) -> Check {
     match found {
         Ok(found) => judge(found),
-        Err(error) => {
-            Check { name: name.to_owned(), verdict: Verdict::Warn, detail: format!("not checked: {error}"), hint: None }
-        }
+        Err(error) => Check::new(name, Verdict::Warn, format!("not checked: {error}")),
     }
 }
 
@@ -118,16 +124,16 @@ pub(super) fn version(major: &str, minor: &str, shown: &str) -> Check {
     let is_old = major == "1" && digits.parse::<u32>().is_ok_and(|minor| minor < OLDEST_MINOR);
     if is_old {
         let detail = format!("{shown} is older than 1.{OLDEST_MINOR}, the oldest tested version");
-        return warned("Kubernetes", detail, "upgrade the cluster");
+        return Check::warned("Kubernetes", detail, "upgrade the cluster");
     }
-    passed("Kubernetes", shown)
+    Check::passed("Kubernetes", shown)
 }
 
 /// Checks that the user has this right, which `--master kube` needs.
 pub(super) fn right(right: Right, is_missing: bool) -> Check {
     let name = format!("right to {right}");
     if !is_missing {
-        return passed(&name, "granted");
+        return Check::passed(&name, "granted");
     }
     let hint =
         "ask the cluster's administrator for this right; the guide \"Install on a cluster\" has a Role for users";
@@ -136,7 +142,7 @@ pub(super) fn right(right: Right, is_missing: bool) -> Check {
     } else {
         (Verdict::Fail, "missing")
     };
-    Check { name, verdict, detail: detail.to_owned(), hint: Some(hint.to_owned()) }
+    Check { hint: Some(hint.to_owned()), ..Check::new(&name, verdict, detail) }
 }
 
 fn pod_security(standard: Option<&str>) -> Check {
@@ -144,19 +150,19 @@ fn pod_security(standard: Option<&str>) -> Check {
         Some(standard @ ("restricted" | "baseline")) => {
             let detail =
                 format!("the namespace enforces {standard}: --allow-root and volumes of the node may be refused");
-            passed("Pod Security", detail)
+            Check::passed("Pod Security", detail)
         }
-        Some(standard) => passed("Pod Security", format!("the namespace enforces {standard}")),
-        None => passed("Pod Security", "the namespace enforces no standard"),
+        Some(standard) => Check::passed("Pod Security", format!("the namespace enforces {standard}")),
+        None => Check::passed("Pod Security", "the namespace enforces no standard"),
     }
 }
 
 fn quota(quotas: &[ResourceQuota]) -> Check {
     let exhausted: Vec<String> = quotas.iter().flat_map(exhausted).collect();
     match (exhausted.is_empty(), quotas.len()) {
-        (true, 0) => passed("quota", "none"),
-        (true, _) => passed("quota", quotas.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ")),
-        (false, _) => warned(
+        (true, 0) => Check::passed("quota", "none"),
+        (true, _) => Check::passed("quota", quotas.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ")),
+        (false, _) => Check::warned(
             "quota",
             format!("no room for another pod: {}", exhausted.join(", ")),
             "end jobs, or ask for a larger quota",
@@ -178,7 +184,7 @@ fn exhausted(quota: &ResourceQuota) -> Vec<String> {
 
 fn rollout(rollout: &Rollout) -> Check {
     let (verdict, detail) = match rollout {
-        Rollout::Done => return passed("rollout", "the master serves"),
+        Rollout::Done => return Check::passed("rollout", "the master serves"),
         Rollout::Waits(state) => (Verdict::Warn, state),
         Rollout::NoImage(reason) | Rollout::Stuck(reason) => (Verdict::Fail, reason),
     };
@@ -186,23 +192,24 @@ fn rollout(rollout: &Rollout) -> Check {
         "kubectl describe pods -l app.kubernetes.io/component=master shows more; to repair the master: {}",
         command("install")
     );
-    Check { name: "rollout".to_owned(), verdict, detail: detail.clone(), hint: Some(hint) }
+    Check { hint: Some(hint), ..Check::new("rollout", verdict, detail) }
 }
 
 fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
     let own = env!("CARGO_PKG_VERSION");
     match answer {
-        Ok(version) if version == own => passed("port-forward", format!("the master answers, version {version}")),
+        Ok(version) if version == own => {
+            Check::passed("port-forward", format!("the master answers, version {version}"))
+        }
         Ok(version) => {
             let detail = format!("the master has version {version}, this client has {own}");
-            warned("port-forward", detail, format!("to install the version of this client: {}", command("install")))
+            Check::warned(
+                "port-forward",
+                detail,
+                format!("to install the version of this client: {}", command("install")),
+            )
         }
-        Err((detail, hint)) => Check {
-            name: "port-forward".to_owned(),
-            verdict: Verdict::Fail,
-            detail: detail.clone(),
-            hint: hint.clone(),
-        },
+        Err((detail, hint)) => Check { hint: hint.clone(), ..Check::new("port-forward", Verdict::Fail, detail) },
     }
 }
 
@@ -211,19 +218,14 @@ fn image(image: &str, nodes: usize) -> Check {
     let first = image.split_once('/').map_or("", |(first, _)| first);
     let has_registry = first.contains(['.', ':']) || first == "localhost";
     match (image, nodes) {
-        ("", _) => Check {
-            name: "image".to_owned(),
-            verdict: Verdict::Warn,
-            detail: "not checked: the image of the master is not known".to_owned(),
-            hint: None,
-        },
+        ("", _) => Check::new("image", Verdict::Warn, "not checked: the image of the master is not known"),
         (_, nodes) if nodes > 1 && !has_registry => {
             let detail =
                 format!("{image} is not from a registry: only nodes that already have the image can run the master");
             let install = command("install --image NAME");
-            warned("image", detail, format!("push the image: make images REGISTRY=REGISTRY, then {install}"))
+            Check::warned("image", detail, format!("push the image: make images REGISTRY=REGISTRY, then {install}"))
         }
-        (image, _) => passed("image", image),
+        (image, _) => Check::passed("image", image),
     }
 }
 
@@ -232,12 +234,12 @@ fn architectures(nodes: &[Node]) -> Check {
     let found: BTreeSet<String> = nodes.iter().filter_map(of_node).collect();
     let listed = found.iter().cloned().collect::<Vec<_>>().join(", ");
     match found.len() {
-        0 | 1 => passed("architecture", listed),
+        0 | 1 => Check::passed("architecture", listed),
         _ => {
             let first = found.first().cloned().unwrap_or_default();
             let hint =
                 format!("choose an architecture for each job, for example --node-selector kubernetes.io/arch={first}");
-            warned(
+            Check::warned(
                 "architecture",
                 format!("the nodes differ: {listed}; an image may run on only one of these architectures"),
                 hint,
@@ -282,29 +284,33 @@ fn network(daemon_sets: &[String], nodes: &[Node]) -> Check {
     // In k3s, the network and the enforcement of policies need no DaemonSet.
     let found = found.or_else(|| nodes.iter().filter_map(of_node).any(|is| is).then_some(("k3s", Enforces::Yes)));
     match found {
-        Some((network, Enforces::Yes)) => passed(NAME, format!("{network} enforces them")),
-        Some((network, Enforces::Optionally)) => warned(NAME, format!("{network} enforces them only if enabled"), HINT),
-        Some((network, Enforces::No)) => {
-            warned(NAME, format!("{network} does not enforce them, so every pod can reach TensorFlow's port"), HINT)
+        Some((network, Enforces::Yes)) => Check::passed(NAME, format!("{network} enforces them")),
+        Some((network, Enforces::Optionally)) => {
+            Check::warned(NAME, format!("{network} enforces them only if enabled"), HINT)
         }
-        None => warned(NAME, "the network is not known", HINT),
+        Some((network, Enforces::No)) => Check::warned(
+            NAME,
+            format!("{network} does not enforce them, so every pod can reach TensorFlow's port"),
+            HINT,
+        ),
+        None => Check::warned(NAME, "the network is not known", HINT),
     }
 }
 
 fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
     let Some(first) = left_alone.first() else {
-        return passed("TFJobs", "all TFJobs have a master, or no master of the cluster runs TFJobs");
+        return Check::passed("TFJobs", "all TFJobs have a master, or no master of the cluster runs TFJobs");
     };
     let listed = left_alone.iter().cloned().collect::<Vec<_>>().join(", ");
     let hint = format!("client install --tfjobs -n {first}, or create the TFJobs in the namespace of a master");
-    warned("TFJobs", format!("no master runs the TFJobs in {listed}"), hint)
+    Check::warned("TFJobs", format!("no master runs the TFJobs in {listed}"), hint)
 }
 
 /// Judges whether Docker answers. A failure is only a warning: the client needs Docker only to add the agent to images.
 pub(crate) fn docker(answer: Result<(), String>) -> Check {
     match answer {
-        Ok(()) => passed("Docker", "answers"),
-        Err(error) => warned(
+        Ok(()) => Check::passed("Docker", "answers"),
+        Err(error) => Check::warned(
             "Docker",
             error,
             "start Docker, or set DOCKER_HOST; the client needs Docker to add the agent to images",

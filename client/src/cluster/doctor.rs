@@ -29,7 +29,7 @@ pub(crate) async fn examine(place: &KubePlace, surroundings: Surroundings) -> Ve
     let Surroundings { master, docker } = surroundings;
     let mut done = match Cluster::connect(place).await {
         Ok(cluster) => of_cluster(&cluster, master).await,
-        Err(error) => vec![checks::failed("kubeconfig", &error)],
+        Err(error) => vec![Check::failed("kubeconfig", &error)],
     };
     done.push(checks::docker(docker));
     done
@@ -37,7 +37,7 @@ pub(crate) async fn examine(place: &KubePlace, surroundings: Surroundings) -> Ve
 
 async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<String>)>) -> Vec<Check> {
     let place = format!("context {}, namespace {}, API {}", cluster.context(), cluster.namespace(), cluster.server);
-    let mut done = vec![checks::passed("kubeconfig", place)];
+    let mut done = vec![Check::passed("kubeconfig", place)];
     let version = cluster.call(rights::GET_VERSION, cluster.client().apiserver_version()).await;
     let missing = match (version, access::missing(cluster, rights::TO_USE).await) {
         (Ok(version), Ok(missing)) => {
@@ -46,7 +46,7 @@ async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<St
         }
         // The other calls would fail for the same reason.
         (Err(error), _) | (_, Err(error)) => {
-            done.push(checks::failed("Kubernetes", &error));
+            done.push(Check::failed("Kubernetes", &error));
             return done;
         }
     };

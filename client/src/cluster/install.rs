@@ -11,34 +11,10 @@ use serde_json::{Value, json};
 
 use super::{Cluster, MUSTER, PART_OF, SECRET_KEYS, access, manifests, rights, rollout};
 use crate::address::config::Token;
-use crate::args::TfJobs;
+use crate::args::{Installation, Service, TfJobs};
 use crate::ending::error::{Cause, Error};
 use crate::output::Notes;
 use crate::output::command_line::command;
-
-/// What happens to the Service, through which clients reach the master at a port of every node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServiceChoice {
-    /// An existing Service stays as it is.
-    Keep,
-    /// An existing Service is deleted.
-    None,
-    /// The Service opens a port on every node.
-    NodePort,
-}
-
-/// What to install.
-#[derive(Debug, Clone)]
-pub(crate) struct Order {
-    /// The master's image. If `None`, the present repository stays, with the tag of this version.
-    pub(crate) image: Option<ImageRef>,
-    /// What happens to the Service.
-    pub(crate) service: ServiceChoice,
-    /// Which TFJobs of the namespace the master runs. If `None`, the present setting stays.
-    pub(crate) tfjobs: Option<TfJobs>,
-    /// The pull secrets that the master may read. If empty, the present ones stay.
-    pub(crate) pull_secrets: Vec<String>,
-}
 
 /// The settings of the present installation. They stay unless the order names others.
 #[derive(Debug, Clone, Default)]
@@ -51,7 +27,7 @@ struct Present {
     pull_secrets: Vec<String>,
 }
 
-impl Order {
+impl Installation {
     /// The master's image. A registry's image must not become the local image of the same version: the nodes could not
     /// pull that image.
     fn image(&self, present: &Present) -> ImageRef {
@@ -62,7 +38,7 @@ impl Order {
     /// The objects to apply.
     fn objects(&self, present: &Present, user: PodUser) -> Vec<DynamicObject> {
         let image = self.image(present);
-        let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
+        let service = (self.service == Some(Service::Nodeport)).then(manifests::node_port);
         let mut objects = manifests::required(&image);
         if user == PodUser::OfCluster {
             objects.iter_mut().for_each(manifests::without_user);
@@ -82,7 +58,7 @@ impl Order {
 }
 
 /// The objects as one list for `kubectl apply -f -`, without the Secret.
-pub(crate) fn exported(order: &Order) -> Value {
+pub(crate) fn exported(order: &Installation) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": order.objects(&Present::default(), PodUser::OfManifest)})
 }
 
@@ -91,9 +67,9 @@ pub(crate) fn exported(order: &Order) -> Value {
 ///
 /// # Errors
 /// Fails if a check or a call fails, or if the master does not serve in time.
-pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), Error> {
+pub(crate) async fn install(cluster: &Cluster, order: &Installation, notes: &Notes) -> Result<(), Error> {
     let of_tfjobs = order.tfjobs.map(|_| rights::to_install_tfjobs()).into_iter().flatten();
-    let of_service = (order.service == ServiceChoice::None).then(|| rights::on_object("delete", "Service"));
+    let of_service = (order.service == Some(Service::None)).then(|| rights::on_object("delete", "Service"));
     access::require(cluster, rights::to_install().chain(of_tfjobs).chain(of_service)).await?;
     check_namespace(cluster).await?;
     if order.tfjobs.is_some() && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
@@ -122,7 +98,7 @@ pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> 
         };
         notes.say(&format!("{} {done}", manifests::shown(object)));
     }
-    if order.service == ServiceChoice::None && delete(cluster, &manifests::node_port()).await? {
+    if order.service == Some(Service::None) && delete(cluster, &manifests::node_port()).await? {
         notes.say("service/muster deleted");
     }
     rollout::replace_stuck(cluster).await?;
@@ -259,12 +235,11 @@ mod tests {
 
     /// The image that an installation without `--image` gets after an installation with this image.
     fn after(present: &str) -> String {
-        let order = Order { image: None, service: ServiceChoice::NodePort, tfjobs: None, pull_secrets: vec![] };
-        let mut objects =
-            Order { image: Some(image(present)), ..order.clone() }.objects(&Present::default(), PodUser::OfManifest);
+        let order = Installation { image: Some(image(present)), ..Installation::default() };
+        let mut objects = order.objects(&Present::default(), PodUser::OfManifest);
         objects.retain(|object| manifests::kind(object) == "Deployment");
         let present = Present { image: manifests::image(&objects[0]), ..Present::default() };
-        order.image(&present).to_string()
+        Installation::default().image(&present).to_string()
     }
 
     #[test]
@@ -275,8 +250,7 @@ mod tests {
             format!("r.example.com:5000/team/muster-master:{version}")
         );
         assert_eq!(after("muster-master:0.0.1"), manifests::default_image().to_string());
-        let order = Order { image: None, service: ServiceChoice::Keep, tfjobs: None, pull_secrets: vec![] };
-        assert_eq!(order.image(&Present::default()), manifests::default_image());
+        assert_eq!(Installation::default().image(&Present::default()), manifests::default_image());
     }
 
     #[test]
@@ -294,7 +268,7 @@ mod tests {
     fn an_installation_without_pull_secrets_keeps_the_present_ones_and_otherwise_replaces_them() {
         let names = |asked: &[&str], present: &[&str]| {
             let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-            let order = Order { image: None, service: ServiceChoice::Keep, tfjobs: None, pull_secrets: words(asked) };
+            let order = Installation { pull_secrets: words(asked), ..Installation::default() };
             let present = Present { pull_secrets: words(present), ..Present::default() };
             let objects = order.objects(&present, PodUser::OfManifest);
             let role = objects.iter().find(|object| manifests::shown(object) == "role/muster-pull-secrets");
@@ -308,8 +282,7 @@ mod tests {
     #[test]
     fn the_image_of_the_flag_wins_over_the_present_image() {
         let present = Present { image: Some(image("r.example.com/muster-master:0.0.1")), ..Present::default() };
-        let order =
-            Order { image: Some(image("other:1")), service: ServiceChoice::Keep, tfjobs: None, pull_secrets: vec![] };
+        let order = Installation { image: Some(image("other:1")), ..Installation::default() };
         assert_eq!(order.image(&present), image("other:1"));
     }
 }

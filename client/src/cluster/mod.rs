@@ -26,7 +26,7 @@ use kube::{Api, Client, Resource};
 pub(crate) use self::checks::{Check, Verdict, docker as check_docker};
 pub(crate) use self::doctor::{Surroundings, examine};
 pub(crate) use self::forward::Forward;
-pub(crate) use self::install::{Order, ServiceChoice, exported, install};
+pub(crate) use self::install::{exported, install};
 use self::rights::Right;
 pub(crate) use self::uninstall::{Found, find, remove};
 use crate::address::config::Token;

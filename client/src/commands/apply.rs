@@ -9,17 +9,16 @@ use protocol::ids::JobName;
 use protocol::image::Entrypoint;
 use protocol::master::BackendKind;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
-use tokio::sync::watch;
 
-use super::bring::Order;
 use super::current_folder;
 use super::dry_run;
 use super::leaving::Stage;
-use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
-use super::syntax::{self, Syntax};
+use super::order::{Content, Order};
+use super::submit::{LOCAL_BY_DEFAULT, Submission, Then, at_own_master, at_running_master};
+use super::syntax;
 use super::which_master::{running_master, with_namespace};
 use crate::address::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
-use crate::args::{ApplyArgs, Format};
+use crate::args::{ApplyArgs, Format, SyntaxArgs};
 use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
@@ -28,7 +27,7 @@ use crate::master::client::{MasterClient, OldJob, Submitted};
 use crate::master::patience::persist;
 use crate::output::command_line;
 use crate::output::narrate;
-use crate::output::{Data, Notes};
+use crate::output::{Data, Notes, Output};
 use crate::request;
 use crate::request::tfjob::{self, Document};
 
@@ -43,38 +42,37 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     command_line::remember_choice(given, &config.master);
     let entrypoints = entrypoints(&mut documents, config, notes).await;
     let code = args.code.as_deref().map(tfjob::code_folder).transpose()?;
-    let files = Files { entrypoints, code, syntax: Syntax::of(args.syntax) };
+    let files = Files { entrypoints, code, syntax: args.syntax };
     let options = options(&args)?;
+    let mut out = Output { format: Format::Text, data, notes: notes.clone() };
     let Some(client) = running_master(config).await? else {
         if let Some(checker) = args.dry_run.dry_run {
             let orders = files.orders(documents, BackendKind::Process, &options).await?;
             let checks = orders.iter().map(|_| dry_run::without_master(checker)).collect::<Result<Vec<_>, _>>()?;
-            return show_all(&orders, checks, (data, notes));
+            return show_all(&orders, checks, &mut out);
         }
         let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options).await?;
         if config.master == MasterChoice::Local(LocalBecause::Default) {
             notes.say(LOCAL_BY_DEFAULT);
         }
-        let outcome = at_own_master(order, config, (Format::Text, data, notes)).await;
-        return followed(outcome, &origin);
+        return followed(at_own_master(order, config, out).await, &origin);
     };
     let backend = persist(notes, || client.about()).await?.backend;
     if let Some(checker) = args.dry_run.dry_run {
         let orders = files.orders(documents, backend, &options).await?;
         let mut checks = vec![];
         for Named { origin, order } in &orders {
-            let answer = dry_run::check(order, checker, (&client, OldJob::Stays)).await;
+            let answer = dry_run::check(order, checker, &client, OldJob::Stays).await;
             checks.push(answer.map_err(|error| of_document(error, origin))?);
         }
-        return show_all(&orders, checks, (data, notes));
+        return show_all(&orders, checks, &mut out);
     }
     if args.follow {
         let Named { origin, order } = files.order(only(documents)?, backend, options).await?;
-        let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
-        let outcome = at_running_master(submission, (Format::Text, false), (data, notes)).await;
-        return followed(outcome, &origin);
+        let submission = Submission::new(client, order, Stage::Submitting);
+        return followed(at_running_master(submission, Then::Follow, out).await, &origin);
     }
-    send_all(&client, files.orders(documents, backend, &options).await?, (data, notes)).await
+    send_all(&client, files.orders(documents, backend, &options).await?, out).await
 }
 
 /// The programs that images run, for containers without a command. If the program of an image is not known, the master
@@ -119,7 +117,7 @@ struct Files {
     /// The folder of `--code`.
     code: Option<PathBuf>,
     /// Whether the scripts in this folder must parse.
-    syntax: Syntax,
+    syntax: SyntaxArgs,
 }
 
 impl Files {
@@ -151,9 +149,7 @@ impl Files {
             Some(folder) if backend == BackendKind::Kubernetes => {
                 let script = document.with_code(&self.entrypoints, folder)?;
                 let code = Packed::read(folder, &script)?;
-                if self.syntax == Syntax::Checked {
-                    syntax::check_script(&code, script.as_str()).await?;
-                }
+                syntax::check_for(backend, &code, script.as_str(), self.syntax).await?;
                 Some((code, script))
             }
             Some(_) | None => None,
@@ -162,29 +158,29 @@ impl Files {
         let options = TfJobOptions { work_dir: Some(folder), code: code.as_ref().map(Packed::id), script, ..options };
         let request =
             TfJobRequest { document: document.object.to_string(), entrypoints: self.entrypoints.clone(), options };
-        Ok(Named { origin, order: Order::TfJob { name, request: Box::new(request), code } })
+        let content = Content::TfJob(Box::new(request));
+        Ok(Named { origin, order: Order { name, content, code, next_step: None } })
     }
 }
 
 /// Prints what each TFJob would create, and what the master has said about it.
-fn show_all(orders: &[Named], checks: Vec<Option<DryRun>>, to: (Data, &Notes)) -> Result<Exit, Error> {
-    let (mut data, notes) = to;
+fn show_all(orders: &[Named], checks: Vec<Option<DryRun>>, out: &mut Output) -> Result<Exit, Error> {
     for (Named { order, .. }, checked) in orders.iter().zip(checks) {
-        dry_run::show(order, checked.as_ref(), (Format::Text, &mut data, notes))?;
+        dry_run::show(order, checked.as_ref(), out)?;
     }
     Ok(Exit::Done)
 }
 
 /// Sends the TFJobs. If there are several, first asks the master to check all of them.
-async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes)) -> Result<Exit, Error> {
-    let (mut data, notes) = to;
+async fn send_all(client: &MasterClient, orders: Vec<Named>, out: Output) -> Result<Exit, Error> {
+    let Output { mut data, notes, .. } = out;
     if orders.len() > 1 {
         for Named { origin, order } in &orders {
-            persist(notes, || order.check(client, OldJob::Stays)).await.map_err(|error| of_document(error, origin))?;
+            persist(&notes, || order.check(client, OldJob::Stays)).await.map_err(|error| of_document(error, origin))?;
         }
     }
     for Named { origin, order } in &orders {
-        let submitted = order.submit(client, notes).await.map_err(|error| of_document(error, origin))?;
+        let submitted = order.submit(client, &notes).await.map_err(|error| of_document(error, origin))?;
         data.text(&match submitted {
             Submitted::New(job) => format!("tfjob/{} created", job.name),
             Submitted::Before(job) => format!("tfjob/{} is up to date", job.name),

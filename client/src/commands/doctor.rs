@@ -9,7 +9,7 @@ use super::which_master::{Masters, through_cluster};
 use crate::address::config::{Config, MasterChoice};
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
-use crate::args::{DoctorArgs, Format};
+use crate::args::DoctorArgs;
 use crate::cluster::{self, Check, Surroundings, Verdict};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
@@ -29,10 +29,7 @@ pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, note
             checks
         }
     };
-    match format.output {
-        Format::Json => data.json(&json!({ "checks": checks }))?,
-        Format::Text => data.text(&checks_text(&checks))?,
-    }
+    data.show(format.output, &json!({ "checks": checks }), || checks_text(&checks))?;
     let has_failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
     Ok(if has_failed { Exit::NotSucceeded } else { Exit::Done })
 }
@@ -62,7 +59,7 @@ async fn of_master(url: &MasterUrl, config: &Config, notes: &Notes) -> Vec<Check
             }
             checks
         }
-        Err(error) => vec![master(Verdict::Fail, error.to_string(), error.hint)],
+        Err(error) => vec![Check::failed("master", &error)],
     }
 }
 
@@ -71,18 +68,14 @@ fn answering(url: &MasterUrl, MasterView { version, backend, uid: _ }: &MasterVi
     let own = env!("CARGO_PKG_VERSION");
     if version != own {
         let detail = format!("the master at {url} has version {version}, this client has {own}");
-        return master(Verdict::Warn, detail, Some("use a client of the master's version".to_owned()));
+        return Check::warned("master", detail, "use a client of the master's version");
     }
     let (place, hint) = match backend {
         BackendKind::Process => ("processes on its host", None),
         BackendKind::Joined => ("machines that join it", None),
         BackendKind::Kubernetes => ("pods", Some("to check its cluster: client doctor --master kube".to_owned())),
     };
-    master(Verdict::Ok, format!("{url} answers, version {version}, and runs jobs in {place}"), hint)
-}
-
-fn master(verdict: Verdict, detail: String, hint: Option<String>) -> Check {
-    Check { name: "master".to_owned(), verdict, detail, hint }
+    Check { hint, ..Check::passed("master", format!("{url} answers, version {version}, and runs jobs in {place}")) }
 }
 
 fn as_warning(check: Check) -> Check {

@@ -4,18 +4,20 @@ use protocol::dry_run::{DryRun, PodsOfKind};
 use protocol::patch::JobPatch;
 use serde_json::Value;
 
-use super::bring::Order;
+use super::order::Order;
 use crate::args::{Checker, Format};
 use crate::ending::error::{Error, MasterError};
+use crate::ending::exit::Exit;
 use crate::master::client::{MasterClient, OldJob};
 use crate::output::narrate;
-use crate::output::{Data, Notes, yaml};
+use crate::output::{Output, yaml};
 
 /// Lets the master check an order if `checker` is the server.
 pub(super) async fn check(
     order: &Order,
     checker: Checker,
-    (client, old): (&MasterClient, OldJob),
+    client: &MasterClient,
+    old: OldJob,
 ) -> Result<Option<DryRun>, MasterError> {
     match checker {
         Checker::Client => Ok(None),
@@ -33,24 +35,21 @@ pub(super) fn without_master(checker: Checker) -> Result<Option<DryRun>, Error> 
 }
 
 /// Prints what the order would create, and what the master has said.
-pub(super) fn show(
-    order: &Order,
-    checked: Option<&DryRun>,
-    (format, data, notes): (Format, &mut Data, &Notes),
-) -> Result<(), Error> {
+pub(super) fn show(order: &Order, checked: Option<&DryRun>, out: &mut Output) -> Result<Exit, Error> {
+    let Output { format, data, notes } = out;
     notes.say(&sentence(order, checked));
     for warning in checked.iter().flat_map(|checked| &checked.warnings) {
         notes.say(&order.told(warning));
     }
     match (checked, format) {
         (Some(checked), Format::Json) => data.json(checked)?,
-        (None, Format::Json) => data.json(&order.content())?,
+        (None, Format::Json) => data.json(&order.content.to_json())?,
         (Some(DryRun { pods, .. }), Format::Text) if !pods.is_empty() => {
             pods.iter().try_for_each(|kind| data.text(&document_of_pods(kind)))?;
         }
-        (Some(_) | None, Format::Text) => data.text(&document(&order.content()))?,
+        (Some(_) | None, Format::Text) => data.text(&document(&order.content.to_json()))?,
     }
-    Ok(())
+    Ok(Exit::Done)
 }
 
 fn sentence(order: &Order, checked: Option<&DryRun>) -> String {

@@ -3,22 +3,16 @@
 
 use super::which_master::through_cluster;
 use crate::address::config::Config;
-use crate::args::{InstallArgs, Service};
-use crate::cluster::{self, Cluster, Order, ServiceChoice};
+use crate::args::InstallArgs;
+use crate::cluster::{self, Cluster};
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
 use crate::master::patience::Patience;
 use crate::output::{Data, Notes};
 
-pub(super) async fn run(args: InstallArgs, config: &Config, (data, notes): (&mut Data, &Notes)) -> Result<Exit, Error> {
-    let InstallArgs { place, image, service, tfjobs, pull_secrets, export } = args;
-    let service = match service {
-        None => ServiceChoice::Keep,
-        Some(Service::None) => ServiceChoice::None,
-        Some(Service::Nodeport) => ServiceChoice::NodePort,
-    };
-    let order = Order { image, service, tfjobs, pull_secrets };
+pub(super) async fn run(args: InstallArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    let InstallArgs { place, order, export } = args;
     if export {
         data.json(&cluster::exported(&order))?;
         notes.say("the Secret muster is not in the list; to create the Secret: make token");

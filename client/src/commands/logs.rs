@@ -13,12 +13,12 @@ use super::leaving::{Stage, unless_interrupted};
 use crate::args::{Format, LogsArgs};
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Unfinished, Until, Wanted};
+use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
-use crate::follow::{Following, Logs, Told, follow, tell_end};
+use crate::follow::{Following, Told, follow, tell_end};
 use crate::master::client::MasterClient;
 use crate::output::narrate;
-use crate::output::{Data, LineForm, Notes};
+use crate::output::{Data, LogLines, Notes};
 
 pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
     let LogsArgs { job, follow, replica, tail, since, since_time, timestamps, format } = args;
@@ -27,16 +27,16 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
     let begin = Begin { tail, since: since.map(ago).or(since_time.map(Since::Time)) };
     let view = client.view(&name).await?;
     let form = match (format.output, replica) {
-        (Format::Json, _) => LineForm::Json,
-        (Format::Text, Some(_)) if timestamps => LineForm::Bare,
+        (Format::Json, _) => LogLines::Json,
+        (Format::Text, Some(_)) if timestamps => LogLines::Bare,
         (Format::Text, Some(replica)) => {
-            let until = if follow { Until::Finished(Unfinished::Hidden) } else { Until::Now };
+            let until = if follow { Until::End } else { Until::Now };
             let (begin, at, notes) = (RawBegin::Asked(begin), client.clone(), notes.clone());
             return print_raw(RawReading { client: at, name, replica, begin, until, data, notes }).await;
         }
-        (Format::Text, None) => LineForm::Prefixed,
+        (Format::Text, None) => LogLines::prefixed(&view.spec),
     };
-    data.log_lines_as(form, &view.spec);
+    data.log_lines_as(form);
     if timestamps {
         data.show_times();
     }
@@ -44,7 +44,7 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
     if !follow {
         return print_merged(&client, &view, &wanted, &mut data).await;
     }
-    let work = follow_merged(client.clone(), view, wanted, (data, notes.clone()));
+    let work = follow_merged(client, view, wanted, data, notes.clone());
     unless_interrupted(work, slice::from_ref(&name), || Stage::Following, notes).await
 }
 
@@ -61,16 +61,12 @@ async fn follow_merged(
     client: MasterClient,
     view: JobView,
     wanted: Wanted,
-    (mut data, notes): (Data, Notes),
+    mut data: Data,
+    notes: Notes,
 ) -> Result<Exit, Error> {
     notes.say(&narrate::standing(&view));
-    let following = Following {
-        client,
-        first: view,
-        told: Told::Standing,
-        logs: Logs::Merged(wanted),
-        wanted: watch::Sender::default(),
-    };
+    let (logs, wanted) = (Some(wanted), watch::Sender::default());
+    let following = Following { client, first: view, told: Told::Standing, logs, wanted };
     let ended = follow(following, &mut data, &notes).await?;
     Ok(ended.state.into())
 }
@@ -137,7 +133,7 @@ impl Resumable for RawReading {
     type Opened = (RawPosition, Pieces);
 
     async fn open(&self) -> Result<Self::Opened, MasterError> {
-        log_stream::raw(&self.client, (&self.name, self.replica), self.begin, self.until).await
+        log_stream::raw(&self.client, &self.name, self.replica, self.begin, self.until).await
     }
 
     async fn read(&mut self, opened: Self::Opened) -> Result<JobView, Error> {

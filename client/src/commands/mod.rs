@@ -10,25 +10,23 @@ mod delete;
 mod doctor;
 mod dry_run;
 mod env;
-mod get;
 mod install;
 mod leaving;
-mod list;
 mod logs;
 mod machines;
+mod order;
 mod push;
 mod pushing;
 mod scale;
 mod several;
+mod show;
 mod spawn;
-mod status;
 mod submit;
 mod syntax;
 mod uninstall;
 mod wait;
 mod watch;
 mod which_master;
-mod why;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -57,13 +55,13 @@ pub(crate) async fn run(
     let client = async |verb, job: &NameArg| masters(verb).await?.of(&job.name);
     match verb {
         None => submit::run(submit, &config()?, data, notes).await,
-        Some(Verb::List(format)) => list::run(&masters("list").await?, format.output, &mut data).await,
-        Some(Verb::Status(args)) => status::run(&client("status", &args.job).await?, &args, &mut data).await,
-        Some(Verb::Why(args)) => why::run(&client("why", &args.job).await?, &args, &mut data).await,
+        Some(Verb::List(format)) => show::list(&masters("list").await?, format.output, &mut data).await,
+        Some(Verb::Status(args)) => show::status(&client("status", &args.job).await?, &args, &mut data).await,
+        Some(Verb::Why(args)) => show::why(&client("why", &args.job).await?, &args, &mut data).await,
         Some(Verb::Logs(args)) => logs::run(client("logs", &args.job).await?, args, data, notes).await,
         Some(Verb::Apply(args)) => apply::run(args, &config()?, data, notes).await,
         Some(Verb::Spawn(args)) => spawn::run(args, &config()?, data, notes).await,
-        Some(Verb::Get(args)) => get::run(&masters("get").await?, &args, &mut data).await,
+        Some(Verb::Get(args)) => show::get(&masters("get").await?, &args, &mut data).await,
         Some(Verb::Wait(args)) => wait::run(masters("wait").await?, args, data, notes).await,
         Some(Verb::Scale(args)) => {
             scale::run(&client("scale", &args.job).await?, &args.job.name, args.worker_num, notes).await
@@ -75,7 +73,7 @@ pub(crate) async fn run(
         Some(Verb::Delete(args)) => for_each(&masters("delete").await?, &args.names, notes, delete::delete).await,
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
-        Some(Verb::Install(args)) => install::run(args, &config()?, (&mut data, notes)).await,
+        Some(Verb::Install(args)) => install::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Uninstall(args)) => uninstall::run(args, &config()?, notes).await,
         Some(Verb::Doctor(args)) => doctor::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
@@ -91,7 +89,7 @@ async fn for_each(
 ) -> Result<Exit, Error> {
     let work = &work;
     let outcomes = several::each(names, notes, |name| async move { work(&masters.of(&name)?, &name, notes).await });
-    Ok(outcomes.await?.exit())
+    Ok(outcomes.await?.failed)
 }
 
 /// The current folder.

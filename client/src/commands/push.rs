@@ -29,14 +29,15 @@ pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> 
         return watch::run(client, before, args, notes).await;
     }
     let name = before.name.clone();
-    let work = push(client, (before, begun), args, notes.clone());
+    let work = push(client, before, begun, args, notes.clone());
     unless_interrupted(work, slice::from_ref(&name), || Stage::Pushing, notes).await
 }
 
 /// Pushes once, and prints what followed.
 async fn push(
     client: MasterClient,
-    (before, begun): (JobView, Instant),
+    before: JobView,
+    begun: Instant,
     args: PushArgs,
     notes: Notes,
 ) -> Result<Exit, Error> {
@@ -67,7 +68,7 @@ fn unused(job: &JobSpec, given: Option<&Path>) -> Option<String> {
 async fn record(client: &MasterClient, job: &JobView, args: PushArgs, notes: &Notes) -> Result<Pushed, Error> {
     if job.spec.code.is_none() {
         let change = JobPatch { reload: true, ..JobPatch::default() };
-        return patch(client, &job.name, (change, None), notes).await;
+        return patch(client, &job.name, change, None, notes).await;
     }
     let (folder, script) = (folder(args.folder)?, job.spec.script.clone());
     let code = spawn_blocking(move || Packed::read(&folder, &script)).await.expect("packing does not panic")?;
@@ -76,5 +77,5 @@ async fn record(client: &MasterClient, job: &JobView, args: PushArgs, notes: &No
         syntax::warning(&code, &job.spec.script).await.iter().for_each(|sentence| notes.say(sentence));
     }
     let change = JobPatch { code: Some(code.id()), reload: args.force, ..JobPatch::default() };
-    patch(client, &job.name, (change, Some(&code)), notes).await
+    patch(client, &job.name, change, Some(&code), notes).await
 }

@@ -14,9 +14,8 @@ use super::{bring, current_folder};
 use crate::code::pack::Packed;
 use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
-use crate::follow::{deleted, replaced};
-use crate::master::client::{LONG_POLL, MasterClient};
-use crate::master::patience::Patience;
+use crate::follow::{or_deleted, until};
+use crate::master::client::MasterClient;
 use crate::output::{Notes, spelled};
 
 /// Pause before the request is repeated while agents receive the code. The master also waits before each answer.
@@ -41,7 +40,8 @@ pub(super) fn folder(given: Option<PathBuf>) -> Result<PathBuf, Error> {
 pub(super) async fn patch(
     client: &MasterClient,
     job: &JobName,
-    (patch, code): (JobPatch, Option<&Packed>),
+    patch: JobPatch,
+    code: Option<&Packed>,
     notes: &Notes,
 ) -> Result<Pushed, Error> {
     let (mut sent, mut has_sent, mut told) = (None, false, String::new());
@@ -75,28 +75,10 @@ pub(super) async fn started(
     if pushed.pushes == before.pushes {
         return Ok(None);
     }
-    until(client, before.clone(), |view| is_settled(view, pushed.pushes)).await.map(Some)
-}
-
-/// Waits until `test` is true for the job.
-pub(super) async fn until(
-    client: &MasterClient,
-    mut view: JobView,
-    test: impl Fn(&JobView) -> bool,
-) -> Result<JobView, Error> {
-    let mut patience = Patience::of_observer();
-    while !test(&view) {
-        match client.view_after(&view.name, view.seq, LONG_POLL).await {
-            Ok(next) if next.uid != view.uid => return Err(replaced(&view.name)),
-            Ok(next) => {
-                patience.restore();
-                view = next;
-            }
-            Err(error) if error.is_not_found() => return Err(deleted(&view.name)),
-            Err(error) => patience.wait_after(error).await?,
-        }
-    }
-    Ok(view)
+    let mut view = before.clone();
+    let settled = until(client, &mut view, |view| is_settled(view, pushed.pushes)).await;
+    settled.map_err(|error| or_deleted(error, &before.name))?;
+    Ok(Some(view))
 }
 
 fn is_settled(now: &JobView, pushes: u32) -> bool {

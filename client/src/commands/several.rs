@@ -19,13 +19,6 @@ pub(super) struct Outcomes<T> {
     pub(super) failed: Exit,
 }
 
-impl Outcomes<()> {
-    /// The exit code of a verb whose jobs have no results.
-    pub(super) fn exit(self) -> Exit {
-        self.failed
-    }
-}
-
 /// Does `work` for each job once. The error of a job is printed after the job's name. If the command names only one
 /// job, returns this job's error instead.
 pub(super) async fn each<T, W>(
@@ -42,14 +35,14 @@ where
     }
     let ends = names.into_iter().map(|name| {
         let end = work(name.clone());
-        async move { end.await.map_err(|error| told(&name, &error, notes)) }
+        async move { end.await.inspect_err(|error| notes.error(error, Some(&name))) }
     });
     let mut outcomes = Outcomes { done: Vec::new(), failed: Exit::Done };
     let mut ends = stream::iter(ends).buffered(AT_ONCE);
     while let Some(end) = ends.next().await {
         match end {
             Ok(result) => outcomes.done.push(result),
-            Err(exit) => outcomes.failed = outcomes.failed.max(exit),
+            Err(error) => outcomes.failed = outcomes.failed.max(error.exit),
         }
     }
     Ok(outcomes)
@@ -64,13 +57,6 @@ pub(super) fn distinct(names: &[JobName]) -> Vec<JobName> {
         }
     }
     once
-}
-
-/// Prints the error of one of several jobs, and returns its exit code.
-fn told(name: &JobName, error: &Error, notes: &Notes) -> Exit {
-    notes.error_of(name, error);
-    error.hint.iter().for_each(|hint| notes.hint(hint));
-    error.exit
 }
 
 #[cfg(test)]

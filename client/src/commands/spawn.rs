@@ -7,14 +7,13 @@ use protocol::error::ErrorCode;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::master::BackendKind;
 use protocol::origin::Origin;
-use tokio::sync::watch;
 
 use super::ask::ask;
-use super::bring::Order;
 use super::delete;
 use super::leaving::Stage;
-use super::submit::{Submission, at_own_master, at_running_master};
-use super::syntax::{self, Syntax};
+use super::order::Order;
+use super::submit::{Submission, Then, at_own_master, at_running_master};
+use super::syntax;
 use super::which_master::{Masters, running_master, with_namespace};
 use crate::address::config::{Config, LocalBecause, MasterChoice};
 use crate::address::kube_place::KubePlace;
@@ -25,7 +24,7 @@ use crate::ending::exit::Exit;
 use crate::master::client::{MasterClient, Submitted};
 use crate::master::patience::persist;
 use crate::output::command_line;
-use crate::output::{Data, Notes};
+use crate::output::{Data, Notes, Output};
 use crate::request::spawn::{self, Inputs, Tag};
 use crate::request::unreadable;
 
@@ -49,17 +48,17 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     for (name, _) in inputs.env.iter().filter(|(name, _)| name.runs_other_code()) {
         notes.say(&format!("{name} can make programs run other code before your script"));
     }
+    let out = Output { format: Format::Text, data, notes: notes.clone() };
     let Some(client) = running_master(config).await? else {
         let order = order(&args, tag, inputs, BackendKind::Process).await?;
-        return at_own_master(order, config, (Format::Text, data, notes)).await;
+        return at_own_master(order, config, out).await;
     };
     let backend = persist(notes, || client.about()).await?.backend;
     let order = order(&args, tag.clone(), inputs, backend).await?;
     if args.follow {
-        let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
-        return at_running_master(submission, (Format::Text, false), (data, notes)).await;
+        return at_running_master(Submission::new(client, order, Stage::Submitting), Then::Follow, out).await;
     }
-    start(&client, &order, &tag, (data, notes)).await
+    start(&client, &order, &tag, out).await
 }
 
 /// Returns the configuration. If the user names no master, chooses the master in the cluster.
@@ -110,21 +109,15 @@ async fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind)
     let script = inputs.script.clone();
     let (request, files) = spawn::job(args, tag, inputs, backend == BackendKind::Process)?;
     let code = Packed::in_memory(files)?;
-    if backend == BackendKind::Kubernetes && Syntax::of(args.syntax) == Syntax::Checked {
-        syntax::check_script(&code, &script).await?;
-    }
+    syntax::check_for(backend, &code, &script, args.syntax).await?;
     let spec = JobSpec::try_from(JobRequest { code: Some(code.id()), ..request })?;
-    Ok(Order::Job { spec: Box::new(spec), code: Some(code) })
+    Ok(Order::of_job(spec, Some(code)))
 }
 
 /// Submits the training, and returns when the master has accepted it.
-async fn start(
-    client: &MasterClient,
-    order: &Order,
-    tag: &Tag,
-    (mut data, notes): (Data, &Notes),
-) -> Result<Exit, Error> {
-    let view = match order.submit(client, notes).await {
+async fn start(client: &MasterClient, order: &Order, tag: &Tag, out: Output) -> Result<Exit, Error> {
+    let Output { mut data, notes, .. } = out;
+    let view = match order.submit(client, &notes).await {
         Ok(Submitted::New(view)) => view,
         Ok(Submitted::Before(_) | Submitted::Changed { .. }) => return Err(taken(client, tag).await?),
         Err(MasterError::Refused(problem)) if problem.code == ErrorCode::JobExists => {

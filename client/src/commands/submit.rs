@@ -1,12 +1,12 @@
 //! Submits a script as a job, to a master that already runs or to a new local master. The script is in a folder or in
 //! an image.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
-use protocol::dry_run::DryRun;
 use protocol::ids::JobName;
+use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::master::BackendKind;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
@@ -14,21 +14,21 @@ use protocol::view::JobView;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::bring::{self, Order};
+use super::bring;
 use super::current_folder;
 use super::delete::delete_if_there;
 use super::dry_run;
 use super::leaving::{Stage, to_follow, unless_interrupted};
 use super::machines;
-use super::syntax::Syntax;
+use super::order::Order;
 use super::which_master::{START_A_MASTER, running_master};
 use crate::address::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
-use crate::args::{Checker, Format, ImageArgs, SubmitArgs};
+use crate::args::{Checker, Format, ImageArgs, SubmitArgs, SyntaxArgs};
 use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::Wanted;
-use crate::follow::{Following, Logs, Told, deleted, follow};
+use crate::follow::{Following, Told, follow, or_deleted};
 use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::master::announcement::{Announced, Announcement, own_uid};
@@ -36,7 +36,7 @@ use crate::master::client::{MasterClient, OldJob, Submitted};
 use crate::master::local::LocalMaster;
 use crate::master::patience::persist;
 use crate::output::narrate;
-use crate::output::{Data, Notes};
+use crate::output::{Data, LogLines, Notes, Output};
 use crate::request::script::{self, Named};
 use crate::request::{self, Surroundings};
 
@@ -47,63 +47,54 @@ pub(super) const LOCAL_BY_DEFAULT: &str =
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let (format, image) = (args.format.output, args.image.clone());
+    let mut out = Output { format: args.format.output, data, notes: notes.clone() };
+    let (image, syntax, on_unreachable) = (args.image.clone(), args.code.syntax, args.policy.on_unreachable);
     let (detach, replace, dry_run) = (args.detach, args.replace, args.dry_run.dry_run);
-    let syntax = Syntax::of(args.code.syntax);
     let here = current_folder()?;
     let named = script::find(&args.code, &here)?;
     let folder = named.as_ref().map_or(here, |named| named.folder.clone());
-    let on_unreachable = args.policy.on_unreachable;
-    let random = uuid::Uuid::new_v4().into_bytes();
+    let request = requested(args, config, named.as_ref(), &folder)?;
+    let Some(client) = running_master(config).await? else {
+        if let Some(flag) = flag_for_kubernetes(&image, &request) {
+            let why = "a local master runs replicas as processes on this machine";
+            return Err(of_kubernetes(&flag, &format!("cannot be used with a local master: {why}")));
+        }
+        let order = Order::of_job(request::in_folder(request, &folder)?, None);
+        if let Some(checker) = dry_run {
+            return dry_run::show(&order, dry_run::without_master(checker)?.as_ref(), &mut out);
+        }
+        if detach {
+            let wrong = "cannot be used with a local master: the master and its job end with this command";
+            return Err(Error::input(format!("--detach {wrong}")).hint(START_A_MASTER));
+        }
+        if config.master == MasterChoice::Local(LocalBecause::Default) {
+            notes.say(LOCAL_BY_DEFAULT);
+        }
+        return at_own_master(order, config, out).await;
+    };
+    let place = Place { folder, named, syntax, image, on_unreachable, dry_run };
+    let order = placed(request, place, &client, &config.image, notes).await?;
+    if let Some(checker) = dry_run {
+        let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
+        let answer = dry_run::check(&order, checker, &client, old).await?;
+        return dry_run::show(&order, answer.as_ref(), &mut out);
+    }
+    let first = if replace { Stage::Checking } else { Stage::Submitting };
+    let then = if detach { Then::Return } else { Then::Follow };
+    at_running_master(Submission::new(client, order, first), then, out).await
+}
+
+/// The request for the job, without what its replicas run.
+fn requested(args: SubmitArgs, config: &Config, named: Option<&Named>, folder: &Path) -> Result<JobRequest, Error> {
     let restarts_by_default = match &config.master {
         // Nothing is preempted on one machine, and a mistake in the script should fail the job at once.
         MasterChoice::Local(_) => 0,
         MasterChoice::At(_) | MasterChoice::Kube(_) => RunPolicy::default().max_restarts,
     };
-    let variable = &variable_to_pass_on;
-    let surroundings = Surroundings { folder: &folder, random, restarts_by_default, variable };
-    let script = named.as_ref().map(|named| named.script.clone());
-    let request = JobRequest { script, ..request::job_request(args, &surroundings)? };
-    match running_master(config).await? {
-        None => {
-            if let Some(flag) = flag_for_kubernetes(&image, &request) {
-                let why = "a local master runs replicas as processes on this machine";
-                return Err(of_kubernetes(&flag, &format!("cannot be used with a local master: {why}")));
-            }
-            let order = Order::Job { spec: Box::new(request::in_folder(request, &folder)?), code: None };
-            if let Some(checker) = dry_run {
-                return checked(&order, dry_run::without_master(checker)?.as_ref(), (format, data, notes));
-            }
-            if detach {
-                let wrong = "cannot be used with a local master: the master and its job end with this command";
-                return Err(Error::input(format!("--detach {wrong}")).hint(START_A_MASTER));
-            }
-            if config.master == MasterChoice::Local(LocalBecause::Default) {
-                notes.say(LOCAL_BY_DEFAULT);
-            }
-            at_own_master(order, config, (format, data, notes)).await
-        }
-        Some(client) => {
-            let place = Place { folder, named, syntax, image, on_unreachable, dry_run };
-            let order = placed(request, place, &client, (&config.image, notes)).await?;
-            if let Some(checker) = dry_run {
-                let old = if replace { OldJob::IsDeletedFirst } else { OldJob::Stays };
-                let answer = dry_run::check(&order, checker, (&client, old)).await?;
-                return checked(&order, answer.as_ref(), (format, data, notes));
-            }
-            let stage = watch::Sender::new(if replace { Stage::Checking } else { Stage::Submitting });
-            at_running_master(Submission { client, order, stage }, (format, detach), (data, notes)).await
-        }
-    }
-}
-
-fn checked(
-    order: &Order,
-    answer: Option<&DryRun>,
-    (format, mut data, notes): (Format, Data, &Notes),
-) -> Result<Exit, Error> {
-    dry_run::show(order, answer, (format, &mut data, notes))?;
-    Ok(Exit::Done)
+    let random = uuid::Uuid::new_v4().into_bytes();
+    let surroundings = Surroundings { folder, random, restarts_by_default, variable: &variable_to_pass_on };
+    let script = named.map(|named| named.script.clone());
+    Ok(JobRequest { script, ..request::job_request(args, &surroundings)? })
 }
 
 /// Where the script of a job is, and the flags that depend on the master's back end.
@@ -111,7 +102,7 @@ struct Place {
     folder: PathBuf,
     /// The script that the command line names.
     named: Option<Named>,
-    syntax: Syntax,
+    syntax: SyntaxArgs,
     image: ImageArgs,
     /// The value of `--on-unreachable`, if it is given.
     on_unreachable: Option<OnUnreachable>,
@@ -125,7 +116,8 @@ async fn placed(
     request: JobRequest,
     place: Place,
     client: &MasterClient,
-    (config, notes): (&ImageConfig, &Notes),
+    config: &ImageConfig,
+    notes: &Notes,
 ) -> Result<Order, Error> {
     let master = persist(notes, || client.about()).await?;
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
@@ -143,8 +135,9 @@ async fn placed(
     }
     let (spec, code) = match (named, master.backend) {
         (Some(named), backend) => {
-            let (request, code) = bring::with_code(request, named, (backend, image, syntax)).await?;
-            (JobSpec::try_from(request)?, Some(code))
+            let image = if backend == BackendKind::Kubernetes { Some(unmodified(image)?) } else { None };
+            let code = bring::pack(named, backend, syntax).await?;
+            (JobSpec::try_from(JobRequest { image, code: Some(code.id()), ..request })?, Some(code))
         }
         (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(request, &folder)?, None),
         (None, BackendKind::Kubernetes) => {
@@ -158,7 +151,23 @@ async fn placed(
             (JobSpec::try_from(JobRequest { image: Some(image), ..request })?, None)
         }
     };
-    Ok(Order::Job { spec: Box::new(spec), code })
+    Ok(Order::of_job(spec, code))
+}
+
+/// The image of a job that brings its code.
+fn unmodified(image: ImageArgs) -> Result<ImageRef, Error> {
+    if let Some(flag) = image.given_for_wrapping() {
+        let sentence = format!(
+            "{flag} cannot be used with a script or --code: pods of such a job run the image unmodified, and nodes \
+             pull it"
+        );
+        return Err(Error::input(sentence).hint(format!("leave out {flag}, or the script and --code")));
+    }
+    let no_image = || {
+        Error::input("no image to run: a job that brings its code to Kubernetes needs --image")
+            .hint("give an image with Python, for example --image tensorflow/tensorflow:2.21.0")
+    };
+    image.image.ok_or_else(no_image)
 }
 
 /// The error for a flag that works only in Kubernetes. `wrong` is the end of the sentence.
@@ -177,7 +186,9 @@ fn at_machines(request: JobRequest, place: &Place, client: &MasterClient) -> Res
         return Err(Error::input(format!("{what} has no meaning here: {why}"))
             .hint(format!("leave it out; each machine has its own command: {join}")));
     }
-    Ok(Order::OnMachines { spec: Box::new(machines::on_machines(request, place.on_unreachable)?) })
+    let spec = machines::on_machines(request, place.on_unreachable)?;
+    let next_step = Some(machines::how_to_join(&spec.name, client.url()));
+    Ok(Order { next_step, ..Order::of_job(spec, None) })
 }
 
 /// The first flag that only works in Kubernetes.
@@ -186,37 +197,51 @@ fn flag_for_kubernetes(image: &ImageArgs, request: &JobRequest) -> Option<String
     image.given().map(str::to_owned).or_else(of_pods)
 }
 
+/// A job to submit to a master that already runs.
+pub(super) struct Submission {
+    client: MasterClient,
+    order: Order,
+    /// The stage of the submit, for the sentence after an interrupt.
+    stage: watch::Sender<Stage>,
+}
+
+impl Submission {
+    /// If the first stage is [`Stage::Checking`], the job replaces an old job with its name.
+    pub(super) fn new(client: MasterClient, order: Order, first: Stage) -> Self {
+        Self { client, order, stage: watch::Sender::new(first) }
+    }
+}
+
+/// What a command does after the master has accepted its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    Follow,
+    Return,
+}
+
 /// Submits a job to a master that already runs.
-pub(super) async fn at_running_master(
-    submission: Submission,
-    (format, detach): (Format, bool),
-    (data, notes): (Data, &Notes),
-) -> Result<Exit, Error> {
-    let name = submission.order.name().clone();
+pub(super) async fn at_running_master(submission: Submission, then: Then, out: Output) -> Result<Exit, Error> {
+    let (name, notes) = (submission.order.name.clone(), out.notes.clone());
     let standing = submission.stage.subscribe();
-    let to = (data, notes.clone());
-    let job = slice::from_ref(&name);
-    let stage = || *standing.borrow();
-    let outcome = if detach {
-        unless_interrupted(hand_over(submission, format, to), job, stage, notes).await
-    } else {
-        unless_interrupted(submit_and_follow(submission, format, to), job, stage, notes).await
-    };
-    match outcome {
-        Err(Error { cause: Cause::Master(error), .. }) if stage() == Stage::Following => {
-            Err(lost_sight(*error, &name, notes))
+    let work = async move {
+        match then {
+            Then::Follow => submit_and_follow(submission, out).await,
+            Then::Return => hand_over(submission, out).await,
         }
+    };
+    let stage = || *standing.borrow();
+    match unless_interrupted(work, slice::from_ref(&name), stage, &notes).await {
+        Err(error) if stage() == Stage::Following => Err(lost_sight(error, &name, &notes)),
         outcome => outcome,
     }
 }
 
 /// The error for an accepted job that can no longer be followed.
-fn lost_sight(error: MasterError, name: &JobName, notes: &Notes) -> Error {
-    if error.is_not_found() {
-        return deleted(name);
+fn lost_sight(error: Error, name: &JobName, notes: &Notes) -> Error {
+    if let Cause::Master(error) = &error.cause {
+        way_back(error, name).iter().for_each(|sentence| notes.say(sentence));
     }
-    way_back(&error, name).iter().for_each(|sentence| notes.say(sentence));
-    error.into()
+    or_deleted(error, name)
 }
 
 /// What a user can do after this error ended the following of a job.
@@ -225,25 +250,16 @@ fn way_back(error: &MasterError, name: &JobName) -> Option<String> {
     error.is_transient().then(way)
 }
 
-/// A job to submit.
-pub(super) struct Submission {
-    pub(super) client: MasterClient,
-    pub(super) order: Order,
-    /// The stage of the submit, for the sentence after an interrupt.
-    pub(super) stage: watch::Sender<Stage>,
-}
-
 async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView, Option<Packed>), Error> {
     let Submission { client, order, stage } = submission;
     if *stage.borrow() == Stage::Checking {
         order.make_ready(&client, notes).await?;
         stage.send_replace(Stage::Replacing);
-        delete_if_there(&client, order.name(), notes).await?;
+        delete_if_there(&client, &order.name, notes).await?;
         stage.send_replace(Stage::Submitting);
     }
     let submitted = order.submit(&client, notes).await?;
     stage.send_replace(Stage::Following);
-    let next_step = order.next_step(client.url());
     let view = match submitted {
         Submitted::New(view) => {
             notes.say(&narrate::accepted(&view));
@@ -260,30 +276,24 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
             job
         }
     };
-    next_step.iter().for_each(|sentence| notes.say(sentence));
-    Ok((client, view, order.into_code()))
+    order.next_step.iter().for_each(|sentence| notes.say(sentence));
+    Ok((client, view, order.code))
 }
 
 /// `--detach`: prints the job's name on stdout, for scripts.
-async fn hand_over(submission: Submission, format: Format, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
+async fn hand_over(submission: Submission, out: Output) -> Result<Exit, Error> {
+    let Output { format, mut data, notes } = out;
     let (_, view, _) = submit(submission, &notes).await?;
     notes.say(&format!("to follow the job: {}", to_follow(&view.name)));
-    if format == Format::Json {
-        data.json(&view)?;
-    } else {
-        data.text(view.name.as_str())?;
-    }
+    data.show(format, &view, || view.name.to_string())?;
     Ok(Exit::Done)
 }
 
-async fn submit_and_follow(
-    submission: Submission,
-    format: Format,
-    (mut data, notes): (Data, Notes),
-) -> Result<Exit, Error> {
+async fn submit_and_follow(submission: Submission, out: Output) -> Result<Exit, Error> {
+    let Output { format, mut data, notes } = out;
     let (client, first, code) = submit(submission, &notes).await?;
-    data.align_prefixes(&first.spec);
-    let logs = if format == Format::Json { Logs::Hidden } else { Logs::Merged(Wanted::default()) };
+    data.log_lines_as(LogLines::prefixed(&first.spec));
+    let logs = if format == Format::Json { None } else { Some(Wanted::default()) };
     let wanted = watch::Sender::new(None);
     let send_again = bring::send_again(&client, code, wanted.subscribe(), &notes);
     let following = Following { client: client.clone(), first, told: Told::Nothing, logs, wanted };
@@ -298,15 +308,11 @@ async fn submit_and_follow(
 }
 
 /// Runs the job at a local master. Always shuts the master down, with everything it has started.
-pub(super) async fn at_own_master(
-    order: Order,
-    config: &Config,
-    (format, data, notes): (Format, Data, &Notes),
-) -> Result<Exit, Error> {
+pub(super) async fn at_own_master(order: Order, config: &Config, out: Output) -> Result<Exit, Error> {
     let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
     let mut master = LocalMaster::start()?;
-    let job = (order, config.run_folders.as_slice());
-    let outcome = follow_at(&mut master, job, (format, data, notes), &mut interrupts).await;
+    let notes = out.notes.clone();
+    let outcome = follow_at(&mut master, order, &config.run_folders, out, &mut interrupts).await;
     notes.end_progress();
     master.shut_down(&mut interrupts).await;
     outcome
@@ -314,11 +320,12 @@ pub(super) async fn at_own_master(
 
 async fn follow_at(
     master: &mut LocalMaster,
-    (order, run_folders): (Order, &[PathBuf]),
-    (format, data, notes): (Format, Data, &Notes),
+    order: Order,
+    run_folders: &[PathBuf],
+    out: Output,
     interrupts: &mut Interrupts,
 ) -> Result<Exit, Error> {
-    let name = order.name().clone();
+    let (name, notes) = (order.name.clone(), out.notes.clone());
     let url = tokio::select! {
         url = master.listening() => url?,
         () = interrupts.next() => {
@@ -328,12 +335,11 @@ async fn follow_at(
     };
     let announced = Announced { url: url.clone(), token: master.token().clone(), job: name.clone() };
     // At the end of this function, the announcement is dropped, which removes the file.
-    let _announcement = announce(run_folders, &announced, notes);
+    let _announcement = announce(run_folders, &announced, &notes);
     let client = MasterClient::new(url, Some(master.token()))?;
-    let stage = watch::Sender::new(Stage::Submitting);
-    let submission = Submission { client: client.clone(), order, stage };
+    let submission = Submission::new(client.clone(), order, Stage::Submitting);
     // The work has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
-    let mut work = tokio::spawn(submit_and_follow(submission, format, (data, notes.clone())));
+    let mut work = tokio::spawn(submit_and_follow(submission, out));
     tokio::select! {
         outcome = &mut work => return outcome.expect(NEVER_ABORTED),
         error = master.died() => {
@@ -344,7 +350,7 @@ async fn follow_at(
     }
     notes.end_progress();
     notes.say(&format!("stopping job {name}; interrupt again to kill the job"));
-    stop(master, Running { client, name, work }, interrupts, notes).await
+    stop(master, Running { client, name, work }, interrupts, &notes).await
 }
 
 /// Writes the file by which the user's other commands find the master. If that fails, the job still runs.

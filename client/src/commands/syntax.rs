@@ -5,6 +5,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use protocol::code::{CHECK_SYNTAX, DOES_NOT_PARSE, ScriptPath, syntax_input};
+use protocol::master::BackendKind;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -16,23 +17,14 @@ use crate::ending::error::Error;
 /// Maximum time for Python to parse files. After this time, the client sends the code unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Whether code is sent only if its script parses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Syntax {
-    Checked,
-    Ignored,
-}
-
-impl Syntax {
-    /// What the flags of a submit say.
-    pub(super) fn of(SyntaxArgs { no_syntax_check }: SyntaxArgs) -> Self {
-        Self::ignored_if(no_syntax_check)
-    }
-
-    /// `Ignored` if the user gave the flag that skips the check.
-    pub(super) fn ignored_if(is_given: bool) -> Self {
-        if is_given { Self::Ignored } else { Self::Checked }
-    }
+/// If pods will run the code, refuses code whose script does not parse, unless the user has turned the check off.
+pub(super) async fn check_for(
+    backend: BackendKind,
+    code: &Packed,
+    script: &str,
+    SyntaxArgs { no_syntax_check }: SyntaxArgs,
+) -> Result<(), Error> {
+    if backend == BackendKind::Kubernetes && !no_syntax_check { check_script(code, script).await } else { Ok(()) }
 }
 
 /// Refuses code whose script does not parse. Checks only a script whose name ends in .py.

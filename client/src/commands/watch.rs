@@ -21,13 +21,13 @@ use tokio::time::Instant;
 
 use super::leaving::{Stage, unless_interrupted};
 use super::pushing::{self, Pushed};
-use super::syntax::{self, Syntax};
+use super::syntax;
 use crate::args::PushArgs;
 use crate::code::changes::Changes;
 use crate::code::pack::{Listing, Packed, Scope};
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
-use crate::follow::tell_end;
+use crate::follow::{or_deleted, tell_end, until};
 use crate::master::client::MasterClient;
 use crate::master::patience::Patience;
 use crate::output::Notes;
@@ -58,7 +58,7 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         spec: job.spec.clone(),
         folder,
         force: args.force,
-        syntax: Syntax::ignored_if(args.force),
+        checks_syntax: !args.force,
         warned: None,
         changes,
         state: State::New { begun: begun(&job) },
@@ -79,7 +79,8 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
     let mut told = None;
     loop {
         let is_halted = |now: &JobView| now.state == JobState::Halted && now.generation > told;
-        job = pushing::until(client, job, |now| now.result.is_some() || is_halted(now)).await?;
+        let decided = until(client, &mut job, |now| now.result.is_some() || is_halted(now)).await;
+        decided.map_err(|error| or_deleted(error, &job.name))?;
         if job.result.is_some() {
             return Ok(job);
         }
@@ -104,7 +105,8 @@ struct Watch {
     folder: PathBuf,
     /// Whether the first push starts the scripts again even if the code is the same.
     force: bool,
-    syntax: Syntax,
+    /// Whether the code is sent only if its script parses.
+    checks_syntax: bool,
     /// The warning that the check of the syntax made before the last push.
     warned: Option<String>,
     changes: Changes,
@@ -202,7 +204,7 @@ impl Watch {
     }
 
     async fn check_and_push(&mut self, code: &Packed, since: Instant) -> Result<Option<String>, Error> {
-        if self.syntax == Syntax::Checked {
+        if self.checks_syntax {
             syntax::check_script(code, self.spec.script.as_str()).await?;
             let warning = syntax::warning(code, &self.spec.script).await;
             warning.iter().filter(|_| self.warned != warning).for_each(|sentence| self.notes.say(sentence));
@@ -223,7 +225,7 @@ impl Watch {
             Some(_) => JobPatch { code: Some(code.id()), reload: self.force, ..JobPatch::default() },
             None => JobPatch { reload: true, ..JobPatch::default() },
         };
-        let Pushed { now, .. } = pushing::patch(&self.client, &self.name, (patch, Some(code)), &self.notes).await?;
+        let Pushed { now, .. } = pushing::patch(&self.client, &self.name, patch, Some(code), &self.notes).await?;
         self.force = false;
         let started = pushing::started(&self.client, &before, &now).await?;
         Ok(started.map(|view| pushing::outcome(&view, &now, since.elapsed()).1))

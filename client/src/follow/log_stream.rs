@@ -26,16 +26,9 @@ pub(crate) enum Until {
     /// At the end of the output so far.
     Now,
     /// When the job ends.
-    Finished(Unfinished),
-}
-
-/// Whether the stream includes lines that are still being written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unfinished {
-    /// The master sends each unfinished line, and sends it again whenever it has changed.
-    Shown,
-    /// The master sends only finished lines.
-    Hidden,
+    End,
+    /// When the job ends. Until then, the master also sends each unfinished line whenever the line has changed.
+    EndWithUnfinished,
 }
 
 /// The lines that a stream contains. The default is all lines of all replicas, without times.
@@ -117,7 +110,7 @@ pub(crate) async fn merged(
 ) -> Result<Lines, MasterError> {
     let Wanted { replica, begin: Begin { tail, since }, times } = wanted;
     let mut query = vec![follow(until)];
-    if until == Until::Finished(Unfinished::Shown) {
+    if until == Until::EndWithUnfinished {
         query.push(("unfinished", "true".to_owned()));
     }
     if let Some(replica) = replica {
@@ -140,7 +133,8 @@ pub(crate) async fn merged(
 /// The bytes of one replica.
 pub(crate) async fn raw(
     client: &MasterClient,
-    (name, replica): (&JobName, ReplicaId),
+    name: &JobName,
+    replica: ReplicaId,
     begin: RawBegin,
     until: Until,
 ) -> Result<(RawPosition, Pieces), MasterError> {

@@ -16,8 +16,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::ending::error::{Error, MasterError};
-use crate::follow::log_stream::{Lines, Unfinished, Until, Wanted};
+use crate::ending::error::{Cause, Error, MasterError};
+use crate::follow::log_stream::{Lines, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
 use crate::master::client::{LONG_POLL, MasterClient};
 use crate::master::patience::Patience;
@@ -40,8 +40,8 @@ pub(crate) struct Following {
     pub(crate) first: JobView,
     /// What the user already knows about the job.
     pub(crate) told: Told,
-    /// The output to show.
-    pub(crate) logs: Logs,
+    /// The output to show, if any.
+    pub(crate) logs: Option<Wanted>,
     /// Receives the code that the master has lost and wants again; see [`JobView::wanted_code`].
     pub(crate) wanted: watch::Sender<Option<CodeId>>,
 }
@@ -53,15 +53,6 @@ pub(crate) enum Told {
     Nothing,
     /// The job's current state. Only later changes are printed.
     Standing,
-}
-
-/// Which output is shown.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Logs {
-    /// No output.
-    Hidden,
-    /// These lines.
-    Merged(Wanted),
 }
 
 enum Event {
@@ -77,13 +68,13 @@ enum Event {
 pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
     let Following { client, first, told, logs, wanted } = following;
     let (events, inbox) = channel(QUEUE);
-    let logs_open = logs != Logs::Hidden;
+    let logs_open = logs.is_some();
     let mut feeds = JoinSet::new();
     feeds.spawn(feed_views(client.clone(), first.clone(), events.clone()));
-    if let Logs::Merged(wanted) = logs {
-        let unfinished = if notes.shows_progress() { Unfinished::Shown } else { Unfinished::Hidden };
+    if let Some(wanted) = logs {
+        let until = if notes.shows_progress() { Until::EndWithUnfinished } else { Until::End };
         let offsets = BTreeMap::new();
-        feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, unfinished, offsets, events }));
+        feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, until, offsets, events }));
     }
     let last = match told {
         Told::Nothing => None,
@@ -191,9 +182,30 @@ pub(crate) fn replaced(job: &JobName) -> Error {
     Error::unsuccessful(format!("job {job} was deleted, and another job has its name now"))
 }
 
-/// The error if someone deleted the job while the command waited for it.
-pub(crate) fn deleted(job: &JobName) -> Error {
-    Error::unsuccessful(format!("job {job} was deleted before it ended"))
+/// The error of a command that waited for a job. If the master does not know the job any more, someone deleted it.
+pub(crate) fn or_deleted(error: Error, job: &JobName) -> Error {
+    let is_deleted = matches!(&error.cause, Cause::Master(cause) if cause.is_not_found());
+    if is_deleted { Error::unsuccessful(format!("job {job} was deleted before it ended")) } else { error }
+}
+
+/// Waits until `test` is true for the job. Keeps the newest view in `view`.
+pub(crate) async fn until(
+    client: &MasterClient,
+    view: &mut JobView,
+    test: impl Fn(&JobView) -> bool,
+) -> Result<(), Error> {
+    let mut patience = Patience::of_observer();
+    while !test(view) {
+        match client.view_after(&view.name, view.seq, LONG_POLL).await {
+            Ok(next) if next.uid != view.uid => return Err(replaced(&view.name)),
+            Ok(next) => {
+                patience.restore();
+                *view = next;
+            }
+            Err(error) => patience.wait_after(error).await?,
+        }
+    }
+    Ok(())
 }
 
 /// Sends the job's view at once and after each change. Ends when the job has a result, a request fails or the receiver
@@ -255,7 +267,7 @@ struct LineReading {
     client: MasterClient,
     name: JobName,
     wanted: Wanted,
-    unfinished: Unfinished,
+    until: Until,
     offsets: BTreeMap<ReplicaId, u64>,
     events: Sender<Event>,
 }
@@ -264,13 +276,13 @@ impl Resumable for LineReading {
     type Opened = Lines;
 
     async fn open(&self) -> Result<Lines, MasterError> {
-        let Self { client, name, wanted, unfinished, offsets, events } = self;
+        let Self { client, name, wanted, until, offsets, events } = self;
         if !offsets.is_empty() {
             // A new master may have restarted the job. The view of the restart must come before the new lines.
             let view = client.view(name).await?;
             let _ = events.send(Event::View(Box::new(view))).await;
         }
-        log_stream::merged(client, name, wanted, offsets, Until::Finished(*unfinished)).await
+        log_stream::merged(client, name, wanted, offsets, *until).await
     }
 
     async fn read(&mut self, mut lines: Lines) -> Result<JobView, Error> {

@@ -13,6 +13,7 @@ use super::names::short;
 use super::stall;
 use crate::args::Loader;
 use crate::ending::error::Error;
+use crate::output::last_lines;
 
 /// Maximum number of lines shown of a failed tool's output.
 const LINES_MAX: usize = 10;
@@ -35,7 +36,7 @@ pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef
     // The tools print nothing while they copy gigabytes, so the copied bytes show their progress.
     match stall::while_changing(running.wait_with_output(), || tool.map(bytes_moved)).await {
         Ok(Ok(ended)) if ended.status.success() => Ok(()),
-        Ok(Ok(ended)) => Err(failed(format!("failed ({}){}", ended.status, last_lines(&ended.stderr)))),
+        Ok(Ok(ended)) => Err(failed(format!("failed ({}){}", ended.status, last_lines(&ended.stderr, LINES_MAX)))),
         Ok(Err(error)) => Err(failed(format!("could not be waited for: {error}"))),
         Err(stalled) => Err(failed(format!("was stopped: {stalled}"))),
     }
@@ -93,13 +94,6 @@ fn command(loader: Loader, cluster: Option<&str>, image: &ImageRef) -> Vec<Strin
     words.chain([image.to_string()]).chain(named.into_iter().flatten()).collect()
 }
 
-fn last_lines(output: &[u8]) -> String {
-    let text = String::from_utf8_lossy(output);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let first = lines.len().saturating_sub(LINES_MAX);
-    lines[first..].iter().map(|line| format!("\n  {line}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,7 +138,7 @@ mod tests {
     #[test]
     fn a_failed_tools_last_lines_are_shown() {
         let output: String = (0..30).map(|number| format!("line {number}\n\n")).collect();
-        let shown = last_lines(output.as_bytes());
+        let shown = last_lines(output.as_bytes(), LINES_MAX);
         assert!(shown.starts_with("\n  line 20\n") && shown.ends_with("line 29"), "{shown}");
     }
 }

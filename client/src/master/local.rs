@@ -20,6 +20,7 @@ use crate::address::config::{Token, muster_variables};
 use crate::address::master_url::MasterUrl;
 use crate::ending::error::Error;
 use crate::interrupt::Interrupts;
+use crate::output::last_lines;
 use crate::programs;
 
 /// How long the master may take until it listens.
@@ -32,7 +33,7 @@ const GREETING: &str = "listening on ";
 const LOG_LINES_MAX: usize = 10;
 
 /// The hint if the master cannot write its files.
-const SET_TMPDIR: &str = "set TMPDIR to a writable folder with free space";
+pub(crate) const SET_TMPDIR: &str = "set TMPDIR to a writable folder with free space";
 
 /// The child process.
 pub(crate) struct LocalMaster {
@@ -116,7 +117,8 @@ impl LocalMaster {
             return Error::master(format!("the local master {what}; there is no space for its log in {folder}"))
                 .hint(SET_TMPDIR);
         }
-        Error::master(format!("the local master {what}{}", log_tail(&self.folder)))
+        let log = std::fs::read(log_file(&self.folder)).unwrap_or_default();
+        Error::master(format!("the local master {what}{}", last_lines(&log, LOG_LINES_MAX)))
     }
 }
 
@@ -173,14 +175,6 @@ fn has_no_room(path: &Path) -> bool {
     let written = || OpenOptions::new().append(true).open(path)?.write_all(b"\n");
     let is_full = |error: io::Error| matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     is_empty && written().is_err_and(is_full)
-}
-
-fn log_tail(folder: &TempDir) -> String {
-    let log = std::fs::read(log_file(folder)).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
-    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
-    let first = lines.len().saturating_sub(LOG_LINES_MAX);
-    lines[first..].iter().map(|line| format!("\n  {line}")).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::cluster::{Check, Verdict};
+use crate::ending::error::Error;
 use crate::master::announcement;
+use crate::master::local::SET_TMPDIR;
 use crate::output::size;
 use crate::programs;
 
@@ -30,14 +32,10 @@ pub(crate) async fn examine(run_folders: &[PathBuf]) -> Vec<Check> {
     vec![programs(), python(versions().await.as_deref()), temporary(&std::env::temp_dir()), announced(run_folders)]
 }
 
-fn check(name: &str, verdict: Verdict, detail: impl Into<String>, hint: Option<&str>) -> Check {
-    Check { name: name.to_owned(), verdict, detail: detail.into(), hint: hint.map(str::to_owned) }
-}
-
 fn programs() -> Check {
     match programs::master() {
-        Ok(master) => check("programs", Verdict::Ok, format!("{} and its agent", master.display()), None),
-        Err(error) => check("programs", Verdict::Fail, error.to_string(), error.hint.as_deref()),
+        Ok(master) => Check::passed("programs", format!("{} and its agent", master.display())),
+        Err(error) => Check::failed("programs", &error),
     }
 }
 
@@ -59,33 +57,33 @@ async fn run(python: &str) -> Option<Output> {
 }
 
 fn python(versions: Option<&str>) -> Check {
-    let activate = "put a Python 3 first on the PATH, as an activated virtual environment does";
     match versions.map(|versions| versions.split_once(' ').ok_or(versions)) {
-        None => check("Python", Verdict::Fail, "there is no working python or python3 on the PATH", Some(activate)),
+        None => {
+            let activate = "put a Python 3 first on the PATH, as an activated virtual environment does";
+            let missing = Error::master("there is no working python or python3 on the PATH").hint(activate);
+            Check::failed("Python", &missing)
+        }
         Some(Err(python)) => {
             let detail = format!("{python}, without TensorFlow");
-            check("Python", Verdict::Warn, detail, Some("if your scripts need TensorFlow: pip install tensorflow"))
+            Check::warned("Python", detail, "if your scripts need TensorFlow: pip install tensorflow")
         }
-        Some(Ok((python, tensorflow))) => {
-            check("Python", Verdict::Ok, format!("{python}, TensorFlow {tensorflow}"), None)
-        }
+        Some(Ok((python, tensorflow))) => Check::passed("Python", format!("{python}, TensorFlow {tensorflow}")),
     }
 }
 
 /// Checks that files can be written to the folder for temporary files, and that it has space.
 fn temporary(folder: &Path) -> Check {
-    let hint = Some("set TMPDIR to a writable folder with free space");
     let name = "temporary folder";
     if let Err(error) = tempfile::tempfile_in(folder) {
-        return check(name, Verdict::Fail, format!("{}: {error}", folder.display()), hint);
+        return Check::failed(name, &Error::master(format!("{}: {error}", folder.display())).hint(SET_TMPDIR));
     }
     let free = rustix::fs::statvfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_frsize));
     match free {
         Ok(free) if free < SPACE_WANTED => {
-            check(name, Verdict::Warn, format!("{} has only {} free", folder.display(), size(free)), hint)
+            Check::warned(name, format!("{} has only {} free", folder.display(), size(free)), SET_TMPDIR)
         }
-        Ok(free) => check(name, Verdict::Ok, format!("{} has {} free", folder.display(), size(free)), None),
-        Err(error) => check(name, Verdict::Warn, format!("the free space is not known: {error}"), None),
+        Ok(free) => Check::passed(name, format!("{} has {} free", folder.display(), size(free))),
+        Err(error) => Check::new(name, Verdict::Warn, format!("the free space is not known: {error}")),
     }
 }
 
@@ -93,10 +91,10 @@ fn temporary(folder: &Path) -> Check {
 fn announced(run_folders: &[PathBuf]) -> Check {
     let name = "other terminals";
     match announcement::usable(run_folders) {
-        Ok(folder) => check(name, Verdict::Ok, format!("find local masters by files in {}", folder.display()), None),
+        Ok(folder) => Check::passed(name, format!("find local masters by files in {}", folder.display())),
         Err(error) => {
             let hint = "set XDG_RUNTIME_DIR to a folder that only you can use";
-            check(name, Verdict::Warn, format!("cannot find local masters: {error}"), Some(hint))
+            Check::warned(name, format!("cannot find local masters: {error}"), hint)
         }
     }
 }

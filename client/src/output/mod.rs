@@ -31,6 +31,7 @@ pub(crate) use table::{jobs_table, status_text, tfjobs_table};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
+use crate::args::Format;
 use crate::cluster::rfc3339;
 use crate::ending::error::{Cause, Error};
 use progress::AboveProgress;
@@ -58,6 +59,13 @@ pub(crate) fn yaml(object: &Value) -> String {
     serde_saphyr::to_string(object).expect("objects with names as keys always serialize")
 }
 
+/// The last lines of a program's output that are not blank, with a line break and two spaces before each line.
+pub(crate) fn last_lines(output: &[u8], max: usize) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(max)..].iter().map(|line| format!("\n  {line}")).collect()
+}
+
 /// The error if data could not be written, for example because the disk is full.
 fn unwritten(error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::BrokenPipe {
@@ -72,37 +80,38 @@ pub(crate) struct Data {
     terminal: bool,
     colours: Colours,
     log_lines: LogLines,
-    times: Times,
+    /// Whether log lines are printed with their times.
+    shows_times: bool,
     partial_line: Vec<u8>,
 }
 
 /// How log lines are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LineForm {
-    /// With the name of the replica as a prefix.
-    Prefixed,
+pub(crate) enum LogLines {
+    /// With the name of the replica as a prefix, padded to this width.
+    Prefixed(usize),
     /// Without the name of the replica.
     Bare,
-    /// As JSON objects.
+    /// As the JSON objects that the master sent.
     Json,
 }
 
-/// Whether log lines are printed with their times.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Times {
-    Shown,
-    Hidden,
+impl LogLines {
+    /// With a prefix as wide as the longest replica name of the job.
+    pub(crate) fn prefixed(spec: &JobSpec) -> Self {
+        let names = Role::ALL.into_iter().filter_map(|role| {
+            let index = spec.count(role).checked_sub(1)?;
+            Some(ReplicaId { role, index }.to_string().len())
+        });
+        Self::Prefixed(names.max().unwrap_or(0))
+    }
 }
 
-/// How a log line names its replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LogLines {
-    /// The name is a prefix of the line, padded to this width.
-    Prefixed(usize),
-    /// The name is not printed.
-    Bare,
-    /// The line and its replica are printed as the JSON object that the master sent.
-    Json,
+/// Where a command prints, and the format of its data.
+pub(crate) struct Output {
+    pub(crate) format: Format,
+    pub(crate) data: Data,
+    pub(crate) notes: Notes,
 }
 
 impl Data {
@@ -115,7 +124,7 @@ impl Data {
             terminal,
             colours,
             log_lines: LogLines::Prefixed(0),
-            times: Times::Hidden,
+            shows_times: false,
             partial_line: Vec::new(),
         }
     }
@@ -143,8 +152,7 @@ impl Data {
     /// Prints one or more lines.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), Error> {
         for line in text.lines() {
-            let line = if self.terminal { for_terminal(line, self.colours) } else { Cow::Borrowed(line) };
-            self.whole_line(&format!("{line}\n"))?;
+            self.whole_line(&self.safe(line))?;
         }
         self.flush()
     }
@@ -155,74 +163,70 @@ impl Data {
         self.text(&json)
     }
 
-    /// Makes the prefix as wide as the longest replica name of the job.
-    pub(crate) fn align_prefixes(&mut self, spec: &JobSpec) {
-        let names = Role::ALL.into_iter().filter_map(|role| {
-            let index = spec.count(role).checked_sub(1)?;
-            Some(ReplicaId { role, index }.to_string().len())
-        });
-        self.log_lines = LogLines::Prefixed(names.max().unwrap_or(0));
+    /// Prints a value as JSON, or as this text.
+    pub(crate) fn show<T: Serialize>(
+        &mut self,
+        format: Format,
+        value: &T,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Error> {
+        match format {
+            Format::Json => self.json(value),
+            Format::Text => self.text(&text()),
+        }
     }
 
-    /// Prints the log lines of this job in this form from now on.
-    pub(crate) fn log_lines_as(&mut self, form: LineForm, spec: &JobSpec) {
-        match form {
-            LineForm::Prefixed => self.align_prefixes(spec),
-            LineForm::Bare => self.log_lines = LogLines::Bare,
-            LineForm::Json => self.log_lines = LogLines::Json,
-        }
+    /// Prints log lines in this form from now on.
+    pub(crate) fn log_lines_as(&mut self, form: LogLines) {
+        self.log_lines = form;
     }
 
     /// Prints the times of log lines from now on.
     pub(crate) fn show_times(&mut self) {
-        self.times = Times::Shown;
+        self.shows_times = true;
     }
 
     /// Prints one line of a replica's output. A pipe or a file gets the text unchanged.
     pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), Error> {
-        match self.log_lines {
+        let shown = match self.log_lines {
+            // JSON does not escape C1 control characters and characters that change the direction of text.
             LogLines::Json => {
                 let json = serde_json::to_string(line).map_err(|error| unwritten(error.into()))?;
-                // JSON does not escape C1 control characters and characters that change the direction of text.
-                let json = if self.terminal { for_terminal(&json, self.colours) } else { Cow::Borrowed(json.as_str()) };
-                self.whole_line(&format!("{json}\n"))?;
+                self.safe(&json).into_owned()
             }
-            LogLines::Prefixed(width) => self.prefixed_line(line, width)?,
-            LogLines::Bare => {
-                let text = self.text_of(line);
-                self.whole_line(&format!("{text}\n"))?;
+            LogLines::Bare => self.text_of(line).into_owned(),
+            LogLines::Prefixed(width) => {
+                let (name, text) = (line.replica.to_string(), self.text_of(line));
+                match self.colours {
+                    Colours::Kept => {
+                        let style = prefix_style(line.replica);
+                        format!("{style}{name:width$} │{style:#} {text}")
+                    }
+                    Colours::Removed => format!("{name:width$} │ {text}"),
+                }
             }
-        }
-        Ok(())
-    }
-
-    fn prefixed_line(&mut self, line: &LogLine, width: usize) -> Result<(), Error> {
-        let (name, text) = (line.replica.to_string(), self.text_of(line));
-        match self.colours {
-            Colours::Kept => {
-                let style = prefix_style(line.replica);
-                self.whole_line(&format!("{style}{name:width$} │{style:#} {text}\n"))
-            }
-            Colours::Removed => self.whole_line(&format!("{name:width$} │ {text}\n")),
-        }
+        };
+        self.whole_line(&shown)
     }
 
     /// The text of a line, behind its time if times are shown.
     fn text_of<'a>(&self, line: &'a LogLine) -> Cow<'a, str> {
-        let text =
-            if self.terminal { for_terminal(&line.line, self.colours) } else { Cow::Borrowed(line.line.as_str()) };
-        match self.times {
-            Times::Hidden => text,
-            Times::Shown => {
-                let time = line.time.and_then(rfc3339::written).unwrap_or_else(|| "-".to_owned());
-                Cow::Owned(format!("{time:WIDTH$} {text}", WIDTH = rfc3339::WIDTH))
-            }
+        let text = self.safe(&line.line);
+        if !self.shows_times {
+            return text;
         }
+        let time = line.time.and_then(rfc3339::written).unwrap_or_else(|| "-".to_owned());
+        Cow::Owned(format!("{time:WIDTH$} {text}", WIDTH = rfc3339::WIDTH))
+    }
+
+    /// The line, made safe if stdout is a terminal.
+    fn safe<'a>(&self, line: &'a str) -> Cow<'a, str> {
+        if self.terminal { for_terminal(line, self.colours) } else { Cow::Borrowed(line) }
     }
 
     /// Writes the line in one piece, because the progress may be redrawn between two writes.
     fn whole_line(&mut self, line: &str) -> Result<(), Error> {
-        self.out.write_all(line.as_bytes()).map_err(unwritten)
+        self.out.write_all(format!("{line}\n").as_bytes()).map_err(unwritten)
     }
 
     /// Prints the output of one replica. A pipe or a file gets the bytes unchanged and at once. A terminal gets whole

@@ -10,6 +10,7 @@ use protocol::view::JobView;
 
 use super::progress::Progress;
 use super::text::{Colours, colours_of, for_terminal};
+use crate::ending::error::Error;
 
 /// Stderr: sentences for people, and the progress. A clone writes to the same stderr.
 #[derive(Clone)]
@@ -37,22 +38,19 @@ impl Notes {
         });
     }
 
-    /// Prints the error that ended a command.
-    pub(crate) fn error(&self, error: &dyn std::error::Error) {
-        self.labelled((AnsiColor::Red, "error:"), &Chain(error).to_string());
-    }
-
-    /// Prints the error of one of several jobs.
-    pub(crate) fn error_of(&self, job: &JobName, error: &dyn std::error::Error) {
-        self.labelled((AnsiColor::Red, "error:"), &format!("{job}: {}", Chain(error)));
+    /// Prints an error and its hint. If the error is about one of several jobs, `job` is the name of this job.
+    pub(crate) fn error(&self, error: &Error, job: Option<&JobName>) {
+        let about = job.map(|job| format!("{job}: ")).unwrap_or_default();
+        self.labelled(AnsiColor::Red, "error:", &format!("{about}{}", Chain(error)));
+        error.hint.iter().for_each(|hint| self.hint(hint));
     }
 
     /// Prints a hint: what to do next.
     pub(crate) fn hint(&self, text: &str) {
-        self.labelled((AnsiColor::Cyan, "hint:"), text);
+        self.labelled(AnsiColor::Cyan, "hint:", text);
     }
 
-    fn labelled(&self, (colour, label): (AnsiColor, &str), text: &str) {
+    fn labelled(&self, colour: AnsiColor, label: &str, text: &str) {
         match self.colours {
             Colours::Kept => {
                 let style = colour.on_default().bold();
@@ -103,12 +101,12 @@ impl Notes {
 }
 
 /// Displays an error and its causes on one line.
-struct Chain<'a>(&'a dyn std::error::Error);
+struct Chain<'a>(&'a Error);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
+        let mut cause = std::error::Error::source(self.0);
         while let Some(error) = cause {
             write!(f, ": {error}")?;
             cause = error.source();

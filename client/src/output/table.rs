@@ -61,13 +61,10 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     head.extend(view.queued_behind.as_ref().map(|first| ("waits", queued_behind(first))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
-    head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
-    head.extend(
-        view.restarts
-            .failed_starts
-            .last()
-            .map(|_| ("", format!("for details: {}", command(&format!("why {}", view.name))))),
-    );
+    head.extend(view.restarts.failed_starts.last().into_iter().flat_map(|failed| {
+        let why = command(&format!("why {}", view.name));
+        [("failed", one_line(&failed.failure.to_string())), ("", format!("for details: {why}"))]
+    }));
     let head: Vec<String> = head.iter().map(|(label, value)| format!("{label:<10}  {value}")).collect();
 
     let mut table = plain_table(&["REPLICA", "STATE", "POD", "ADDRESS", "EXIT OR REASON"]);
