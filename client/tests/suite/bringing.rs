@@ -4,19 +4,15 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::master::BackendKind;
 use serde_json::json;
 
-use crate::support::fake_master::{FakeMaster, Script};
+use crate::support::fake_master::{FakeMaster, Script, refusal};
 use crate::support::views::{pending, succeeded};
-use crate::support::{Ended, client, finish, folder_with_script, run, until};
+use crate::support::{Ended, finish, folder_with_script, until};
 
 const IMAGE: [&str; 2] = ["--image", "python:3.11-slim"];
-
-fn at(backend: BackendKind) -> FakeMaster {
-    FakeMaster::start(Script { views: vec![succeeded("digits")], backend: Some(backend), ..Script::default() })
-}
 
 fn project() -> tempfile::TempDir {
     let folder = folder_with_script();
@@ -29,7 +25,7 @@ fn project() -> tempfile::TempDir {
 
 #[track_caller]
 fn submit(folder: &Path, master: &FakeMaster, more: &[&str]) -> Ended {
-    run(folder, &[&["--task", "digits", "-d", "--master", &master.url], more].concat())
+    master.run_in(folder, &[&["--task", "digits", "-d"], more].concat())
 }
 
 /// The requests so far, with `ID` in place of the code's id.
@@ -40,7 +36,7 @@ fn asked(master: &FakeMaster) -> Vec<String> {
 
 #[test]
 fn the_code_of_a_job_is_sent_once_and_the_named_image_is_not_modified() {
-    let (folder, master) = (project(), at(BackendKind::Kubernetes));
+    let (folder, master) = (project(), FakeMaster::of(BackendKind::Kubernetes));
     let ended = submit(folder.path(), &master, &[&["src/train.py"], &IMAGE[..]].concat()).expect_code(0);
     ended.expect_stderr("code of 2 files: sent 2 of them, 78 bytes, in ");
     let submit_and_send = ["POST /v1/jobs", "PUT /v1/code/ID", "PUT /v1/code/ID/blobs", "POST /v1/jobs"];
@@ -56,9 +52,8 @@ fn the_code_of_a_job_is_sent_once_and_the_named_image_is_not_modified() {
 
 #[test]
 fn a_job_whose_code_could_not_be_sent_was_not_submitted() {
-    let busy = Problem { status: 503, code: ErrorCode::Unavailable, detail: "too busy for code".to_owned() };
-    let master =
-        FakeMaster::start(Script { views: vec![succeeded("digits")], code_refusal: Some(busy), ..Script::default() });
+    let code_refusal = Some(refusal(503, ErrorCode::Unavailable, "too busy for code"));
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], code_refusal, ..Script::default() });
     let ended = submit(project().path(), &master, &["src/train.py"]).expect_code(3);
     let ended = ended.expect_stderr("job digits was not submitted, because its code could not be sent\n");
     assert!(!ended.stderr.contains("may or may not"), "{}", ended.stderr);
@@ -73,13 +68,11 @@ fn code_that_the_master_loses_while_the_client_follows_the_job_is_sent_again() {
         loses_code: true,
         ..Script::default()
     });
-    let arguments = ["--task", "digits", "--master", &master.url, "src/train.py", "-o", "json"];
     // Not in the folder of the job, because the client would send the file too.
     let elsewhere = tempfile::tempdir().unwrap();
     let told = elsewhere.path().join("stderr");
-    let mut following = client(folder.path());
-    following.args([&arguments, &IMAGE[..]].concat()).stderr(fs::File::create(&told).unwrap());
-    let following = following.spawn().unwrap();
+    let mut following = master.client(folder.path(), &["--task", "digits", "src/train.py", "-o", "json"]);
+    let following = following.args(IMAGE).stderr(fs::File::create(&told).unwrap()).spawn().unwrap();
     let sentence = "the master had lost the job's code; code of 2 files: sent 2 of them";
     until("the client sends the code again", || fs::read_to_string(&told).unwrap().contains(sentence));
     master.go_on();
@@ -91,7 +84,7 @@ fn code_that_the_master_loses_while_the_client_follows_the_job_is_sent_again() {
 
 #[test]
 fn a_script_is_sent_with_the_folder_of_the_flag_code_to_a_master_with_processes() {
-    let (folder, master) = (project(), at(BackendKind::Process));
+    let (folder, master) = (project(), FakeMaster::of(BackendKind::Process));
     submit(folder.path(), &master, &["src/train.py", "--code", "src"]).expect_code(0);
     let submitted = master.submitted();
     assert_eq!((&submitted["script"], &submitted["work_dir"]), (&json!("train.py"), &json!(null)));
@@ -114,15 +107,15 @@ fn code_that_cannot_be_sent_or_run_is_refused() {
         (&["src/"], "no exec.py in ", "name the script too"),
         (&["src/wrong.py", "--image", "a"], "the script does not parse: ", "--no-syntax-check"),
     ] {
-        let master = at(BackendKind::Kubernetes);
+        let master = FakeMaster::of(BackendKind::Kubernetes);
         let ended = submit(folder.path(), &master, arguments).expect_code(2);
         ended.expect_stderr(&format!("error: {sentence}")).expect_stderr(hint);
         assert!(master.asked().iter().all(|request| request == "GET /v1/master"), "something was sent: {arguments:?}");
     }
     let unchecked = ["src/wrong.py", "--image", "a", "--no-syntax-check"];
-    submit(folder.path(), &at(BackendKind::Kubernetes), &unchecked).expect_code(0);
+    submit(folder.path(), &FakeMaster::of(BackendKind::Kubernetes), &unchecked).expect_code(0);
     symlink("/etc", folder.path().join("src/link")).unwrap();
-    let ended = submit(folder.path(), &at(BackendKind::Process), &["src/train.py"]).expect_code(2);
+    let ended = submit(folder.path(), &FakeMaster::of(BackendKind::Process), &["src/train.py"]).expect_code(2);
     ended
         .expect_stderr("src/link is a link to /etc, outside the folder")
         .expect_stderr("hint: put a copy in place of the link");

@@ -1,19 +1,15 @@
 //! `--dry-run`, and the check of a job that replaces another job.
 
 use protocol::dry_run::PodsOfKind;
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::master::BackendKind;
 use serde_json::json;
 
-use crate::support::fake_master::{FakeMaster, Script};
+use crate::support::fake_master::{FakeMaster, Script, refusal};
 use crate::support::views::{running, succeeded};
 use crate::support::{Ended, folder_with_script, run};
 
 const IMAGE: [&str; 2] = ["--image", "python:3.11-slim"];
-
-fn refusal(status: u16, code: ErrorCode, detail: &str) -> Option<Problem> {
-    Some(Problem { status, code, detail: detail.to_owned() })
-}
 
 fn in_kubernetes(script: Script) -> FakeMaster {
     FakeMaster::start(Script { backend: Some(BackendKind::Kubernetes), views: vec![running("digits")], ..script })
@@ -23,7 +19,7 @@ fn in_kubernetes(script: Script) -> FakeMaster {
 fn submit(master: &FakeMaster, more: &[&str]) -> Ended {
     let folder = folder_with_script();
     std::fs::write(folder.path().join("train.py"), "print('hello')\n").unwrap();
-    run(folder.path(), &[&["--task", "digits", "--master", &master.url], more].concat())
+    master.run_in(folder.path(), &[&["--task", "digits"], more].concat())
 }
 
 /// Asserts that the master was asked neither to submit nor to delete a job.
@@ -35,14 +31,16 @@ fn assert_nothing_changed(master: &FakeMaster) {
 
 #[test]
 fn the_old_job_stays_if_the_master_refuses_the_job_that_would_replace_it() {
-    let of_pods = |detail| Script { refusal: refusal(422, ErrorCode::BadPod, detail), ..Script::default() };
-    let of_code = |status, code, detail| Script { code_refusal: refusal(status, code, detail), ..Script::default() };
+    let of_job = |code, detail| Script { refusal: Some(refusal(422, code, detail)), ..Script::default() };
+    let of_pods = |detail| of_job(ErrorCode::BadPod, detail);
+    let of_code =
+        |status, code, detail| Script { code_refusal: Some(refusal(status, code, detail)), ..Script::default() };
     let old_agent = "the master names no image of the agent";
     for (script, code, sentence) in [
         (of_pods("3 pods do not fit into quota \"team\", which allows 2"), 2, "do not fit into quota"),
         (of_pods("no PriorityClass with name urgent was found"), 2, "no PriorityClass"),
         (of_pods("violates PodSecurity \"restricted:latest\""), 2, "violates PodSecurity"),
-        (Script { refusal: refusal(422, ErrorCode::BadCode, old_agent), ..Script::default() }, 2, old_agent),
+        (of_job(ErrorCode::BadCode, old_agent), 2, old_agent),
         (of_code(507, ErrorCode::CodeStoreFull, "no space for code"), 3, "no space for code"),
         (of_code(400, ErrorCode::BadRequest, "the upload ended early"), 2, "the upload ended early"),
     ] {
@@ -65,7 +63,7 @@ fn a_master_of_another_version_without_dry_runs_neither_creates_nor_deletes_a_jo
 
 #[test]
 fn the_code_of_a_job_that_replaces_another_is_sent_before_the_old_job_is_deleted() {
-    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
+    let master = FakeMaster::with(vec![succeeded("digits")]);
     submit(&master, &["train.py", "--replace", "-d"]).expect_code(0);
     let asked = master.asked();
     let place =
@@ -76,17 +74,19 @@ fn the_code_of_a_job_that_replaces_another_is_sent_before_the_old_job_is_deleted
 
 #[test]
 fn a_dry_run_of_the_server_prints_one_pod_of_each_kind_and_neither_builds_nor_submits() {
-    let pods = vec![PodsOfKind { count: 2, first: json!({"kind": "Pod", "metadata": {"name": "digits-worker-0"}}) }];
+    let kind = |count, name| PodsOfKind { count, first: json!({"kind": "Pod", "metadata": {"name": name}}) };
+    let pods = vec![kind(2, "digits-worker-0"), kind(1, "digits-ps-0")];
     let master = in_kubernetes(Script { pods, ..Script::default() });
     let ended = submit(&master, &["--image", "r.example.com/digits:1", "--dry-run=server"]).expect_code(0);
-    assert_eq!(ended.stdout, "---\n# 2 pods such as this one\nkind: Pod\nmetadata:\n  name: digits-worker-0\n");
+    let workers = "---\n# 2 pods such as this one\nkind: Pod\nmetadata:\n  name: digits-worker-0\n";
+    assert_eq!(ended.stdout, format!("{workers}---\n# 1 pod\nkind: Pod\nmetadata:\n  name: digits-ps-0\n"));
     assert_eq!(ended.stderr, "job digits would be created (dry run)\n");
     assert_eq!(master.asked(), ["GET /v1/master", "POST /v1/dry-runs/jobs?replace=false"]);
     let ended = submit(&master, &["train.py", "--image", "x:1", "--dry-run=server", "-o", "json"]).expect_code(0);
     let answer: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&answer["lacks_code"], &answer["pods"][0]["count"]), (&json!(true), &json!(2)));
     ended.expect_stderr("job digits would be created, after the upload of its code (dry run)");
-    assert!(master.asked().iter().all(|request| !request.starts_with("PUT")), "{:?}", master.asked());
+    assert!(!master.was_asked("PUT"), "{:?}", master.asked());
 }
 
 #[test]
@@ -132,11 +132,11 @@ fn a_tfjob_whose_script_does_not_parse_is_refused_unless_the_check_is_turned_off
     std::fs::write(folder.path().join("tfjob.yaml"), tfjob).unwrap();
     std::fs::write(folder.path().join("train.py"), "print(\n").unwrap();
     let master = in_kubernetes(Script::default());
-    let apply = ["apply", "-f", "tfjob.yaml", "--code", ".", "--dry-run=client", "--master", &master.url];
-    let refused = run(folder.path(), &apply).expect_code(2);
+    let apply = ["apply", "-f", "tfjob.yaml", "--code", ".", "--dry-run=client"];
+    let refused = master.run_in(folder.path(), &apply).expect_code(2);
     refused
         .expect_stderr("error: the script does not parse: ")
         .expect_stderr("(train.py, line 1)")
         .expect_stderr("--no-syntax-check");
-    run(folder.path(), &[&apply[..], &["--no-syntax-check"]].concat()).expect_code(0);
+    master.run_in(folder.path(), &[&apply[..], &["--no-syntax-check"]].concat()).expect_code(0);
 }

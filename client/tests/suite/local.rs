@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{line, running};
-use crate::support::{client_beside, command, finish, folder_with_script, signal, until};
+use crate::support::{client_beside, command, finish, folder_with_script, interrupt, printed, signal, until};
 
 /// Lets one test run at a time. A program cannot start while a child of another test has the program's file open for
 /// writing.
@@ -139,8 +139,7 @@ fn interrupted(then: impl FnOnce(&TempDir, &Child)) -> String {
     let master = FakeMaster::start(Script { views, logs, ..Script::default() });
     let (folder, _script, mut child) = started(&format!("echo 'listening on {}'", master.url));
     // The first line shows that the client follows the job.
-    let mut printed = BufReader::new(child.stdout.take().unwrap());
-    printed.read_line(&mut String::new()).unwrap();
+    printed(&mut child, 1);
     signal(&child, Signal::INT);
     let mut told = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
@@ -161,8 +160,7 @@ fn an_interrupt_before_the_master_listens_says_that_the_job_was_not_submitted() 
     let _alone = alone();
     let (folder, _script, child) = started("");
     until("the master runs", || pid(&folder).is_some());
-    signal(&child, Signal::INT);
-    assert_eq!(finish(child).expect_signal(Signal::INT).stderr, "job digits was stopped before it was submitted\n");
+    assert_eq!(interrupt(child, Signal::INT).stderr, "job digits was stopped before it was submitted\n");
     assert_nothing_is_left(&folder.path().join("tmp"));
 }
 
@@ -172,8 +170,7 @@ fn an_interrupt_before_the_job_is_accepted_says_that_the_job_was_not_submitted()
     let master = FakeMaster::start(Script { mute: true, ..Script::default() });
     let (folder, _script, child) = started(&format!("echo 'listening on {}'", master.url));
     until("the submit is sent", || !master.asked().is_empty());
-    signal(&child, Signal::INT);
-    let ended = finish(child).expect_signal(Signal::INT);
+    let ended = interrupt(child, Signal::INT);
     assert_eq!(ended.stderr.lines().last(), Some("job digits was stopped before it was submitted"));
     assert_nothing_is_left(&folder.path().join("tmp"));
 }

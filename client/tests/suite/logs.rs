@@ -5,15 +5,12 @@ use protocol::output::LogLine;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{line, running};
-use crate::support::{client, finish, folder_with_script};
 
 /// Runs `client logs digits` with these arguments. Returns its stdout and its request for output.
 fn logs(output: Logs, arguments: &[&str]) -> (String, String) {
     let master =
         FakeMaster::start(Script { views: vec![running("digits")], logs: [output].into(), ..Script::default() });
-    let folder = folder_with_script();
-    let mut command = client(folder.path());
-    let ended = finish(command.args(["logs", "digits", "--master", &master.url]).args(arguments).spawn().unwrap());
+    let ended = master.run(&[&["logs", "digits"], arguments].concat());
     let request = master.asked().into_iter().find_map(|asked| Some(asked.split_once("/logs?")?.1.to_owned()));
     (ended.expect_code(0).stdout, request.unwrap())
 }

@@ -21,10 +21,9 @@ fn an_unreachable_master_is_reported_at_once() {
 
 #[test]
 fn each_request_of_a_submit_is_repeated_while_the_master_is_away_and_says_so_once() {
-    let folder = folder_with_script();
     let away = vec!["GET /v1/master", "GET /v1/master", "POST /v1/jobs", "POST /v1/jobs"];
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], away, ..Script::default() });
-    let ended = run(folder.path(), &["--task", "digits", "-d", "--master", &master.url]).expect_code(0);
+    let ended = master.submit(&["-d"]).expect_code(0);
     let once_each = "away for a moment; retrying\naway for a moment; retrying\njob digits accepted: ";
     assert!(ended.stderr.starts_with(once_each), "{}", ended.stderr);
     let asked = [&["GET /v1/master"; 3][..], &["POST /v1/jobs"; 3]].concat();
@@ -45,11 +44,10 @@ fn another_program_is_not_taken_for_a_master() {
 
 #[test]
 fn a_master_on_this_machine_that_runs_as_another_user_is_reported() {
-    let folder = folder_with_script();
     let own = rustix::process::getuid().as_raw();
     for (uid, is_told) in [(None, false), (Some(own), false), (Some(own + 1), true)] {
         let master = FakeMaster::start(Script { views: vec![succeeded("digits")], uid, ..Script::default() });
-        let ended = run(folder.path(), &["--task", "digits", "-d", "--master", &master.url]).expect_code(0);
+        let ended = master.submit(&["-d"]).expect_code(0);
         let sentence = format!("the master at {} runs as another user (uid {})", master.url, own + 1);
         assert_eq!(ended.stderr.contains(&sentence), is_told, "{}", ended.stderr);
     }
@@ -61,18 +59,18 @@ fn the_token_comes_from_the_file_else_from_the_variable() {
     std::fs::write(folder.path().join("token"), "s3cret\n").unwrap();
     let token = Some("s3cret".to_owned());
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], token, ..Script::default() });
-    let list = ["list", "--master", &master.url];
-    let ended = run(folder.path(), &list).expect_code(3);
+    let ended = master.run(&["list"]).expect_code(3);
     ended.expect_stderr("error: the token is missing or wrong").expect_stderr("hint: give the master's token");
-    finish(client(folder.path()).args(list).env("MUSTER_TOKEN", "s3cret").spawn().unwrap()).expect_code(0);
-    let from_file = [&list[..], &["--token-file", "token"]].concat();
-    finish(client(folder.path()).args(from_file).env("MUSTER_TOKEN", "wrong").spawn().unwrap()).expect_code(0);
+    for (flags, variable) in [(&["list"][..], "s3cret"), (&["list", "--token-file", "token"], "wrong")] {
+        let mut command = master.client(folder.path(), flags);
+        finish(command.env("MUSTER_TOKEN", variable).spawn().unwrap()).expect_code(0);
+    }
 }
 
 #[test]
 fn the_flag_for_the_master_wins_over_the_variable() {
     let folder = folder_with_script();
-    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
+    let master = FakeMaster::with(vec![succeeded("digits")]);
     let listed = |variable: &str, flags: &[&str]| {
         let mut command = client(folder.path());
         finish(command.arg("list").args(flags).env("MUSTER_MASTER", variable).spawn().unwrap()).code
@@ -85,8 +83,7 @@ fn the_flag_for_the_master_wins_over_the_variable() {
 #[test]
 fn a_master_on_this_machine_is_asked_without_a_proxy() {
     let folder = folder_with_script();
-    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
-    let mut command = client(folder.path());
-    let child = command.args(["list", "--master", &master.url]).env("http_proxy", NOBODYS_URL).spawn().unwrap();
-    finish(child).expect_code(0);
+    let master = FakeMaster::with(vec![succeeded("digits")]);
+    let mut command = master.client(folder.path(), &["list"]);
+    finish(command.env("http_proxy", NOBODYS_URL).spawn().unwrap()).expect_code(0);
 }

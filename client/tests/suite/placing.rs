@@ -5,8 +5,7 @@ use std::path::Path;
 
 use protocol::master::BackendKind;
 
-use crate::support::fake_master::{FakeMaster, Script};
-use crate::support::views::succeeded;
+use crate::support::fake_master::FakeMaster;
 use crate::support::{Ended, client, finish, folder_with_script, run};
 
 const POD_FLAGS: [&[&str]; 17] = [
@@ -29,15 +28,10 @@ const POD_FLAGS: [&[&str]; 17] = [
     &["--allow-root"],
 ];
 
-fn at(backend: BackendKind) -> FakeMaster {
-    FakeMaster::start(Script { views: vec![succeeded("digits")], backend: Some(backend), ..Script::default() })
-}
-
 #[track_caller]
 fn submit(folder: &Path, master: &FakeMaster, more: &[&str]) -> Ended {
-    let mut command = client(folder);
-    command.args(["--task", "digits", "--master", &master.url]).args(more).env("DOCKER_HOST", "unix:///nowhere");
-    finish(command.spawn().unwrap())
+    let mut command = master.client(folder, &[&["--task", "digits"], more].concat());
+    finish(command.env("DOCKER_HOST", "unix:///nowhere").spawn().unwrap())
 }
 
 #[test]
@@ -54,7 +48,7 @@ fn flags_for_kubernetes_are_refused_with_a_local_master() {
 fn flags_for_kubernetes_are_refused_if_the_master_runs_replicas_as_processes() {
     let folder = folder_with_script();
     for flags in POD_FLAGS {
-        let master = at(BackendKind::Process);
+        let master = FakeMaster::of(BackendKind::Process);
         let ended = submit(folder.path(), &master, flags).expect_code(2);
         ended.expect_stderr(&format!("error: {} works only in Kubernetes: the master at {}", flags[0], master.url));
         assert_eq!(master.asked(), ["GET /v1/master"], "the client sent other requests");
@@ -62,35 +56,9 @@ fn flags_for_kubernetes_are_refused_if_the_master_runs_replicas_as_processes() {
 }
 
 #[test]
-fn errors_about_bad_values_of_pod_flags_name_the_flag() {
-    let folder = folder_with_script();
-    for (flags, sentence) in [
-        (["--image", "Digits"], "--image: \"Digits\" is not the name of an image"),
-        (["--push", "http://r"], "--push: \"http://r\" is not a registry: write HOST[:PORT][/PATH]"),
-        (["--load", "helm"], "invalid value 'helm' for '--load <TOOL>'"),
-        (["--cpu", "many"], "--cpu: \"many\" is not a valid amount: write a quantity such as 2, 500m or 4Gi"),
-        (["--memory", "2Gi:1Gi"], "--memory: \"2Gi:1Gi\" is not a valid amount"),
-        (["--cpu", "-1"], "--cpu: \"-1\" is not a valid amount"),
-        (["--memory", "-1"], "--memory: \"-1\" is not a valid amount"),
-        (["--gpus", "-1"], "--gpus: invalid number of GPUs \"-1\": use a whole number"),
-        (["--volume", "data"], "--volume: \"data\" is not a valid volume: write pvc:CLAIM:/path"),
-        (["--env-secret", "My_Keys"], "--env-secret: \"My_Keys\" is not a valid object name"),
-        (["--node-selector", "disk"], "--node-selector: \"disk\" is not of the form KEY=VALUE"),
-        (["--toleration", "a=b:Sometimes"], "--toleration: \"a=b:Sometimes\" is not a valid toleration"),
-        (["--termination-grace", "0s"], "--termination-grace: invalid duration \"0s\": use at least 1s"),
-        (["--termination-grace", "1s 1ms"], "--termination-grace: invalid duration \"1s 1ms\": use whole seconds"),
-        (["--image-pull-policy", "Often"], "--image-pull-policy: \"Often\" is not a valid pull policy"),
-    ] {
-        run(folder.path(), &flags).expect_code(2).expect_stderr(&format!("error: {sentence}"));
-    }
-    let both = run(folder.path(), &["--push", "r:1", "--load", "kind"]).expect_code(2);
-    both.expect_stderr("'--push <REGISTRY>' cannot be used with '--load <TOOL>'");
-}
-
-#[test]
 fn kubernetes_needs_an_image_but_no_script_in_the_folder() {
     let folder = folder_with_script();
-    let master = at(BackendKind::Kubernetes);
+    let master = FakeMaster::of(BackendKind::Kubernetes);
     let ended = submit(folder.path(), &master, &[]).expect_code(2);
     let ended = ended.expect_stderr("error: no image to run: --image is not given, and there is no Dockerfile in ");
     ended.expect_stderr("hint: give --image REF, or put a Dockerfile beside exec.py");
@@ -100,14 +68,14 @@ fn kubernetes_needs_an_image_but_no_script_in_the_folder() {
     std::fs::write(empty.path().join("Dockerfile"), "FROM x\n").unwrap();
     let ended = submit(empty.path(), &master, &[]).expect_code(4);
     let ended = ended.expect_stderr("error: cannot reach Docker at unix:///nowhere: there is no socket /nowhere");
-    ended.expect_stderr("hint: is Docker running");
+    ended.expect_stderr("hint: is Docker running, and may you use it? ").expect_stderr("docker context use NAME");
     assert_eq!(master.asked(), ["GET /v1/master"; 3], "the client sent other requests");
 }
 
 #[test]
 fn an_invalid_job_is_refused_before_the_master_is_asked() {
     let folder = folder_with_script();
-    let master = at(BackendKind::Kubernetes);
+    let master = FakeMaster::of(BackendKind::Kubernetes);
     submit(folder.path(), &master, &["--image", "digits", "--worker-num", "0"]).expect_code(2);
     assert_eq!(master.asked(), Vec::<String>::new());
 }
@@ -142,6 +110,6 @@ fn an_invalid_tool_in_muster_load_fails_only_commands_that_use_this_variable() {
         let ended = with_variable(&[["build", "--image"].as_slice(), &["digits"], &flags].concat()).expect_code(4);
         ended.expect_stderr("error: cannot reach Docker");
     }
-    let master = at(BackendKind::Kubernetes);
+    let master = FakeMaster::of(BackendKind::Kubernetes);
     with_variable(&["list", "--master", &master.url]).expect_code(0);
 }

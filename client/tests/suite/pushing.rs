@@ -3,13 +3,13 @@
 use std::fs;
 
 use protocol::code::CodeId;
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::{JobState, JobView};
 
-use crate::support::fake_master::{Changed, FakeMaster, Script};
+use crate::support::fake_master::{Changed, FakeMaster, Script, refusal};
 use crate::support::views::{running, succeeded};
-use crate::support::{Ended, folder_with_script, run};
+use crate::support::{Ended, folder_with_script};
 
 fn code(digit: &str) -> Option<CodeId> {
     Some(digit.repeat(64).parse().unwrap())
@@ -26,7 +26,12 @@ fn job(seq: u64, sequence: u32, pushes: u32, started: u32) -> JobView {
 }
 
 fn refused(status: u16, code: ErrorCode, detail: &str) -> Changed {
-    Changed::Refused(Problem { status, code, detail: detail.to_owned() })
+    Changed::Refused(refusal(status, code, detail))
+}
+
+/// The number of requests to change the job.
+fn changes(master: &FakeMaster) -> usize {
+    master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count()
 }
 
 /// Pushes to a running job. The master answers each PATCH request with the next of `changes`.
@@ -34,9 +39,7 @@ fn refused(status: u16, code: ErrorCode, detail: &str) -> Changed {
 fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) {
     let changes = changes.into().into();
     let master = FakeMaster::start(Script { views: vec![job(2, 1, 0, 0)], changes, ..Script::default() });
-    let folder = folder_with_script();
-    let ended = run(folder.path(), &[&["push", "digits", "--master", &master.url], more].concat());
-    (ended, master)
+    (master.run(&[&["push", "digits"], more].concat()), master)
 }
 
 #[test]
@@ -70,7 +73,7 @@ fn a_push_is_repeated_while_agents_receive_the_code() {
     let (ended, master) = push([underway(), underway(), accepted], &[]);
     let ended = ended.expect_code(0).expect_stderr("job digits runs the new code after ");
     assert_eq!(ended.stderr.matches("worker-1 is slow").count(), 1, "{}", ended.stderr);
-    assert_eq!(master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count(), 3);
+    assert_eq!(changes(&master), 3);
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn watched_files_that_an_agent_refused_are_pushed_again_without_another_save() {
     let (ended, master) = push([full(), accepted], &["--watch"]);
     let ended = ended.expect_code(0).expect_stderr("error: the disk of worker-1 is full");
     assert_eq!(ended.stderr.matches("the disk of worker-1").count(), 1, "{}", ended.stderr);
-    assert_eq!(master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count(), 2);
+    assert_eq!(changes(&master), 2);
 }
 
 #[test]
@@ -93,17 +96,16 @@ fn a_watch_pushes_at_once_if_files_were_saved_after_the_scripts_began() {
     let end = JobView { seq: 3, pushes: 1, started_pushes: 1, ..succeeded("digits") };
     let accepted = Changed::Accepted(JobView { pushes: 1, ..halted.clone() }.into(), vec![end]);
     let master = FakeMaster::start(Script { views: vec![halted], changes: [accepted].into(), ..Script::default() });
-    run(folder.path(), &["push", "digits", "--master", &master.url, "--watch"]).expect_code(0);
-    assert_eq!(master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count(), 1);
+    master.run_in(folder.path(), &["push", "digits", "--watch"]).expect_code(0);
+    assert_eq!(changes(&master), 1);
 }
 
 #[test]
 fn a_path_that_is_not_a_folder_is_refused_and_a_message_names_a_folder_that_the_job_does_not_use() {
     let (refused, master) = push([], &["exec.py"]);
     refused.expect_code(2).expect_stderr("/exec.py is not a folder").expect_stderr("hint: give the folder");
-    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was pushed");
+    assert_eq!(changes(&master), 0, "something was pushed");
 
-    let folder = folder_with_script();
     let mut own = job(2, 1, 0, 0);
     (own.spec.code, own.code, own.spec.work_dir) = (None, None, Some("/data/digits".into()));
     let after = JobView { pushes: 1, started_pushes: 1, seq: 3, ..own.clone() };
@@ -111,7 +113,7 @@ fn a_path_that_is_not_a_folder_is_refused_and_a_message_names_a_folder_that_the_
         let accepted = Changed::Accepted(JobView { pushes: 1, ..own.clone() }.into(), vec![after.clone()]);
         let script = Script { views: vec![own.clone()], changes: [accepted].into(), ..Script::default() };
         let master = FakeMaster::start(script);
-        let ended = run(folder.path(), &["push", "digits", given, "--master", &master.url]).expect_code(0);
+        let ended = master.run(&["push", "digits", given]).expect_code(0);
         let sentence = "job digits runs in /data/digits: its scripts start again with the files there, not with";
         ended.expect_stderr(&format!("{sentence} {given}"));
     }
@@ -126,7 +128,7 @@ fn push_beside_a_template(script: &str, more: &[&str]) -> Ended {
     let folder = folder_with_script();
     fs::write(folder.path().join("exec.py"), script).unwrap();
     fs::write(folder.path().join("template.py"), "{{ name }} = 1\n").unwrap();
-    run(folder.path(), &[&["push", "digits", "--master", &master.url], more].concat())
+    master.run_in(folder.path(), &[&["push", "digits"], more].concat())
 }
 
 #[test]
@@ -143,10 +145,10 @@ fn only_the_jobs_script_must_parse_and_only_without_force() {
 fn a_job_without_a_folder_cannot_be_watched() {
     let mut on_machines = job(2, 1, 0, 0);
     (on_machines.spec.code, on_machines.code, on_machines.spec.work_dir) = (None, None, None);
-    let master = FakeMaster::start(Script { views: vec![on_machines], ..Script::default() });
-    let refused = run(folder_with_script().path(), &["push", "digits", "--watch", "--master", &master.url]);
+    let master = FakeMaster::with(vec![on_machines]);
+    let refused = master.run(&["push", "digits", "--watch"]);
     refused.expect_code(2).expect_stderr("error: --watch cannot be used with job digits: the job names no folder");
-    assert!(master.asked().iter().all(|asked| asked.starts_with("GET")), "something was pushed");
+    assert_eq!(changes(&master), 0, "something was pushed");
 }
 
 #[test]

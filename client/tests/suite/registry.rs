@@ -7,8 +7,7 @@ use std::process::{Child, Command, Stdio};
 use protocol::master::BackendKind;
 
 use crate::support::docker::{Image, agent_file, docker};
-use crate::support::fake_master::{FakeMaster, Script};
-use crate::support::views::succeeded;
+use crate::support::fake_master::FakeMaster;
 use crate::support::{client, finish, until};
 
 /// A running registry. Dropping the value stops it.
@@ -49,8 +48,7 @@ fn a_pushed_image_is_submitted_by_its_digest_and_a_failed_push_is_an_error() {
     let (image, registry) = (Image::unnamed("pushed"), Registry::start());
     // The engine would compress a large base image for ten seconds. The client only looks whether there is a python.
     image.build_from("scratch", "WORKDIR /work\nCOPY exec.py .\nCOPY exec.py /usr/bin/python\nUSER 1000");
-    let backend = Some(BackendKind::Kubernetes);
-    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], backend, ..Script::default() });
+    let master = FakeMaster::of(BackendKind::Kubernetes);
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
     let pushed = format!("{}/team/{}_pod", registry.address, image.name);

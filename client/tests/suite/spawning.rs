@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::fake_master::{FakeMaster, Script, something_else};
 use crate::support::terminal::Terminal;
 use crate::support::views::pending;
-use crate::support::{client, finish, run};
+use crate::support::{client, finish};
 
 const NOT_FOUND: &str = r#"{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
     "reason": "NotFound", "code": 404, "message": "not found"}"#;
@@ -64,8 +64,7 @@ fn the_pod_file_of_the_folder_is_used_and_variables_that_look_secret_get_a_hint(
     let pod = "kind: Pod\nspec: { containers: [{ name: main, image: \"mnist:2\", env: }] }\n";
     let folder = folder(&[("train.py", ""), ("pod.yaml", pod), ("env", "S3_SECRET_KEY=x\nS3_USER=y\nLD_PRELOAD=/z\n")]);
     let master = master();
-    let ended = run(folder.path(), &["spawn", "-t", "Run_1", "-e", "env", "train.py", "--master", &master.url]);
-    let ended = ended.expect_code(0);
+    let ended = master.run_in(folder.path(), &["spawn", "-t", "Run_1", "-e", "env", "train.py"]).expect_code(0);
     assert_eq!(ended.stdout, "generated with label training_attempt=Run_1\nrun-1-worker-0\nrun-1-worker-1\n");
     let hint =
         "everybody who may see the job can read S3_SECRET_KEY: put this variable into a Secret, and name the Secret";
@@ -82,7 +81,7 @@ fn the_pod_file_of_the_folder_is_used_and_variables_that_look_secret_get_a_hint(
 #[test]
 fn a_missing_script_has_a_hint_with_a_command_for_the_same_master() {
     let master = master();
-    let ended = run(folder(&[]).path(), &["spawn", "--master", &master.url]).expect_code(2);
+    let ended = master.run(&["spawn"]).expect_code(2);
     ended.expect_stderr(&format!("for example client spawn -w 3 train.py --master {};", master.url));
 }
 
@@ -91,8 +90,7 @@ fn a_script_that_does_not_parse_is_refused_unless_the_check_is_turned_off() {
     let folder = folder(&[("train.py", "print(\n"), ("train", "print(\n")]);
     let spawned = |more: &[&str]| {
         let master = master();
-        let ended = run(folder.path(), &[&["spawn", "-t", "Run_1", "--master", &master.url], more].concat());
-        (ended, master)
+        (master.run_in(folder.path(), &[&["spawn", "-t", "Run_1"], more].concat()), master)
     };
     let (refused, master) = spawned(&["train.py"]);
     let refused =
@@ -110,10 +108,10 @@ fn a_tag_that_is_taken_is_refused_with_the_command_that_deletes_the_training() {
     let script =
         Script { views: vec![run_1()], before: true, backend: Some(BackendKind::Kubernetes), ..Script::default() };
     let master = FakeMaster::start(script);
-    let ended = run(folder.path(), &["spawn", "-t", "Run_1", "train.py", "--master", &master.url]).expect_code(2);
+    let ended = master.run_in(folder.path(), &["spawn", "-t", "Run_1", "train.py"]).expect_code(2);
     let ended = ended.expect_stderr("error: a training with tag Run_1 exists, as job run-1");
     ended.expect_stderr("hint: use another tag: -t TAG or -r; or delete the training: client spawn -d Run_1 ");
-    let other = run(folder.path(), &["spawn", "-t", "run-1", "train.py", "--master", &master.url]).expect_code(2);
+    let other = master.run_in(folder.path(), &["spawn", "-t", "run-1", "train.py"]).expect_code(2);
     other.expect_stderr("error: tag run-1 makes the job's name run-1, and another job has this name");
 }
 
@@ -122,7 +120,7 @@ fn a_training_whose_first_submit_was_accepted_without_an_answer_is_started() {
     let folder = folder(&[("train.py", "")]);
     let script = Script { views: vec![run_1()], lost: vec!["POST /v1/jobs"], ..Script::default() };
     let master = FakeMaster::start(script);
-    let ended = run(folder.path(), &["spawn", "-t", "Run_1", "train.py", "--master", &master.url]).expect_code(0);
+    let ended = master.run_in(folder.path(), &["spawn", "-t", "Run_1", "train.py"]).expect_code(0);
     assert_eq!(ended.stdout, "generated with label training_attempt=Run_1\nrun-1-worker-0\nrun-1-worker-1\n");
     ended.expect_stderr("the gateway timed out; retrying\n");
 }
@@ -131,12 +129,10 @@ fn a_training_whose_first_submit_was_accepted_without_an_answer_is_started() {
 fn only_y_at_the_terminal_deletes_a_training() {
     for (typed, is_deleted) in [("yes\n", false), ("\n", false), ("y\n", true)] {
         let (folder, master) = (folder(&[]), master());
-        let mut client = client(folder.path());
-        let (terminal, child) = Terminal::start(client.args(["spawn", "-d", "Run_1", "--master", &master.url]));
+        let (terminal, child) = Terminal::start(&mut master.client(folder.path(), &["spawn", "-d", "Run_1"]));
         terminal.until_shown("delete the training with tag Run_1, job run-1? y/[n]");
         terminal.type_in(typed.as_bytes());
         finish(child).expect_code(0);
-        let has_asked = master.asked().iter().any(|request| request.starts_with("DELETE /v1/jobs/run-1?"));
-        assert_eq!(has_asked, is_deleted, "{typed:?}: {}", terminal.screen());
+        assert_eq!(master.was_asked("DELETE /v1/jobs/run-1?"), is_deleted, "{typed:?}: {}", terminal.screen());
     }
 }

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::terminal::Terminal;
 use crate::support::views::{line, pending, running};
-use crate::support::{client, command, finish, folder_with_script, signal, until};
+use crate::support::{client, command, finish, folder_with_script, interrupt, until};
 
 /// A master with a job that does not change and has printed these lines.
 fn serving(view: JobView, lines: Vec<LogLine>) -> FakeMaster {
@@ -17,9 +17,7 @@ fn serving(view: JobView, lines: Vec<LogLine>) -> FakeMaster {
 }
 
 fn following(master: &FakeMaster) -> (Terminal, Child) {
-    let folder = folder_with_script();
-    let mut client = client(folder.path());
-    Terminal::start(client.args(["logs", "digits", "-f", "--master", &master.url]))
+    Terminal::start(&mut master.client(folder_with_script().path(), &["logs", "digits", "-f"]))
 }
 
 #[test]
@@ -38,8 +36,7 @@ fn lines_of_a_starting_job_stay_above_its_progress() {
             && shown.get(4).is_some_and(|line| line.ends_with(" 0 of 2 replicas have joined"))
             && shown.get(5).is_some_and(|line| line.ends_with("worker-0 requested"))
     });
-    signal(&child, Signal::INT);
-    drop(finish(child).expect_signal(Signal::INT));
+    drop(interrupt(child, Signal::INT));
 }
 
 #[test]
@@ -56,9 +53,8 @@ fn an_unfinished_line_is_shown_below_the_finished_lines() {
     until("the second line is shown", || terminal.screen().contains("worker-0 │ epoch 2"));
     let in_place = "worker-0 │ epoch 1\nworker-0 │ epoch 2\nworker-1 │ 30%|###";
     until("all lines are in place", || terminal.screen().ends_with(in_place));
-    assert!(master.asked().iter().any(|request| request.contains("unfinished=true")), "{:?}", master.asked());
-    signal(&child, Signal::INT);
-    drop(finish(child).expect_signal(Signal::INT));
+    assert!(master.was_asked("unfinished=true"), "{:?}", master.asked());
+    drop(interrupt(child, Signal::INT));
     until("the unfinished line is removed", || !terminal.screen().contains("30%"));
 }
 
@@ -68,8 +64,7 @@ fn a_finished_line_is_shown_once() {
     let master = serving(running("digits"), vec![growing, line("worker-0", 5, "100%")]);
     let (terminal, child) = following(&master);
     until("the line is shown", || terminal.screen().lines().skip(1).eq(["worker-0 │ 100%"]));
-    signal(&child, Signal::INT);
-    drop(finish(child).expect_signal(Signal::INT));
+    drop(interrupt(child, Signal::INT));
 }
 
 #[test]

@@ -2,32 +2,31 @@
 
 use std::io::Read;
 
+use protocol::master::BackendKind;
 use protocol::view::{JobList, JobResult, JobView};
+use rustix::process::Signal;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{failed, finished, line, pending, running, succeeded};
-use crate::support::{Ended, client, finish, folder_with_script, signal, until};
+use crate::support::{client, finish, folder_with_script, interrupt, run, until};
 
-fn at(master: &FakeMaster, arguments: &[&str]) -> Ended {
-    let folder = folder_with_script();
-    finish(client(folder.path()).args(arguments).args(["--master", &master.url]).spawn().unwrap())
-}
-
-fn serving(views: Vec<JobView>) -> FakeMaster {
-    FakeMaster::start(Script { views, ..Script::default() })
+/// A master with this output of a running job, which succeeds or fails then.
+fn printing<const N: usize>(logs: [Logs; N], then: Option<JobView>) -> FakeMaster {
+    let views = [Some(running("digits")), then].into_iter().flatten().collect();
+    FakeMaster::start(Script { views, logs: logs.into(), ..Script::default() })
 }
 
 #[test]
 fn list_shows_a_line_for_each_job() {
-    let master = serving(vec![succeeded("digits"), failed("letters")]);
-    let ended = at(&master, &["list"]).expect_code(0);
+    let master = FakeMaster::with(vec![succeeded("digits"), failed("letters")]);
+    let ended = master.run(&["list"]).expect_code(0);
     let rows: Vec<Vec<&str>> = ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
     // TIME ends at the job's result. The end of the pods is not used, because a restarted master may record it again.
     assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.8", "s", "succeeded"]);
     assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
 
-    let ended = at(&master, &["list", "--output", "json"]).expect_code(0);
+    let ended = master.run(&["list", "--output", "json"]).expect_code(0);
     let expected = JobList { jobs: vec![succeeded("digits").summary(), failed("letters").summary()] };
     assert_eq!(serde_json::from_str::<JobList>(&ended.stdout).unwrap(), expected);
 }
@@ -35,10 +34,8 @@ fn list_shows_a_line_for_each_job() {
 #[test]
 fn a_closed_stdout_ends_a_list_without_an_error() {
     // The list does not fit into a pipe, so the client is still writing when the reader closes the pipe.
-    let master = serving((0..500).map(|_| succeeded("digits")).collect());
-    let folder = folder_with_script();
-    let mut command = client(folder.path());
-    let mut child = command.args(["list", "-o", "json", "--master", &master.url]).spawn().unwrap();
+    let master = FakeMaster::with((0..500).map(|_| succeeded("digits")).collect());
+    let mut child = master.spawn(&["list", "-o", "json"]);
     let mut stdout = child.stdout.take().unwrap();
     let mut first = [0];
     stdout.read_exact(&mut first).unwrap();
@@ -49,8 +46,8 @@ fn a_closed_stdout_ends_a_list_without_an_error() {
 
 #[test]
 fn status_shows_the_job_and_each_replica() {
-    let master = serving(vec![failed("digits")]);
-    let ended = at(&master, &["status", "digits"]).expect_code(0);
+    let master = FakeMaster::with(vec![failed("digits")]);
+    let ended = master.run(&["status", "digits"]).expect_code(0);
     for part in ["asked for   AllReduce, 2 workers", "state       failed", "generation  1.1", "EXIT OR REASON"] {
         assert!(ended.stdout.contains(part), "no {part:?} in\n{}", ended.stdout);
     }
@@ -58,15 +55,15 @@ fn status_shows_the_job_and_each_replica() {
     let words: Vec<&str> = last.split_whitespace().collect();
     assert_eq!(words, ["worker-1", "exited", "digits-worker-1", "127.0.0.1:24001", "exited", "with", "code", "3"]);
 
-    let ended = at(&master, &["status", "digits", "-o", "json"]).expect_code(0);
+    let ended = master.run(&["status", "digits", "-o", "json"]).expect_code(0);
     assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), failed("digits"));
 }
 
 #[test]
 fn an_error_about_an_unknown_job_names_the_job() {
-    let master = serving(vec![running("digits")]);
+    let master = FakeMaster::with(vec![running("digits")]);
     for arguments in [&["status", "letters"][..], &["logs", "letters"], &["wait", "letters"], &["delete", "letters"]] {
-        let ended = at(&master, arguments).expect_code(2);
+        let ended = master.run(arguments).expect_code(2);
         ended
             .expect_stderr("error: there is no job \"letters\"")
             .expect_stderr(&format!("client list --master {}\n", master.url));
@@ -75,17 +72,15 @@ fn an_error_about_an_unknown_job_names_the_job() {
 
 #[test]
 fn logs_prints_the_merged_output_or_the_output_of_one_replica() {
-    let logs = [Logs::Lines(vec![line("worker-1", 4, "one"), line("worker-0", 4, "two")])];
-    let master = FakeMaster::start(Script { views: vec![running("digits")], logs: logs.into(), ..Script::default() });
-    let ended = at(&master, &["logs", "digits", "--tail", "5"]).expect_code(0);
+    let master = printing([Logs::Lines(vec![line("worker-1", 4, "one"), line("worker-0", 4, "two")])], None);
+    let ended = master.run(&["logs", "digits", "--tail", "5"]).expect_code(0);
     assert_eq!(ended.stdout, "worker-1 │ one\nworker-0 │ two\n");
     assert_eq!(master.asked().last().unwrap(), "GET /v1/jobs/digits/logs?follow=false&tail=5");
-    let ended = at(&master, &["logs", "digits", "-o", "json"]).expect_code(0);
+    let ended = master.run(&["logs", "digits", "-o", "json"]).expect_code(0);
     assert_eq!(ended.stdout.lines().next().unwrap(), r#"{"replica":"worker-1","offset":4,"line":"one"}"#);
 
-    let logs = [Logs::Raw(b"raw \x1b[2J\xffbytes\nno end".to_vec())];
-    let master = FakeMaster::start(Script { views: vec![running("digits")], logs: logs.into(), ..Script::default() });
-    let ended = at(&master, &["logs", "digits", "--replica", "worker-1"]).expect_code(0);
+    let master = printing([Logs::Raw(b"raw \x1b[2J\xffbytes\nno end".to_vec())], None);
+    let ended = master.run(&["logs", "digits", "--replica", "worker-1"]).expect_code(0);
     assert_eq!(ended.stdout, String::from_utf8_lossy(b"raw \x1b[2J\xffbytes\nno end"));
     let asked = "GET /v1/jobs/digits/logs?follow=false&replica=worker-1";
     // The first answer may have ended before a gap. So the client asks whether more output follows.
@@ -95,17 +90,13 @@ fn logs_prints_the_merged_output_or_the_output_of_one_replica() {
 #[test]
 fn client_logs_with_follow_exits_with_the_jobs_result() {
     for (view, code) in [(succeeded("digits"), 0), (failed("digits"), 1)] {
-        let lines = [Logs::Lines(vec![line("worker-0", 4, "one")])];
-        let views = vec![running("digits"), view.clone()];
-        let master = FakeMaster::start(Script { views, logs: lines.into(), ..Script::default() });
-        let ended = at(&master, &["logs", "digits", "-f"]).expect_code(code);
+        let master = printing([Logs::Lines(vec![line("worker-0", 4, "one")])], Some(view.clone()));
+        let ended = master.run(&["logs", "digits", "-f"]).expect_code(code);
         assert_eq!(ended.stdout, "worker-0 │ one\n");
         ended.expect_stderr("job digits is running: AllReduce, 2 workers");
 
-        let raw = [Logs::Raw(b"one\n".to_vec())];
-        let master =
-            FakeMaster::start(Script { views: vec![running("digits"), view], logs: raw.into(), ..Script::default() });
-        let ended = at(&master, &["logs", "digits", "-f", "--replica", "worker-0"]).expect_code(code);
+        let master = printing([Logs::Raw(b"one\n".to_vec())], Some(view));
+        let ended = master.run(&["logs", "digits", "-f", "--replica", "worker-0"]).expect_code(code);
         assert_eq!(ended.stdout, "one\n");
     }
 }
@@ -113,10 +104,9 @@ fn client_logs_with_follow_exits_with_the_jobs_result() {
 #[test]
 fn a_broken_stream_of_one_replica_continues_after_its_last_byte() {
     // The job is still running when the first stream ends. It has ended when the last stream ends.
-    let logs = [Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\ntwo\n".to_vec())].into();
-    let views = vec![running("digits"), succeeded("digits")];
-    let master = FakeMaster::start(Script { views, logs, ..Script::default() });
-    let ended = at(&master, &["logs", "digits", "-f", "--replica", "worker-0", "--tail", "7"]).expect_code(0);
+    let logs = ["one\n", "one\n", "one\ntwo\n"].map(|output| Logs::Raw(output.into()));
+    let master = printing(logs, Some(succeeded("digits")));
+    let ended = master.run(&["logs", "digits", "-f", "--replica", "worker-0", "--tail", "7"]).expect_code(0);
     assert_eq!(ended.stdout, "one\ntwo\n");
     let asked = master.asked();
     let asked: Vec<&str> = asked.iter().filter_map(|request| request.split_once("logs?")).map(|(_, it)| it).collect();
@@ -127,9 +117,8 @@ fn a_broken_stream_of_one_replica_continues_after_its_last_byte() {
 
 #[test]
 fn output_without_an_offset_is_not_from_a_master() {
-    let logs = [Logs::RawNowhere(b"one\n".to_vec())].into();
-    let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
-    let ended = at(&master, &["logs", "digits", "--replica", "worker-0"]).expect_code(3);
+    let master = printing([Logs::RawNowhere(b"one\n".to_vec())], None);
+    let ended = master.run(&["logs", "digits", "--replica", "worker-0"]).expect_code(3);
     ended.expect_stderr("answers, but not as a Muster master (HTTP status 200)");
 }
 
@@ -138,31 +127,28 @@ fn wait_exits_with_the_jobs_result() {
     for (view, code, sentence) in
         [(succeeded("digits"), 0, "succeeded in 4.8 s"), (failed("digits"), 1, "failed after")]
     {
-        let master = serving(vec![pending("digits"), running("digits"), view.clone()]);
-        at(&master, &["wait", "digits"]).expect_code(code).expect_stderr(sentence);
-        let ended = at(&master, &["wait", "digits", "-o", "json"]).expect_code(code);
+        let master = FakeMaster::with(vec![pending("digits"), running("digits"), view.clone()]);
+        master.run(&["wait", "digits"]).expect_code(code).expect_stderr(sentence);
+        let ended = master.run(&["wait", "digits", "-o", "json"]).expect_code(code);
         assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), view);
     }
 }
 
 #[test]
 fn an_interrupted_wait_says_how_to_come_back() {
-    let master = serving(vec![running("digits")]);
-    let folder = folder_with_script();
-    let child = client(folder.path()).args(["wait", "digits", "--master", &master.url]).spawn().unwrap();
-    until("the client waits for the end", || master.asked().iter().any(|request| request.contains("wait=")));
-    signal(&child, rustix::process::Signal::INT);
-    let ended = finish(child)
-        .expect_signal(rustix::process::Signal::INT)
-        .expect_stderr("no longer waiting for job digits; the job keeps running\n");
+    let master = FakeMaster::with(vec![running("digits")]);
+    let child = master.spawn(&["wait", "digits"]);
+    until("the client waits for the end", || master.was_asked("wait="));
+    let ended = interrupt(child, Signal::INT);
+    let ended = ended.expect_stderr("no longer waiting for job digits; the job keeps running\n");
     let ended = ended.expect_stderr(&format!("to continue: client wait digits --master {}\n", master.url));
     ended.expect_stderr(&format!("to cancel the job: client cancel digits --master {}\n", master.url));
 }
 
 #[test]
 fn wait_gives_up_after_its_timeout() {
-    let master = serving(vec![running("digits")]);
-    let ended = at(&master, &["wait", "digits", "--timeout", "300ms"]).expect_code(1);
+    let master = FakeMaster::with(vec![running("digits")]);
+    let ended = master.run(&["wait", "digits", "--timeout", "300ms"]).expect_code(1);
     ended.expect_stderr("error: job digits is still running after 0.3 s");
 }
 
@@ -172,9 +158,8 @@ fn verbose_shows_each_request_without_secrets() {
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], token, ..Script::default() });
     let folder = folder_with_script();
     for flags in [&["-v", "status", "digits"][..], &["status", "digits", "--verbose"]] {
-        let mut command = client(folder.path());
-        let child = command.args(flags).args(["--master", &master.url]).env("MUSTER_TOKEN", "s3cret").spawn();
-        let ended = finish(child.unwrap()).expect_code(0);
+        let mut command = master.client(folder.path(), flags);
+        let ended = finish(command.env("MUSTER_TOKEN", "s3cret").spawn().unwrap()).expect_code(0);
         let requests = ["digits: 200 after ", "digits/series?tail=1: 404 after "];
         let requests = requests.map(|request| format!("master: GET {}/v1/jobs/{request}", master.url));
         assert_eq!(ended.stderr.lines().count(), requests.len(), "{}", ended.stderr);
@@ -182,24 +167,24 @@ fn verbose_shows_each_request_without_secrets() {
             assert!(line.starts_with(&request) && !line.contains("s3cret"), "{line}");
         }
     }
-    let refused = at(&FakeMaster::start(Script::default()), &["-v", "status", "letters"]).expect_code(2);
+    let refused = FakeMaster::with(vec![]).run(&["-v", "status", "letters"]).expect_code(2);
     refused.expect_stderr("/v1/jobs/letters: 404 after ");
 }
 
 #[test]
 fn cancel_and_delete_ask_the_master() {
-    let master = serving(vec![running("digits")]);
-    at(&master, &["cancel", "digits"]).expect_code(0).expect_stderr("job digits is being cancelled");
+    let master = FakeMaster::with(vec![running("digits")]);
+    master.run(&["cancel", "digits"]).expect_code(0).expect_stderr("job digits is being cancelled");
     assert_eq!(master.asked(), ["GET /v1/jobs/digits", "POST /v1/jobs/digits/cancel"]);
-    at(&master, &["delete", "digits"]).expect_code(0).expect_stderr("job digits is deleted");
-    assert!(master.asked().contains(&"DELETE /v1/jobs/digits?uid=uid-1".to_owned()), "{:?}", master.asked());
+    master.run(&["delete", "digits"]).expect_code(0).expect_stderr("job digits is deleted");
+    assert!(master.was_asked("DELETE /v1/jobs/digits?uid=uid-1"), "{:?}", master.asked());
 }
 
 #[test]
 fn an_unknown_name_stops_no_other_job_and_decides_the_exit_code() {
     for (verb, done) in [("cancel", "job digits is being cancelled"), ("delete", "job digits is deleted")] {
-        let master = serving(vec![running("digits")]);
-        let ended = at(&master, &[verb, "none", "digits", "digits", "never"]).expect_code(2);
+        let master = FakeMaster::with(vec![running("digits")]);
+        let ended = master.run(&[verb, "none", "digits", "digits", "never"]).expect_code(2);
         let ended = ended.expect_stderr("error: none: there is no").expect_stderr("error: never: there is no");
         assert_eq!(ended.stderr.matches(done).count(), 1, "{}", ended.stderr);
         ended.expect_stderr(&format!("client list --master {}\n", master.url));
@@ -208,8 +193,8 @@ fn an_unknown_name_stops_no_other_job_and_decides_the_exit_code() {
 
 #[test]
 fn a_wait_for_several_jobs_prints_those_that_have_ended() {
-    let master = serving(vec![succeeded("digits")]);
-    let ended = at(&master, &["wait", "none", "digits", "-o", "json"]).expect_code(2);
+    let master = FakeMaster::with(vec![succeeded("digits")]);
+    let ended = master.run(&["wait", "none", "digits", "-o", "json"]).expect_code(2);
     let shown: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&shown["jobs"][0]["name"], shown["jobs"].as_array().unwrap().len()), (&"digits".into(), 1));
     ended.expect_stderr("error: none: there is no job").expect_stderr("job digits succeeded in 4.8 s");
@@ -217,8 +202,8 @@ fn a_wait_for_several_jobs_prints_those_that_have_ended() {
 
 #[test]
 fn a_wait_for_one_job_that_is_named_twice_prints_this_job() {
-    let master = serving(vec![succeeded("digits")]);
-    let ended = at(&master, &["wait", "digits", "digits", "-o", "json"]).expect_code(0);
+    let master = FakeMaster::with(vec![succeeded("digits")]);
+    let ended = master.run(&["wait", "digits", "digits", "-o", "json"]).expect_code(0);
     assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), succeeded("digits"));
 }
 
@@ -229,19 +214,19 @@ fn an_ended_job_is_not_cancelled() {
         (failed("digits"), "failed"),
         (finished("digits", JobResult::Cancelled), "cancelled"),
     ] {
-        let master = serving(vec![view]);
-        let ended = at(&master, &["cancel", "digits"]).expect_code(0);
+        let master = FakeMaster::with(vec![view]);
+        let ended = master.run(&["cancel", "digits"]).expect_code(0);
         assert_eq!(ended.stderr, format!("job digits has already ended ({state}); nothing was done\n"));
         assert_eq!(master.asked(), ["GET /v1/jobs/digits"]);
     }
-    let master = serving(vec![running("digits")]);
-    at(&master, &["cancel", "letters"]).expect_code(2).expect_stderr("error: there is no such job");
+    let master = FakeMaster::with(vec![running("digits")]);
+    master.run(&["cancel", "letters"]).expect_code(2).expect_stderr("error: there is no such job");
 }
 
 #[test]
 fn an_unreadable_record_can_be_deleted() {
     let master = FakeMaster::start(Script { unreadable: Some("digits"), ..Script::default() });
-    let ended = at(&master, &["delete", "digits"]).expect_code(0);
+    let ended = master.run(&["delete", "digits"]).expect_code(0);
     ended.expect_stderr("deleted the unreadable record of job digits");
     assert_eq!(master.asked(), ["GET /v1/jobs/digits", "DELETE /v1/jobs/digits"]);
 }
@@ -249,43 +234,37 @@ fn an_unreadable_record_can_be_deleted() {
 #[test]
 fn doctor_checks_only_the_master_whose_address_is_given() {
     let checks = |master: &FakeMaster| {
-        let ended = at(master, &["doctor", "-o", "json"]);
+        let ended = master.run(&["doctor", "-o", "json"]);
         let shown: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
         let checks = shown["checks"].as_array().unwrap().iter();
         (ended.code, checks.map(|check| format!("{} {}", check["name"], check["verdict"])).collect::<Vec<_>>())
     };
     // The version of the fake master differs from that of the client.
-    let master = serving(vec![]);
+    let master = FakeMaster::with(vec![]);
     assert_eq!(checks(&master), (Some(0), vec![r#""master" "warn""#.to_owned()]));
     assert_eq!(master.asked(), ["GET /v1/master"]);
     let refusing = FakeMaster::start(Script { token: Some("s3cret".to_owned()), ..Script::default() });
     assert_eq!(checks(&refusing), (Some(1), vec![r#""master" "fail""#.to_owned()]));
-    let backend = Some(protocol::master::BackendKind::Kubernetes);
-    let (_, of_pods) = checks(&FakeMaster::start(Script { backend, ..Script::default() }));
+    let (_, of_pods) = checks(&FakeMaster::of(BackendKind::Kubernetes));
     assert!(of_pods.len() == 2 && of_pods[1].starts_with(r#""Docker""#), "{of_pods:?}");
 }
 
 #[test]
-fn completions_name_flags_and_verbs() {
+fn completions_name_flags_and_verbs_and_need_no_master() {
     let folder = folder_with_script();
     for shell in ["bash", "zsh", "fish"] {
-        let ended = crate::support::run(folder.path(), &["completions", shell]).expect_code(0);
+        let mut command = client(folder.path());
+        command.args(["completions", shell]).env("MUSTER_MASTER", "nonsense");
+        let ended = finish(command.spawn().unwrap()).expect_code(0);
         assert!(ended.stdout.contains("worker-num") && ended.stdout.contains("completions"), "{shell}");
+        assert_eq!(ended.stderr, "");
     }
-}
-
-#[test]
-fn completions_need_no_master() {
-    let folder = folder_with_script();
-    let mut command = client(folder.path());
-    let child = command.args(["completions", "bash"]).env("MUSTER_MASTER", "nonsense").spawn();
-    assert_eq!(finish(child.unwrap()).expect_code(0).stderr, "");
 }
 
 #[test]
 fn help_is_on_stdout_with_defaults_and_exit_codes() {
     let folder = folder_with_script();
-    let ended = crate::support::run(folder.path(), &["--help"]).expect_code(0);
+    let ended = run(folder.path(), &["--help"]).expect_code(0);
     for part in ["[default: 2]", "MUSTER_MASTER", "Examples:", "Exit codes:"] {
         assert!(ended.stdout.contains(part), "no {part:?} in\n{}", ended.stdout);
     }

@@ -1,15 +1,18 @@
-//! A master with prepared answers. Records all requests.
+//! A master with prepared answers, and the clients that ask it. Records all requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use protocol::code::{BlobPart, BlobReader, Manifest, MissingBlobs, Sha256};
@@ -20,8 +23,12 @@ use protocol::master::{BackendKind, MasterView};
 use protocol::output::LogLine;
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 use protocol::view::JobView;
+use serde_json::Value;
 
-/// How often a long poll looks for a new view.
+use super::views::succeeded;
+use super::{Ended, client, finish, folder_with_script, parameter, serve_aside};
+
+/// How often a request without an answer is looked at again.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The answers of a fake master.
@@ -91,22 +98,9 @@ pub(crate) enum Logs {
 /// A running fake master. It ends with the test's process.
 pub(crate) struct FakeMaster {
     pub(crate) url: String,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    script: Mutex<Script>,
-    newest: Mutex<usize>,
-    asked: Mutex<Vec<String>>,
-    submitted: Mutex<Option<serde_json::Value>>,
-    code: Mutex<Code>,
-}
-
-/// The code that the master has received.
-#[derive(Default)]
-struct Code {
-    manifest: Option<Manifest>,
-    blobs: BTreeMap<Sha256, Vec<u8>>,
+    answering: Arc<Mutex<Answering>>,
+    /// Where clients run, unless a test gives them another folder. It has an exec.py.
+    folder: tempfile::TempDir,
 }
 
 impl FakeMaster {
@@ -114,40 +108,77 @@ impl FakeMaster {
         Self::start_at("127.0.0.1:0", script)
     }
 
+    /// A master with these views of its job.
+    pub(crate) fn with(views: Vec<JobView>) -> Self {
+        Self::start(Script { views, ..Script::default() })
+    }
+
+    /// A master with this back end. The job digits succeeds there.
+    pub(crate) fn of(backend: BackendKind) -> Self {
+        Self::start(Script { views: vec![succeeded("digits")], backend: Some(backend), ..Script::default() })
+    }
+
     /// Starts a fake master at this address.
     pub(crate) fn start_at(address: &str, script: Script) -> Self {
-        let shared = Arc::new(Shared {
-            script: Mutex::new(script),
-            newest: Mutex::new(0),
-            asked: Mutex::default(),
-            submitted: Mutex::default(),
-            code: Mutex::default(),
-        });
-        let router = Router::new().fallback(serve).with_state(shared.clone());
-        Self { url: format!("http://{}", serve_aside(address, router)), shared }
+        let answering = Answering { script, newest: 0, asked: vec![], submitted: None, code: Code::default() };
+        let answering = Arc::new(Mutex::new(answering));
+        let url = serve_at(address, Router::new().fallback(serve).with_state(Arc::clone(&answering)));
+        Self { url, answering, folder: folder_with_script() }
+    }
+
+    /// A client of this master.
+    pub(crate) fn client(&self, folder: &Path, arguments: &[&str]) -> Command {
+        let mut command = client(folder);
+        command.args(["--master", &self.url]).args(arguments);
+        command
+    }
+
+    pub(crate) fn spawn(&self, arguments: &[&str]) -> Child {
+        self.client(self.folder.path(), arguments).spawn().unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        finish(self.spawn(arguments))
+    }
+
+    #[track_caller]
+    pub(crate) fn run_in(&self, folder: &Path, arguments: &[&str]) -> Ended {
+        finish(self.client(folder, arguments).spawn().unwrap())
+    }
+
+    /// Submits the job digits.
+    #[track_caller]
+    pub(crate) fn submit(&self, more: &[&str]) -> Ended {
+        self.run(&[&["--task", "digits"], more].concat())
     }
 
     /// Method, path and query of every request, in order.
     pub(crate) fn asked(&self) -> Vec<String> {
-        self.shared.asked.lock().unwrap().clone()
+        self.answering.lock().unwrap().asked.clone()
+    }
+
+    /// Whether a request contained this text.
+    pub(crate) fn was_asked(&self, part: &str) -> bool {
+        self.asked().iter().any(|request| request.contains(part))
     }
 
     /// The files of the last manifest, by path.
     pub(crate) fn files(&self) -> Vec<(String, String)> {
-        let code = self.shared.code.lock().unwrap();
-        let files = code.manifest.as_ref().expect("no manifest was sent").files().iter();
-        let text = |blob: &Sha256| String::from_utf8(code.blobs[blob].clone()).unwrap();
+        let Code { manifest, blobs } = &self.answering.lock().unwrap().code;
+        let files = manifest.as_ref().expect("no manifest was sent").files().iter();
+        let text = |blob: &Sha256| String::from_utf8(blobs[blob].clone()).unwrap();
         files.map(|file| (file.path.to_string(), text(&file.sha256))).collect()
     }
 
     /// Sends the views that a master without the job's code has held back.
     pub(crate) fn go_on(&self) {
-        self.shared.script.lock().unwrap().loses_code = false;
+        self.answering.lock().unwrap().script.loses_code = false;
     }
 
     /// The body of the submit.
-    pub(crate) fn submitted(&self) -> serde_json::Value {
-        self.shared.submitted.lock().unwrap().clone().expect("nothing was submitted")
+    pub(crate) fn submitted(&self) -> Value {
+        self.answering.lock().unwrap().submitted.clone().expect("nothing was submitted")
     }
 }
 
@@ -172,38 +203,28 @@ pub(crate) fn gone_after_one_answer() -> String {
 /// Starts a server that answers every request with this text. Returns its address.
 pub(crate) fn something_else(status: u16, body: &'static str) -> String {
     let status = StatusCode::from_u16(status).unwrap();
-    let router = Router::new().fallback(move || async move { (status, body) });
-    format!("http://{}", serve_aside("127.0.0.1:0", router))
+    serve_at("127.0.0.1:0", Router::new().fallback(move || async move { (status, body) }))
 }
 
-fn serve_aside(address: &str, router: Router) -> SocketAddr {
+fn serve_at(address: &str, router: Router) -> String {
     let listener = TcpListener::bind(address).unwrap();
-    let address = listener.local_addr().unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
     listener.set_nonblocking(true).unwrap();
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            axum::serve(listener, router).await.unwrap();
-        });
-    });
-    address
+    serve_aside(|| tokio::net::TcpListener::from_std(listener).unwrap(), router);
+    url
 }
 
-async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    let method = request.method().as_str().to_owned();
-    let uri = request.uri().clone();
-    shared.asked.lock().unwrap().push(format!("{method} {uri}"));
-    if !shared.knows(request.headers()) {
-        return problem(401, ErrorCode::Unauthorized, "the token is missing or wrong");
+async fn serve(State(answering): State<Arc<Mutex<Answering>>>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let body = to_bytes(body, 1 << 20).await.unwrap();
+    answering.lock().unwrap().asked.push(format!("{} {}", head.method, head.uri));
+    loop {
+        if let Some(answer) = answering.lock().unwrap().respond(&head, &body) {
+            return answer;
+        }
+        // If no change brings an answer, the wait ends when the client gives up or is killed.
+        tokio::time::sleep(CHANGE_INTERVAL).await;
     }
-    let asked = format!("{method} {uri}");
-    if take(&mut shared.script.lock().unwrap().away, &asked) {
-        return problem(503, ErrorCode::Unavailable, "away for a moment");
-    }
-    let answer = answer_to(&shared, request).await;
-    let is_lost = take(&mut shared.script.lock().unwrap().lost, &asked);
-    if is_lost { problem(504, ErrorCode::Unavailable, "the gateway timed out") } else { answer }
 }
 
 /// Removes the entry for this request, if there is one. An entry without `?` is a whole request without its query.
@@ -213,55 +234,11 @@ fn take(entries: &mut Vec<&'static str>, asked: &str) -> bool {
     entries.iter().position(is_meant).map(|place| entries.remove(place)).is_some()
 }
 
-async fn answer_to(shared: &Shared, request: Request) -> Response {
-    let (method, uri) = (request.method().as_str().to_owned(), request.uri().clone());
-    let query = uri.query().unwrap_or_default();
-    match (method.as_str(), uri.path()) {
-        ("POST", "/v1/jobs" | "/v1/dry-runs/jobs") => {
-            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
-            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
-            if uri.path() == "/v1/dry-runs/jobs" {
-                return shared.dry_run(&body);
-            }
-            *shared.submitted.lock().unwrap() = Some(body);
-            if shared.script.lock().unwrap().mute {
-                std::future::pending::<()>().await;
-            }
-            let lacks_code = shared.code.lock().unwrap().lacks(shared.submitted.lock().unwrap().as_ref().unwrap());
-            if lacks_code { problem(409, ErrorCode::CodeMissing, "send the code first") } else { shared.submit() }
-        }
-        ("GET", "/v1/jobs") => {
-            let jobs = shared.script.lock().unwrap().views.iter().map(JobView::summary).collect();
-            json(StatusCode::OK, &protocol::view::JobList { jobs })
-        }
-        ("GET", "/v1/master") => {
-            let uid = shared.script.lock().unwrap().uid;
-            let backend = shared.script.lock().unwrap().backend.unwrap_or(BackendKind::Process);
-            json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend, uid })
-        }
-        ("GET", "/agent") => match shared.script.lock().unwrap().agent.clone() {
-            Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),
-            None => problem(404, ErrorCode::UnknownRoute, "this master has no agent program"),
-        },
-        ("GET", path) if path.ends_with("/logs") => shared.logs(query),
-        ("GET", path) => loop {
-            if let Some(answer) = shared.view(path, query) {
-                break answer;
-            }
-            // Waits for a newer view. If no change adds one, the wait ends when the client gives up or is killed.
-            tokio::time::sleep(CHANGE_INTERVAL).await;
-        },
-        ("PUT", path) => {
-            if let Some(refusal) = &shared.script.lock().unwrap().code_refusal {
-                return problem(refusal.status, refusal.code, &refusal.detail);
-            }
-            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
-            json(StatusCode::OK, &shared.code.lock().unwrap().take(&body, path.ends_with("/blobs")))
-        }
-        ("PATCH", _) => shared.change(),
-        ("DELETE", path) => shared.delete(path),
-        (_, path) => shared.cancel(path),
-    }
+/// The code that the master has received.
+#[derive(Default)]
+struct Code {
+    manifest: Option<Manifest>,
+    blobs: BTreeMap<Sha256, Vec<u8>>,
 }
 
 impl Code {
@@ -285,116 +262,171 @@ impl Code {
     }
 
     /// Whether the job of this submit brings code that this master does not have.
-    fn lacks(&self, submitted: &serde_json::Value) -> bool {
+    fn lacks(&self, submitted: &Value) -> bool {
         let here = self.manifest.as_ref().map(|manifest| manifest.id().to_string());
         submitted["code"].as_str().is_some_and(|code| here.as_deref() != Some(code))
     }
 }
 
-impl Shared {
+struct Answering {
+    script: Script,
+    /// The place of the newest view that was returned.
+    newest: usize,
+    asked: Vec<String>,
+    submitted: Option<Value>,
+    code: Code,
+}
+
+impl Answering {
+    /// The answer to a request. `None` if there is no answer yet.
+    fn respond(&mut self, head: &Parts, body: &[u8]) -> Option<Response> {
+        let asked = format!("{} {}", head.method, head.uri);
+        if !self.knows(&head.headers) {
+            return Some(problem(&refusal(401, ErrorCode::Unauthorized, "the token is missing or wrong")));
+        }
+        if take(&mut self.script.away, &asked) {
+            return Some(problem(&refusal(503, ErrorCode::Unavailable, "away for a moment")));
+        }
+        let answer = self.answer(head, body)?;
+        let is_lost = take(&mut self.script.lost, &asked);
+        let lost = || problem(&refusal(504, ErrorCode::Unavailable, "the gateway timed out"));
+        Some(if is_lost { lost() } else { answer })
+    }
+
+    fn answer(&mut self, head: &Parts, body: &[u8]) -> Option<Response> {
+        let query = head.uri.query().unwrap_or_default();
+        Some(match (head.method.as_str(), head.uri.path()) {
+            ("POST", "/v1/dry-runs/jobs") => self.dry_run(&serde_json::from_slice(body).unwrap()),
+            ("POST", "/v1/jobs") => {
+                self.submitted = Some(serde_json::from_slice(body).unwrap());
+                return (!self.script.mute).then(|| self.submit());
+            }
+            ("GET", "/v1/jobs") => {
+                let jobs = self.script.views.iter().map(JobView::summary).collect();
+                json(StatusCode::OK, &protocol::view::JobList { jobs })
+            }
+            ("GET", "/v1/master") => {
+                let Script { backend, uid, .. } = self.script;
+                let backend = backend.unwrap_or(BackendKind::Process);
+                json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend, uid })
+            }
+            ("GET", "/agent") => match self.script.agent.clone() {
+                Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),
+                None => problem(&refusal(404, ErrorCode::UnknownRoute, "this master has no agent program")),
+            },
+            ("GET", path) if path.ends_with("/logs") => self.logs(query),
+            ("GET", path) => return self.view(path, query),
+            ("PUT", path) => match &self.script.code_refusal {
+                Some(refusal) => problem(refusal),
+                None => json(StatusCode::OK, &self.code.take(body, path.ends_with("/blobs"))),
+            },
+            ("PATCH", _) => self.change(),
+            ("DELETE", path) => self.delete(path),
+            (_, path) => self.cancel(path),
+        })
+    }
+
     fn knows(&self, headers: &HeaderMap) -> bool {
-        let script = self.script.lock().unwrap();
-        let Some(token) = &script.token else { return true };
+        let Some(token) = &self.script.token else { return true };
         let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         sent == Some(&format!("Bearer {token}"))
     }
 
-    fn dry_run(&self, body: &serde_json::Value) -> Response {
-        let script = self.script.lock().unwrap();
-        if script.is_old {
-            return problem(404, ErrorCode::UnknownRoute, "no route has this path");
+    fn dry_run(&self, body: &Value) -> Response {
+        match &self.script {
+            Script { is_old: true, .. } => problem(&refusal(404, ErrorCode::UnknownRoute, "no route has this path")),
+            Script { refusal: Some(refusal), .. } => problem(refusal),
+            Script { pods, .. } => {
+                let (lacks_code, pods) = (self.code.lacks(body), pods.clone());
+                json(StatusCode::OK, &DryRun { lacks_code, pods, ..DryRun::default() })
+            }
         }
-        if let Some(refusal) = &script.refusal {
-            return problem(refusal.status, refusal.code, &refusal.detail);
-        }
-        let lacks_code = self.code.lock().unwrap().lacks(body);
-        let pods = script.pods.clone();
-        json(StatusCode::OK, &DryRun { lacks_code, pods, ..DryRun::default() })
     }
 
-    fn submit(&self) -> Response {
-        let mut script = self.script.lock().unwrap();
+    fn submit(&mut self) -> Response {
+        if self.submitted.as_ref().is_some_and(|submitted| self.code.lacks(submitted)) {
+            return problem(&refusal(409, ErrorCode::CodeMissing, "send the code first"));
+        }
+        let script = &mut self.script;
         let is_new = !script.before || std::mem::take(&mut script.deleted);
         let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
         script.before |= script.lost.contains(&"POST /v1/jobs");
         match &script.refusal {
-            Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
+            Some(refusal) => problem(refusal),
             None if script.loses_code => {
-                let mut code = self.code.lock().unwrap();
-                code.blobs.clear();
-                let wanted_code = code.manifest.as_ref().map(Manifest::id);
+                self.code.blobs.clear();
+                let wanted_code = self.code.manifest.as_ref().map(Manifest::id);
                 json(status, &JobView { wanted_code, ..script.views[0].clone() })
             }
             None => json(status, &script.views[0]),
         }
     }
 
-    fn change(&self) -> Response {
-        let mut script = self.script.lock().unwrap();
-        match script.changes.pop_front().expect("the test has no answer for this change") {
-            Changed::Refused(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
+    fn change(&mut self) -> Response {
+        match self.script.changes.pop_front().expect("the test has no answer for this change") {
+            Changed::Refused(refusal) => problem(&refusal),
             Changed::Accepted(answer, next) => {
-                script.views.extend(next);
+                self.script.views.extend(next);
                 json(StatusCode::OK, &*answer)
             }
         }
     }
 
     fn cancel(&self, path: &str) -> Response {
-        let script = self.script.lock().unwrap();
-        match script.views.first() {
+        match self.script.views.first() {
             Some(view) if path == format!("/v1/jobs/{}/cancel", view.name) => StatusCode::ACCEPTED.into_response(),
-            Some(_) | None => problem(404, ErrorCode::UnknownJob, "there is no such job"),
+            Some(_) | None => problem(&refusal(404, ErrorCode::UnknownJob, "there is no such job")),
         }
     }
 
-    fn delete(&self, path: &str) -> Response {
-        let mut script = self.script.lock().unwrap();
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let is_job = !script.deleted && script.views.first().is_some_and(|view| view.name.as_str() == name);
-        if !is_job && script.unreadable != Some(name) {
-            return problem(404, ErrorCode::UnknownJob, &format!("there is no job \"{name}\""));
+    /// Whether the job with this name is known.
+    fn has(&self, name: &str) -> bool {
+        !self.script.deleted && self.script.views.first().is_some_and(|view| view.name.as_str() == name)
+    }
+
+    fn delete(&mut self, path: &str) -> Response {
+        let name = path.trim_start_matches("/v1/jobs/");
+        if !self.has(name) && self.script.unreadable != Some(name) {
+            return unknown_job(name);
         }
-        script.deleted = !script.lingers;
+        self.script.deleted = !self.script.lingers;
         StatusCode::ACCEPTED.into_response()
     }
 
-    fn view(&self, path: &str, query: &str) -> Option<Response> {
-        let script = self.script.lock().unwrap();
-        let known = script.views.first().filter(|view| path == format!("/v1/jobs/{}", view.name));
-        if script.deleted || known.is_none() {
-            let name = path.rsplit('/').next().unwrap_or_default();
-            return Some(problem(404, ErrorCode::UnknownJob, &format!("there is no job \"{name}\"")));
+    fn view(&mut self, path: &str, query: &str) -> Option<Response> {
+        let name = path.trim_start_matches("/v1/jobs/");
+        if !self.has(name) {
+            return Some(unknown_job(name.rsplit('/').next().unwrap_or_default()));
         }
-        let after =
-            query.split('&').find_map(|part| part.strip_prefix("after=")).map(|seq| seq.parse::<u64>().unwrap());
-        let mut newest = self.newest.lock().unwrap();
-        let index = match after {
-            None => *newest,
-            Some(_) if script.loses_code => return None,
-            Some(seq) => script.views.iter().position(|view| view.seq > seq)?,
+        let index = match parameter(query, "after") {
+            None => self.newest,
+            Some(_) if self.script.loses_code => return None,
+            Some(seq) => {
+                let seq: u64 = seq.parse().unwrap();
+                self.script.views.iter().position(|view| view.seq > seq)?
+            }
         };
-        *newest = (*newest).max(index);
-        Some(json(StatusCode::OK, &script.views[index]))
+        self.newest = self.newest.max(index);
+        Some(json(StatusCode::OK, &self.script.views[index]))
     }
 
-    fn logs(&self, query: &str) -> Response {
-        let mut script = self.script.lock().unwrap();
+    fn logs(&mut self, query: &str) -> Response {
+        let script = &mut self.script;
         let is_last = script.logs.len() <= 1;
         if is_last && query.contains("follow=true") && !script.loses_code {
             // A real master ends the stream when the job has ended. So the job's last view is the newest now.
-            *self.newest.lock().unwrap() = script.views.len() - 1;
+            self.newest = script.views.len() - 1;
         }
         let logs = if is_last { script.logs.front().cloned() } else { script.logs.pop_front() };
         match logs.unwrap_or_else(|| Logs::Lines(Vec::new())) {
             Logs::Lines(mut lines) => {
-                lines.retain(|line| line.offset > offset_of(line.replica, query));
+                let from = parameter(query, "from").unwrap_or_default();
+                lines.retain(|line| line.offset > offset_of(line.replica, &from));
                 let body: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
                 answer(StatusCode::OK, "application/x-ndjson", body.into())
             }
             Logs::Raw(bytes) => {
-                let offset = query.split('&').find_map(|part| part.strip_prefix("offset="));
-                let offset: usize = offset.map(|number| number.parse().unwrap()).unwrap_or(0);
+                let offset: usize = parameter(query, "offset").map_or(0, |number| number.parse().unwrap());
                 let positions = [(LOG_OFFSET_HEADER, offset.to_string()), (LOG_DROPPED_HEADER, "0".to_owned())];
                 let bytes = bytes[offset..].to_vec().into();
                 (positions, answer(StatusCode::OK, "application/octet-stream", bytes)).into_response()
@@ -404,22 +436,28 @@ impl Shared {
     }
 }
 
-/// The replica's offset in the query parameter `from`.
-fn offset_of(replica: ReplicaId, query: &str) -> u64 {
-    let from = query.split('&').find_map(|part| part.strip_prefix("from=")).unwrap_or_default();
-    let from = from.replace("%3A", ":").replace("%2C", ",");
+/// The replica's offset in the value of the query parameter `from`.
+fn offset_of(replica: ReplicaId, from: &str) -> u64 {
     let mut offsets = from.split(',').filter_map(|pair| pair.split_once(':'));
     let found = offsets.find(|(name, _)| *name == replica.to_string());
-    found.map(|(_, offset)| offset.parse().unwrap()).unwrap_or(0)
+    found.map_or(0, |(_, offset)| offset.parse().unwrap())
+}
+
+/// An error of a master.
+pub(crate) fn refusal(status: u16, code: ErrorCode, detail: &str) -> Problem {
+    Problem { status, code, detail: detail.to_owned() }
+}
+
+fn unknown_job(name: &str) -> Response {
+    problem(&refusal(404, ErrorCode::UnknownJob, &format!("there is no job \"{name}\"")))
+}
+
+fn problem(problem: &Problem) -> Response {
+    answer(StatusCode::from_u16(problem.status).unwrap(), PROBLEM_JSON, serde_json::to_vec(problem).unwrap().into())
 }
 
 fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
     answer(status, "application/json", serde_json::to_vec(value).unwrap().into())
-}
-
-fn problem(status: u16, code: ErrorCode, detail: &str) -> Response {
-    let problem = Problem { status, code, detail: detail.to_owned() };
-    answer(StatusCode::from_u16(status).unwrap(), PROBLEM_JSON, serde_json::to_vec(&problem).unwrap().into())
 }
 
 fn answer(status: StatusCode, media_type: &'static str, body: Body) -> Response {

@@ -1,7 +1,7 @@
 //! Shared by the tests: prepared jobs, a master that serves them, and functions that run the client with a deadline.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -122,6 +122,41 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
         assert!(begun.elapsed() < DEADLINE, "{what}: not within {} s", DEADLINE.as_secs());
         thread::yield_now();
     }
+}
+
+/// Interrupts a command with this signal, and waits for its end, which must be by the same signal.
+#[track_caller]
+pub(crate) fn interrupt(child: Child, kind: rustix::process::Signal) -> Ended {
+    signal(&child, kind);
+    finish(child).expect_signal(kind)
+}
+
+/// The next lines that a command prints on stdout. Drops what it had printed after them.
+pub(crate) fn printed(child: &mut Child, lines: usize) -> String {
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    for _ in 0..lines {
+        stdout.read_line(&mut text).unwrap();
+    }
+    child.stdout = Some(stdout.into_inner());
+    text
+}
+
+/// Serves a router in a thread, which ends with the test's process. `listen` makes the listener in the thread's runtime.
+pub(crate) fn serve_aside<L: axum::serve::Listener>(listen: impl FnOnce() -> L + Send + 'static, router: axum::Router)
+where
+    L::Addr: std::fmt::Debug,
+{
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { axum::serve(listen(), router).await.unwrap() });
+    });
+}
+
+/// The value of a parameter in the query of a request.
+pub(crate) fn parameter(query: &str, name: &str) -> Option<String> {
+    let url = reqwest::Url::parse(&format!("http://host/?{query}")).unwrap();
+    url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
 /// Sends a signal to a command.

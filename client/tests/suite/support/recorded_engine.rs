@@ -2,9 +2,8 @@
 //! with a certain file. Records all requests.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::io::Read;
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use axum::Router;
 use axum::body::Body;
@@ -12,6 +11,8 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+
+use super::{parameter, serve_aside};
 
 /// The answers of an engine. After a load or a build, the engine has the wrapped image.
 #[derive(Default)]
@@ -78,13 +79,7 @@ impl RecordedEngine {
         let router = Router::new().fallback(serve).with_state(shared.clone());
         let listener = std::os::unix::net::UnixListener::bind(folder.path().join("docker.sock")).unwrap();
         listener.set_nonblocking(true).unwrap();
-        thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let listener = tokio::net::UnixListener::from_std(listener).unwrap();
-                axum::serve(listener, router).await.unwrap();
-            });
-        });
+        serve_aside(|| tokio::net::UnixListener::from_std(listener).unwrap(), router);
         Self { folder, shared }
     }
 
@@ -115,15 +110,13 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         ("GET", "/_ping") => "OK".into_response(),
         ("GET", "/version") => answer(&recording.version),
         ("GET", "/info") => answer(&recording.info),
-        ("POST", "/containers/create") => {
-            (StatusCode::CREATED, answer(&json!({"Id": "c", "Warnings": []}))).into_response()
-        }
+        ("POST", "/containers/create") => with(StatusCode::CREATED, &json!({"Id": "c", "Warnings": []})),
         ("DELETE", _) => StatusCode::NO_CONTENT.into_response(),
-        ("HEAD" | "GET", path) if path.ends_with("/archive") => recording.file(&parameter(&query, "path")),
+        ("HEAD" | "GET", path) if path.ends_with("/archive") => recording.file(&parameter(&query, "path").unwrap()),
         ("GET", path) if path.starts_with("/images/") => recording.inspect(path),
         ("POST", "/images/load") => {
             if let Some(reason) = recording.refuses_load {
-                return (StatusCode::INTERNAL_SERVER_ERROR, answer(&json!({"message": reason}))).into_response();
+                return with(StatusCode::INTERNAL_SERVER_ERROR, &json!({"message": reason}));
             }
             let manifest: Value = serde_json::from_slice(&file_of(&body, "manifest.json")).unwrap();
             let config: Value = serde_json::from_slice(&file_of(&body, "config.json")).unwrap();
@@ -142,11 +135,12 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
                 .map(|(name, value)| (name.to_owned(), json!(value.trim_matches('"'))))
                 .collect::<serde_json::Map<_, _>>()
                 .into();
-            recording.add(&parameter(&query, "t"), &labels);
+            recording.add(&parameter(&query, "t").unwrap(), &labels);
             answer(&json!({"stream": "Successfully built\n"}))
         }
         ("POST", path) if path.ends_with("/tag") => {
-            recording.tag(path, &format!("{}:{}", parameter(&query, "repo"), parameter(&query, "tag")));
+            let [repository, tag] = ["repo", "tag"].map(|name| parameter(&query, name).unwrap());
+            recording.tag(path, &format!("{repository}:{tag}"));
             StatusCode::CREATED.into_response()
         }
         (method, path) => panic!("{method} {path} is not recorded"),
@@ -158,9 +152,7 @@ impl Recording {
         let name = path.trim_start_matches("/images/").trim_end_matches("/json");
         match self.images.get(name) {
             Some(image) => answer(image),
-            None => {
-                (StatusCode::NOT_FOUND, answer(&json!({"message": format!("No such image: {name}")}))).into_response()
-            }
+            None => with(StatusCode::NOT_FOUND, &json!({"message": format!("No such image: {name}")})),
         }
     }
 
@@ -186,7 +178,7 @@ impl Recording {
     /// and link target.
     fn file(&self, path: &str) -> Response {
         let Some(text) = self.files.get(path) else {
-            return (StatusCode::NOT_FOUND, answer(&json!({"message": "no such file"}))).into_response();
+            return with(StatusCode::NOT_FOUND, &json!({"message": "no such file"}));
         };
         let link = text.strip_prefix("-> ").unwrap_or_default();
         let stat = json!({"name": path, "size": text.len(), "mode": 0o755, "mtime": "2026-01-01T00:00:00Z", "linkTarget": link});
@@ -200,24 +192,19 @@ impl Recording {
 }
 
 fn answer(value: &Value) -> Response {
-    ([("content-type", "application/json")], value.to_string()).into_response()
+    with(StatusCode::OK, value)
 }
 
-fn parameter(query: &str, name: &str) -> String {
-    let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default();
-    value.replace("%2F", "/").replace("%3A", ":")
+fn with(status: StatusCode, value: &Value) -> Response {
+    (status, [("content-type", "application/json")], value.to_string()).into_response()
 }
 
 fn file_of(tar: &[u8], wanted: &str) -> Vec<u8> {
     let mut archive = tar::Archive::new(tar);
+    let mut entries = archive.entries().unwrap().map(Result::unwrap);
     let mut content = Vec::new();
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        if entry.path().unwrap().as_os_str() == wanted {
-            std::io::copy(&mut entry, &mut content).unwrap();
-        }
-    }
-    content.flush().unwrap();
+    let mut entry = entries.find(|entry| entry.path().unwrap().as_os_str() == wanted).expect("the tar lacks a file");
+    entry.read_to_end(&mut content).unwrap();
     content
 }
 

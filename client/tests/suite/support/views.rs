@@ -1,13 +1,14 @@
 //! Prepared views of jobs.
 
 use protocol::agent::{ExitOutcome, ExitReport};
-use protocol::failure::{Failure, Restarts};
-use protocol::ids::{ReplicaId, Role, UnixMillis};
+use protocol::failure::Failure;
+use protocol::ids::UnixMillis;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::output::LogLine;
-use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
+use protocol::view::{JobResult, JobState, JobView, ReplicaState};
+use serde_json::json;
 
-pub(crate) fn spec(name: &str) -> JobSpec {
+fn spec(name: &str) -> JobSpec {
     let request = JobRequest {
         worker_num: Some(2),
         work_dir: Some("/w".into()),
@@ -18,37 +19,12 @@ pub(crate) fn spec(name: &str) -> JobSpec {
 
 /// A new job with two workers.
 pub(crate) fn pending(name: &str) -> JobView {
-    let replicas = (0..2).map(|index| ReplicaView {
-        replica: ReplicaId { role: Role::Worker, index },
-        state: ReplicaState::Requested,
-        pod: format!("{name}-worker-{index}"),
-        address: None,
-        reason: None,
-        pid: None,
-        started_at: None,
-        exit: None,
+    let replica = |index| json!({"replica": format!("worker-{index}"), "state": "requested", "pod": format!("{name}-worker-{index}")});
+    let view = json!({
+        "name": name, "uid": "uid-1", "seq": 1, "state": "pending", "spec": spec(name), "times": {"accepted": 1000},
+        "replicas": [replica(0), replica(1)],
     });
-    JobView {
-        name: name.parse().unwrap(),
-        uid: "uid-1".to_owned(),
-        seq: 1,
-        state: JobState::Pending,
-        generation: None,
-        result: None,
-        restarts: Restarts::default(),
-        spec: spec(name),
-        workers: None,
-        code: None,
-        wanted_code: None,
-        pushes: 0,
-        started_pushes: 0,
-        roster: vec![],
-        changes: vec![],
-        replicas: replicas.collect(),
-        warnings: vec![],
-        queued_behind: None,
-        times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
-    }
+    serde_json::from_value(view).unwrap()
 }
 
 /// The job with both workers running.
