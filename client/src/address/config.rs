@@ -253,10 +253,15 @@ fn own_variable(name: &str) -> Result<Option<String>, Error> {
 mod tests {
     use super::*;
 
+    /// Looks up variables in a list.
+    fn among(variables: &[(&str, &str)]) -> impl Fn(&str) -> Result<Option<String>, Error> {
+        move |name| Ok(variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    }
+
     fn read(flag: Option<&str>, variable: Option<&str>) -> Result<MasterChoice, String> {
         let args = ConnectionArgs { master: flag.map(str::to_owned), token_file: None };
-        let lookup = |name: &str| Ok(variable.filter(|_| name == MASTER_VARIABLE).map(str::to_owned));
-        Config::from_parts(args, lookup).map(|config| config.master).map_err(|error| error.to_string())
+        let variables: Vec<_> = variable.map(|value| (MASTER_VARIABLE, value)).into_iter().collect();
+        Config::from_parts(args, among(&variables)).map(|config| config.master).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -276,11 +281,8 @@ mod tests {
     #[test]
     fn settings_for_docker_and_for_loading_images_are_read_from_variables() {
         let read = |of: &[(&str, &str)]| {
-            let lookup =
-                |name: &str| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string()));
-            Config::from_parts(ConnectionArgs::default(), lookup)
-                .map(|config| config.image)
-                .map_err(|error| error.to_string())
+            let config = Config::from_parts(ConnectionArgs::default(), among(of));
+            config.map(|config| config.image).map_err(|error| error.to_string())
         };
         let minikube = [
             ("DOCKER_HOST", "tcp://192.168.49.2:2376"),
@@ -312,9 +314,7 @@ mod tests {
 
     #[test]
     fn the_folders_for_local_masters_are_in_the_runtime_folder_and_in_the_state_folder() {
-        let folders = |of: &[(&str, &str)]| {
-            run_folders(|name| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())))
-        };
+        let folders = |of: &[(&str, &str)]| run_folders(among(of));
         let both = folders(&[("XDG_RUNTIME_DIR", "/run/user/7"), ("XDG_STATE_HOME", "/s")]);
         assert_eq!(both, ["/run/user/7/muster", "/s/muster/run"].map(PathBuf::from));
         let relative = folders(&[("XDG_RUNTIME_DIR", "run"), ("XDG_STATE_HOME", "/s")]);

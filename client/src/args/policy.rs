@@ -122,29 +122,21 @@ impl PolicyArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Parsed, Verb, parse};
+    use super::super::{Parsed, parse};
     use super::*;
 
-    fn parsed(line: &str) -> (Option<Vec<ModuleName>>, Option<String>, Option<Verb>) {
+    fn parsed(line: &str) -> (Option<Vec<ModuleName>>, Option<String>) {
         let Ok(Parsed::Command(cli)) = parse(line.split(' ').map(Into::into)) else { panic!("{line} does not parse") };
         let script = cli.submit.code.script.map(|script| script.into_string().unwrap());
-        (cli.submit.policy.preload, script, cli.verb)
+        (cli.submit.policy.preload, script)
     }
 
     #[test]
     fn the_word_after_preload_is_the_script_and_modules_need_an_equals_sign() {
-        let (modules, script, _) = parsed("client --preload train.py");
+        let (modules, script) = parsed("client --preload train.py");
         assert_eq!((modules, script.as_deref()), (Some(vec![]), Some("train.py")));
-        let (modules, script, _) = parsed("client --preload=numpy,keras train.py");
+        let (modules, script) = parsed("client --preload=numpy,keras train.py");
         let expected = ["numpy", "keras"].map(|module| module.parse().unwrap()).to_vec();
         assert_eq!((modules, script.as_deref()), (Some(expected), Some("train.py")));
-    }
-
-    #[test]
-    fn a_verb_after_preload_is_not_read_as_a_module() {
-        let Err(refused) = parse(["client", "--preload", "list"].map(Into::into)) else {
-            panic!("a job would be submitted")
-        };
-        assert_eq!(refused.to_string(), "--preload before \"list\" is an argument for submitting a job");
     }
 }

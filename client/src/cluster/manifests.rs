@@ -183,6 +183,17 @@ mod tests {
         required(&default_image()).into_iter().chain([node_port()]).collect()
     }
 
+    /// Checks the kind and the label of an object.
+    fn check(object: &DynamicObject) {
+        rights::on_object("get", kind(object));
+        assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
+    }
+
+    /// The last argument of the master in a Deployment.
+    fn last_arg(deployment: &DynamicObject) -> &Value {
+        deployment.data.pointer(MASTER_ARGS).and_then(Value::as_array).unwrap().last().unwrap()
+    }
+
     #[test]
     fn kubectl_applies_the_files_of_an_installation() {
         let list = include_str!("../../../manifests/kustomization.yaml");
@@ -196,9 +207,8 @@ mod tests {
         let kinds = ["serviceaccount", "role", "rolebinding", "deployment", "service"];
         assert_eq!(shown, kinds.map(|kind| format!("{kind}/muster")));
         for object in all() {
-            rights::on_object("get", kind(&object));
+            check(&object);
             assert_eq!(resource(&object).plural, format!("{}s", kind(&object).to_ascii_lowercase()));
-            assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
         }
     }
 
@@ -207,19 +217,12 @@ mod tests {
         let shown_of = |objects: &[DynamicObject]| objects.iter().map(shown).collect::<Vec<_>>();
         assert_eq!(shown_of(&[tfjob_kind()]), ["customresourcedefinition/tfjobs.kubeflow.org"]);
         assert_eq!(shown_of(&tfjob_rights()), ["role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
-        for object in tfjob_rights().iter().chain([&tfjob_kind()]) {
-            rights::on_object("get", kind(object));
-            assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
-        }
-        let mut objects = required(&default_image());
-        objects.iter_mut().for_each(|object| watch_tfjobs(object, TfJobs::True));
-        let args = &objects.pop().unwrap().data["spec"]["template"]["spec"]["containers"][0]["args"];
-        assert_eq!(args.as_array().unwrap().last().unwrap(), "--watch-tfjobs");
-        for tfjobs in [TfJobs::True, TfJobs::AllowRoot] {
+        tfjob_rights().iter().chain([&tfjob_kind()]).for_each(check);
+        for (tfjobs, flag) in [(TfJobs::True, "--watch-tfjobs"), (TfJobs::AllowRoot, "--watch-tfjobs=allow-root")] {
             let mut deployment = deployment();
             assert_eq!(watched_tfjobs(&deployment), None);
             watch_tfjobs(&mut deployment, tfjobs);
-            assert_eq!(watched_tfjobs(&deployment), Some(tfjobs));
+            assert_eq!((watched_tfjobs(&deployment), last_arg(&deployment)), (Some(tfjobs), &json!(flag)));
         }
     }
 
@@ -234,12 +237,8 @@ mod tests {
         assert_eq!(pull_secrets(&rights[0]), names);
         let mut deployment = deployment();
         read_pull_secrets(&mut deployment, &names);
-        let args = deployment.data.pointer(MASTER_ARGS).and_then(Value::as_array).unwrap();
-        assert_eq!(args.last().unwrap(), "--pull-secret=team,hub");
-        for object in rights {
-            rights::on_object("get", kind(&object));
-            assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
-        }
+        assert_eq!(last_arg(&deployment), "--pull-secret=team,hub");
+        rights.iter().for_each(check);
     }
 
     #[test]

@@ -74,17 +74,3 @@ fn document_of_pods(PodsOfKind { count, first }: &PodsOfKind) -> String {
     let pods = if *count == 1 { "1 pod".to_owned() } else { format!("{count} pods such as this one") };
     format!("---\n# {pods}\n{}", yaml(first))
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_pods_of_a_dry_run_are_yaml_documents_with_their_number() {
-        let kind = |count| PodsOfKind { count, first: json!({ "kind": "Pod" }) };
-        assert_eq!(document_of_pods(&kind(3)), "---\n# 3 pods such as this one\nkind: Pod\n");
-        assert_eq!(document_of_pods(&kind(1)), "---\n# 1 pod\nkind: Pod\n");
-    }
-}

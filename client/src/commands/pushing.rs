@@ -123,20 +123,14 @@ pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit,
 mod tests {
     use protocol::failure::{FailedStart, Failure};
     use protocol::ids::UnixMillis;
-    use protocol::job::{JobRequest, JobSpec};
-    use serde_json::json;
 
     use super::*;
+    use crate::output::narrate::tests::pending;
 
     #[test]
     fn a_push_ends_when_the_new_code_has_halted_the_job() {
-        let request = JobRequest::new("digits".parse().unwrap(), "AllReduce".parse().unwrap());
-        let spec = JobSpec::try_from(request).unwrap();
-        let before: JobView = serde_json::from_value(json!({
-            "name": "digits", "uid": "u", "seq": 1, "state": "halted", "generation": "1.1", "spec": spec,
-            "pushes": 1, "replicas": [], "times": {},
-        }))
-        .unwrap();
+        let before =
+            JobView { state: JobState::Halted, generation: Some("1.1".parse().unwrap()), pushes: 1, ..pending(2) };
         assert!(!is_settled(&before, 1), "is_settled is true for a job that the old code has halted");
         let mut after = JobView { generation: Some("1.2".parse().unwrap()), started_pushes: 1, ..before.clone() };
         let failure = Failure::DeadlineExceeded { after_seconds: 9 };

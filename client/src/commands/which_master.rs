@@ -213,15 +213,6 @@ mod tests {
     }
 
     #[test]
-    fn without_a_local_master_the_error_depends_on_whether_local_was_asked_for() {
-        let default = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[]);
-        assert_eq!(default.unwrap_err().to_string(), "no master is given, but \"list\" needs one");
-        let asked = chosen(&config(MasterChoice::Local(LocalBecause::Asked), None), &[]);
-        let none = "you have no running local master: a local master ends with its job";
-        assert_eq!(asked.unwrap_err().to_string(), none);
-    }
-
-    #[test]
     fn a_name_chooses_one_of_several_local_masters() {
         let config = config(MasterChoice::Local(LocalBecause::Default), None);
         let running = || [1, 2, 3].map(|port| Announced { job: "twin".parse().unwrap(), ..master(port) });

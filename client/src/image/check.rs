@@ -124,26 +124,33 @@ fn in_folder(folder: &str, file: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn base(config: Value) -> Base {
         let Value::Object(config) = config else { panic!("not a JSON object") };
-        let text = String::new;
-        Base { id: text(), architecture: text(), variant: None, os: text(), created: None, config, layers: vec![] }
+        Base { config, ..Base::default() }
     }
 
     #[test]
-    fn an_image_without_working_directory_and_path_uses_the_root_folder_and_dockers_default_path() {
-        let silent = base(serde_json::json!({ "WorkingDir": "", "Env": ["LANG=C"] }));
-        assert_eq!(working_directory(&silent), "/");
-        assert_eq!(in_folder(&working_directory(&silent), SCRIPT), "/exec.py");
-        assert_eq!(search_path(&silent), DEFAULT_PATH);
+    fn an_image_can_set_its_working_directory_and_path_and_otherwise_uses_the_root_and_dockers_default() {
+        for (config, script, path) in [
+            (json!({ "WorkingDir": "", "Env": ["LANG=C"] }), "/exec.py", DEFAULT_PATH),
+            (json!({ "WorkingDir": "/work/", "Env": ["PATH=/opt/bin:/bin", "A=b"] }), "/work/exec.py", "/opt/bin:/bin"),
+        ] {
+            let base = base(config);
+            assert_eq!(
+                (in_folder(&working_directory(&base), SCRIPT), search_path(&base)),
+                (script.into(), path.into())
+            );
+        }
     }
 
     #[test]
     fn only_a_user_with_a_non_zero_number_is_accepted_when_root_is_forbidden() {
         let of = |user: &str, users| {
-            self::user(&base(serde_json::json!({ "User": user })), "digits", users).map_err(|error| error.to_string())
+            self::user(&base(json!({ "User": user })), "digits", users).map_err(|error| error.to_string())
         };
         for user in ["1000", "65532:65532", "1000:trainers", "1000:0"] {
             assert_eq!(of(user, Users::KnownNotRoot), Ok(()), "{user}");
@@ -153,16 +160,9 @@ mod tests {
         }
         let named = of("trainer:1000", Users::KnownNotRoot).unwrap_err();
         assert!(named.starts_with("the image digits runs as the user \"trainer\": "), "{named}");
-        assert!(user(&base(serde_json::json!({})), "digits", Users::KnownNotRoot).is_err());
+        assert!(user(&base(json!({})), "digits", Users::KnownNotRoot).is_err());
         for user in ["", "root", "trainer"] {
             assert_eq!(of(user, Users::All), Ok(()), "{user}");
         }
-    }
-
-    #[test]
-    fn an_image_can_set_its_working_directory_and_path() {
-        let own = base(serde_json::json!({ "WorkingDir": "/work/", "Env": ["PATH=/opt/bin:/bin", "A=b"] }));
-        assert_eq!(in_folder(&working_directory(&own), SCRIPT), "/work/exec.py");
-        assert_eq!(search_path(&own), "/opt/bin:/bin");
     }
 }

@@ -182,17 +182,3 @@ fn inspected(found: ImageInspect) -> Option<Inspected> {
     };
     Some(Inspected { base, tags: found.repo_tags.unwrap_or_default(), digests: found.repo_digests.unwrap_or_default() })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_engine_that_cannot_be_reached_has_a_hint_about_contexts() {
-        let variables = DockerVariables { host: Some("unix:///none".to_owned()), ..DockerVariables::default() };
-        let error = Engine::connect(&variables).await.err().unwrap();
-        assert_eq!(error.to_string(), "cannot reach Docker at unix:///none: there is no socket /none");
-        let hint = error.hint.unwrap();
-        assert!(hint.starts_with("is Docker running") && hint.contains("docker context use"), "{hint}");
-    }
-}

@@ -86,7 +86,7 @@ fn labels(base_id: &str, agent_sha256: &str, reach: Reach) -> BTreeMap<&'static 
 }
 
 /// The training image.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Base {
     pub(super) id: String,
     /// The processor's name in Docker.
@@ -264,6 +264,15 @@ mod tests {
         archive(&Wrap { base: &base(), agent, entrypoint: &[], target: &target }).unwrap()
     }
 
+    /// The configuration in an archive.
+    fn configured(archive: &[u8]) -> Value {
+        serde_json::from_slice(&files(archive)["config.json"].1).unwrap()
+    }
+
+    fn dockerfile(wrap: &Wrap<'_>) -> String {
+        String::from_utf8(files(&build_context(wrap).unwrap())["Dockerfile"].1.clone()).unwrap()
+    }
+
     #[test]
     fn the_content_tag_depends_only_on_the_base_and_the_agent() {
         let content = |image: &str, base: &str, agent: &str| target(image, base, agent).content.to_string();
@@ -279,18 +288,17 @@ mod tests {
     #[test]
     fn the_same_base_and_agent_give_the_same_image_and_another_agent_another_image() {
         assert_eq!(wrapped(b"the agent"), wrapped(b"the agent"));
-        let config = |agent| files(&wrapped(agent))["config.json"].1.clone();
         assert_ne!(
-            config(b"the agent"),
-            config(b"another"),
+            configured(&wrapped(b"the agent")),
+            configured(&wrapped(b"another")),
             "another agent did not change the image's id, which is the digest of the configuration"
         );
     }
 
     #[test]
     fn the_image_runs_the_agent_without_cmd_and_keeps_the_other_settings_of_the_base() {
-        let files = files(&wrapped(b"the agent"));
-        let config: Value = serde_json::from_slice(&files["config.json"].1).unwrap();
+        let archive = wrapped(b"the agent");
+        let config = configured(&archive);
         let expected = json!({
             "User": "1000", "WorkingDir": "/work", "Env": ["PATH=/bin"], "Entrypoint": ["/muster/agent"],
             "Labels": {"mine": "kept", "muster.base": "sha256:base", "muster.agent": "abc", "muster.wrap": "2"},
@@ -298,7 +306,7 @@ mod tests {
         });
         assert_eq!(config["config"], expected);
         assert_eq!((&config["architecture"], &config["variant"]), (&json!("arm64"), &json!("v8")));
-        let layers = json!(["sha256:one", "sha256:two", digest(&files["layer.tar"].1)]);
+        let layers = json!(["sha256:one", "sha256:two", digest(&files(&archive)["layer.tar"].1)]);
         assert_eq!(config["rootfs"]["diff_ids"], layers);
         assert_eq!(config["history"].as_array().unwrap().len(), 3, "the number of history entries is wrong");
     }
@@ -310,10 +318,9 @@ mod tests {
             .map(|reach| Target::new(&"digits:1".parse().unwrap(), "sha256:base", "abc", reach));
         assert_ne!(closed.content, open.content);
         let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &[], target: &open };
-        let config: Value = serde_json::from_slice(&files(&archive(&wrap).unwrap())["config.json"].1).unwrap();
+        let config = configured(&archive(&wrap).unwrap());
         assert_eq!(config["config"]["Env"], json!(["PATH=/bin", "MUSTER_LISTEN=0.0.0.0:7896"]));
-        let dockerfile = String::from_utf8(files(&build_context(&wrap).unwrap())["Dockerfile"].1.clone()).unwrap();
-        assert!(dockerfile.contains("\nENV MUSTER_LISTEN=0.0.0.0:7896\n"), "{dockerfile}");
+        assert!(dockerfile(&wrap).contains("\nENV MUSTER_LISTEN=0.0.0.0:7896\n"), "{}", dockerfile(&wrap));
     }
 
     #[test]
@@ -338,28 +345,12 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_and_a_build_pass_the_words_of_the_entrypoint_to_the_agent() {
-        let entrypoint = ["/bin/bash", "/my script.sh"].map(str::to_owned);
-        let (base, target) = (base(), target("digits:1", "sha256:base", "abc"));
-        let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &entrypoint, target: &target };
-        let command = json!(["/muster/agent", "--entrypoint=/bin/bash", "--entrypoint=/my script.sh"]);
-        let config: Value = serde_json::from_slice(&files(&archive(&wrap).unwrap())["config.json"].1).unwrap();
-        assert_eq!(config["config"]["Entrypoint"], command);
-        let dockerfile = String::from_utf8(files(&build_context(&wrap).unwrap())["Dockerfile"].1.clone()).unwrap();
-        assert!(dockerfile.contains(&format!("\nENTRYPOINT {command}\n")), "{dockerfile}");
-    }
-
-    #[test]
     fn the_dockerfile_for_a_build_takes_the_base_as_an_argument() {
         let (base, target) = (base(), target("digits:1", "sha256:base", "abc"));
         let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &[], target: &target };
-        let files = files(&build_context(&wrap).unwrap());
-        let dockerfile = String::from_utf8(files["Dockerfile"].1.clone()).unwrap();
-        assert!(
-            dockerfile
-                .starts_with("ARG BASE\nFROM ${BASE}\nCOPY agent /muster/agent\nENTRYPOINT [\"/muster/agent\"]\n")
-        );
-        assert!(dockerfile.contains("LABEL muster.agent=\"abc\"\n"));
-        assert_eq!(files["agent"].0.mode().unwrap(), 0o755);
+        let dockerfile = dockerfile(&wrap);
+        let begin = "ARG BASE\nFROM ${BASE}\nCOPY agent /muster/agent\nENTRYPOINT [\"/muster/agent\"]\n";
+        assert!(dockerfile.starts_with(begin) && dockerfile.contains("LABEL muster.agent=\"abc\"\n"), "{dockerfile}");
+        assert_eq!(files(&build_context(&wrap).unwrap())["agent"].0.mode().unwrap(), 0o755);
     }
 }

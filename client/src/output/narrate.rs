@@ -125,8 +125,7 @@ fn complete(before: Option<&JobView>, now: &JobView) -> Option<String> {
         Some(wanted) => format!("{} of {wanted} workers", workers_now(now)),
         None => format!("{0} of {0}", now.members()),
     };
-    let took = between(now.times.accepted, Some(joined));
-    Some(format!("gang complete: {count}{}", took.map(after(" in ")).unwrap_or_default()))
+    Some(format!("gang complete: {count}{}", took(" in ", between(now.times.accepted, Some(joined)))))
 }
 
 /// The sentence about a start whose scripts all run now.
@@ -165,11 +164,15 @@ fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     Some(format!("{number}: {}{lost}", failed.failure))
 }
 
+/// Whether the job is in this state and was not before.
+fn has_entered(state: JobState, before: Option<&JobView>, now: &JobView) -> bool {
+    now.state == state && before.is_none_or(|view| view.state != state)
+}
+
 fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
-    let is_new = now.state == JobState::Stopping && before.is_none_or(|view| view.state != JobState::Stopping);
     let still_running = now.replicas.iter().filter(|replica| replica.state == ReplicaState::Running).count();
     match still_running {
-        _ if !is_new => None,
+        _ if !has_entered(JobState::Stopping, before, now) => None,
         0 => None,
         1 => Some("stopping 1 running replica".to_owned()),
         many => Some(format!("stopping {many} running replicas")),
@@ -188,8 +191,8 @@ fn waits_for_code(view: &JobView) -> String {
 }
 
 fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
-    let is_new = now.state == JobState::Suspended && before.is_none_or(|view| view.state != JobState::Suspended);
-    is_new.then(|| format!("suspended; to start the job again: {}", command(&format!("resume {}", now.name))))
+    has_entered(JobState::Suspended, before, now)
+        .then(|| format!("suspended; to start the job again: {}", command(&format!("resume {}", now.name))))
 }
 
 fn queued(before: Option<&JobView>, now: &JobView) -> Option<String> {
@@ -203,8 +206,9 @@ pub(crate) fn queued_behind(first: &JobName) -> String {
     format!("queued behind {first}: the cluster has no room for both")
 }
 
-fn after(words: &'static str) -> impl Fn(Duration) -> String {
-    move |took| format!("{words}{}", spelled(took))
+/// The words and the duration, if it is known.
+fn took(words: &str, duration: Option<Duration>) -> String {
+    duration.map(|duration| format!("{words}{}", spelled(duration))).unwrap_or_default()
 }
 
 /// Pairs each replica of `now` with the same replica of `before`, if `before` contains it.
@@ -275,7 +279,6 @@ fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {
 pub(crate) fn closing(view: &JobView) -> String {
     // The duration ends with the job's result. The clean-up of the pods is not included.
     let total = between(view.times.accepted, view.times.ended.or(view.times.finished));
-    let took = |words: &'static str| total.map(after(words)).unwrap_or_default();
     let parts = parts(&view.times);
     let in_brackets = if parts.is_empty() { String::new() } else { format!(" ({parts})") };
     let restarts = match view.restarts.total() {
@@ -284,11 +287,13 @@ pub(crate) fn closing(view: &JobView) -> String {
         many => format!(" and {many} restarts"),
     };
     match &view.result {
-        Some(JobResult::Succeeded) if parts.is_empty() => format!("succeeded{}{restarts}", took(" in ")),
-        Some(JobResult::Succeeded) => format!("succeeded{}{restarts}: {parts}", took(" in ")),
-        Some(JobResult::Failed { failure }) => format!("failed{}{restarts}: {failure}{in_brackets}", took(" after ")),
-        Some(JobResult::Cancelled) => format!("cancelled{}{in_brackets}", took(" after ")),
-        None => format!("{}{}{in_brackets}", view.state, took(" after ")),
+        Some(JobResult::Succeeded) if parts.is_empty() => format!("succeeded{}{restarts}", took(" in ", total)),
+        Some(JobResult::Succeeded) => format!("succeeded{}{restarts}: {parts}", took(" in ", total)),
+        Some(JobResult::Failed { failure }) => {
+            format!("failed{}{restarts}: {failure}{in_brackets}", took(" after ", total))
+        }
+        Some(JobResult::Cancelled) => format!("cancelled{}{in_brackets}", took(" after ", total)),
+        None => format!("{}{}{in_brackets}", view.state, took(" after ", total)),
     }
 }
 
@@ -336,4 +341,4 @@ pub(crate) fn last_words(view: &JobView) -> Option<(ReplicaId, Vec<&str>)> {
 
 #[cfg(test)]
 #[path = "narrate_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -2,8 +2,9 @@
 
 use protocol::agent::ExitOutcome;
 use protocol::elastic::Workers;
-use protocol::failure::{FailedStart, Restarts};
+use protocol::failure::FailedStart;
 use protocol::job::JobRequest;
+use serde_json::json;
 
 use super::*;
 
@@ -15,38 +16,14 @@ fn spec(strategy: &str, workers: u32) -> JobSpec {
     request.try_into().unwrap()
 }
 
-fn pending(workers: u32) -> JobView {
-    let replicas = (0..workers).map(|index| ReplicaView {
-        replica: ReplicaId { role: Role::Worker, index },
-        state: ReplicaState::Requested,
-        pod: format!("digits-worker-{index}"),
-        address: None,
-        reason: None,
-        pid: None,
-        started_at: None,
-        exit: None,
+/// A new job with this number of workers.
+pub(crate) fn pending(workers: u32) -> JobView {
+    let replica = |index| json!({"replica": format!("worker-{index}"), "state": "requested", "pod": "p"});
+    let view = json!({
+        "name": "digits", "uid": "u", "seq": 1, "state": "pending", "spec": spec("AllReduce", workers),
+        "replicas": (0..workers).map(replica).collect::<Vec<_>>(), "times": {"accepted": 1000},
     });
-    JobView {
-        name: "digits".parse().unwrap(),
-        uid: "u".to_owned(),
-        seq: 1,
-        state: JobState::Pending,
-        generation: None,
-        result: None,
-        restarts: Restarts::default(),
-        spec: spec("AllReduce", workers),
-        workers: None,
-        code: None,
-        wanted_code: None,
-        pushes: 0,
-        started_pushes: 0,
-        roster: vec![],
-        changes: vec![],
-        replicas: replicas.collect(),
-        warnings: vec![],
-        queued_behind: None,
-        times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
-    }
+    serde_json::from_value(view).unwrap()
 }
 
 fn running(workers: u32) -> JobView {

@@ -2,35 +2,15 @@
 
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::UnixMillis;
-use protocol::job::JobRequest;
 use protocol::progress::LostSteps;
-use protocol::starts::{ChangeCause, GangChange};
-use protocol::view::{JobState, JobTimes};
+use protocol::view::JobState;
 
 use super::*;
+use crate::output::narrate::tests::pending;
 
 fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
-    let mut view = JobView {
-        name: "digits".parse().unwrap(),
-        uid: "u".to_owned(),
-        seq: 1,
-        state: result.as_ref().map_or(JobState::Running, JobResult::state),
-        generation: None,
-        result,
-        restarts: protocol::failure::Restarts::default(),
-        spec: JobRequest::new("digits".parse().unwrap(), "allreduce".parse().unwrap()).try_into().unwrap(),
-        workers: None,
-        code: None,
-        wanted_code: None,
-        pushes: 0,
-        started_pushes: 0,
-        roster: vec![],
-        changes: vec![],
-        replicas: [].into(),
-        warnings: vec![],
-        queued_behind: None,
-        times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
-    };
+    let state = result.as_ref().map_or(JobState::Running, JobResult::state);
+    let mut view = JobView { state, result, ..pending(2) };
     view.restarts.failed_starts = failed_starts;
     view
 }

@@ -86,12 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_with_only_a_name_passes_the_clients_variable_on() {
+    fn a_name_alone_passes_the_clients_variable_on_and_a_byte_order_mark_and_windows_line_ends_are_ignored() {
         assert_eq!(parsed("HOME\nA=1"), Ok(vec![EnvArg::PassOn("HOME".parse().unwrap()), set("A", "1")]));
-    }
-
-    #[test]
-    fn a_byte_order_mark_and_windows_line_ends_are_ignored() {
         assert_eq!(parsed("\u{feff}A=1\r\nB=2\r\n"), Ok(vec![set("A", "1"), set("B", "2")]));
     }
 

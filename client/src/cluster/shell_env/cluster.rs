@@ -220,14 +220,4 @@ mod tests {
             assert_eq!(["no_proxy", "NO_PROXY"].map(|name| env.get(name).map(String::as_str)), after, "{before:?}");
         }
     }
-
-    #[test]
-    fn the_exports_that_minikube_prints_are_read_and_its_comments_are_ignored() {
-        let text =
-            "export DOCKER_TLS_VERIFY=\"1\"\nexport MINIKUBE_ACTIVE_DOCKERD=\"minikube\"\n# To point your shell\n";
-        let read: Vec<_> = exports(text).collect();
-        let text = |text: &str| text.to_owned();
-        let expected = [("DOCKER_TLS_VERIFY", "1"), ("MINIKUBE_ACTIVE_DOCKERD", "minikube")];
-        assert_eq!(read, expected.map(|(name, value)| (text(name), text(value))));
-    }
 }

@@ -103,38 +103,6 @@ mod tests {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// The environment of a shell that has evaluated the statements.
-    fn evaluated(now: &Environment, statements: &str) -> Environment {
-        let mut now = now.clone();
-        for line in statements.lines() {
-            match line.strip_prefix("export ").and_then(|set| set.split_once('=')) {
-                Some((name, value)) => now.insert(name.to_owned(), value.trim_matches('\'').to_owned()),
-                None => now.remove(line.strip_prefix("unset ").unwrap()),
-            };
-        }
-        now
-    }
-
-    #[test]
-    fn the_original_values_are_restored_even_after_two_changes() {
-        let before = environment(&[("A", "1"), ("B", ""), ("C", "3"), ("PATH", "/bin")]);
-        let mut shell = before.clone();
-        for (a, d) in [("2", "4"), ("5", "6")] {
-            let base = restored(&shell);
-            assert_eq!(base, before);
-            let mut after = base.clone();
-            after.extend(environment(&[("A", a), ("B", "x"), ("D", d)]));
-            after.remove("C");
-            let after = remember(&base, after, Some("/opt/muster"));
-            shell = evaluated(&shell, &statements(&shell, &after));
-            assert_eq!((&*shell["A"], &*shell["PATH"], shell.get("C")), (a, "/opt/muster:/bin", None));
-        }
-        let path = |path: &str| environment(&[("PATH", path)]);
-        shell.extend(path("/first:/opt/muster:/bin:/last"));
-        let shell = evaluated(&shell, &statements(&shell, &restored(&shell)));
-        assert_eq!(shell, before.into_iter().chain(path("/first:/bin:/last")).collect());
-    }
-
     #[test]
     fn without_changes_there_are_no_statements() {
         let before = environment(&[("PATH", "/bin:/opt/muster")]);

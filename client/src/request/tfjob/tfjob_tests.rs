@@ -109,9 +109,7 @@ fn scripts_in_the_folder_of_the_code_get_their_path_in_that_folder() {
         fs::write(folder.path().join(name), "").unwrap();
     }
     let brought = |command: &[&str]| {
-        let container = json!({ "name": "tensorflow", "command": command });
-        let object = json!({ "spec": { "tfReplicaSpecs": { "Worker": { "template": { "spec": { "containers": [container] } } } } } });
-        let mut document = Document { origin: "job.yaml".to_owned(), folder: "/".into(), object };
+        let mut document = with_worker(&json!({ "command": command }));
         let script = document.with_code(&BTreeMap::new(), folder.path()).map_err(|error| error.to_string())?;
         let command = document.containers().next().unwrap()["command"].to_string();
         Ok((script.to_string(), command))
