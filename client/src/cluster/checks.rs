@@ -52,8 +52,8 @@ pub(super) struct Observed {
     pub(super) secret: Result<(), Error>,
     /// The installed master, or why it could not be observed.
     pub(super) master: Result<Master, Error>,
-    /// The version of the master that answers through the port-forward, or an error and its hint.
-    pub(super) answer: Result<String, (String, Option<String>)>,
+    /// The version of the master that answers through the port-forward.
+    pub(super) answer: Result<String, Error>,
     /// All nodes.
     pub(super) nodes: Result<Vec<Node>, Error>,
     /// The names of all DaemonSets.
@@ -195,7 +195,7 @@ fn rollout(rollout: &Rollout) -> Check {
     Check { hint: Some(hint), ..Check::new("rollout", verdict, detail) }
 }
 
-fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
+fn forward(answer: &Result<String, Error>) -> Check {
     let own = env!("CARGO_PKG_VERSION");
     match answer {
         Ok(version) if version == own => {
@@ -209,7 +209,7 @@ fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
                 format!("to install the version of this client: {}", command("install")),
             )
         }
-        Err((detail, hint)) => Check { hint: hint.clone(), ..Check::new("port-forward", Verdict::Fail, detail) },
+        Err(error) => Check::failed("port-forward", error),
     }
 }
 

@@ -51,7 +51,7 @@ fn a_check_whose_right_the_user_lacks_is_a_warning_and_a_missing_master_is_a_fai
         daemon_sets: Err(lacking()),
         left_alone: Err(lacking()),
         master: Err(no_master()),
-        answer: Err((no_master().to_string(), no_master().hint)),
+        answer: Err(no_master()),
         ..healthy()
     };
     let checks = of_cluster(&observed);
@@ -110,14 +110,10 @@ fn a_quota_without_room_is_a_warning() {
             "metadata": {"name": "team-pods"},
             "status": {"hard": {"pods": "4", "configmaps": "1"}, "used": {"pods": used, "configmaps": "1"}},
         });
-        quota_of(quota)
+        super::quota(&[serde_json::from_value(quota).expect("the JSON is not a ResourceQuota")])
     };
     assert_eq!(verdict(&of("3")), (Verdict::Ok, "team-pods"));
     assert_eq!(verdict(&of("4")), (Verdict::Warn, "no room for another pod: 4 of 4 pods used (quota team-pods)"));
-}
-
-fn quota_of(value: serde_json::Value) -> Check {
-    quota(&[serde_json::from_value(value).expect("the JSON is not a ResourceQuota")])
 }
 
 #[test]

@@ -15,27 +15,22 @@ use crate::ending::error::Error;
 /// The label of a namespace whose value is the Pod Security Standard that the namespace enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
-/// What other modules have observed.
-#[derive(Debug)]
-pub(crate) struct Surroundings {
-    /// The version of the master that answers through the port-forward, or an error and its hint.
-    pub(crate) master: Result<String, (String, Option<String>)>,
-    /// The error if Docker does not answer.
-    pub(crate) docker: Result<(), String>,
-}
-
-/// Makes the checks of `client doctor` for this namespace.
-pub(crate) async fn examine(place: &KubePlace, surroundings: Surroundings) -> Vec<Check> {
-    let Surroundings { master, docker } = surroundings;
+/// Makes the checks of `client doctor` for this namespace. `answer` is the version of the master that answers through
+/// the port-forward. `docker` is the error if Docker does not answer.
+pub(crate) async fn examine(
+    place: &KubePlace,
+    answer: Result<String, Error>,
+    docker: Result<(), String>,
+) -> Vec<Check> {
     let mut done = match Cluster::connect(place).await {
-        Ok(cluster) => of_cluster(&cluster, master).await,
+        Ok(cluster) => of_cluster(&cluster, answer).await,
         Err(error) => vec![Check::failed("kubeconfig", &error)],
     };
     done.push(checks::docker(docker));
     done
 }
 
-async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<String>)>) -> Vec<Check> {
+async fn of_cluster(cluster: &Cluster, answer: Result<String, Error>) -> Vec<Check> {
     let place = format!("context {}, namespace {}, API {}", cluster.context(), cluster.namespace(), cluster.server);
     let mut done = vec![Check::passed("kubeconfig", place)];
     let version = cluster.call(rights::GET_VERSION, cluster.client().apiserver_version()).await;
@@ -55,7 +50,7 @@ async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<St
     done
 }
 
-async fn observe(cluster: &Cluster, answer: Result<String, (String, Option<String>)>) -> Observed {
+async fn observe(cluster: &Cluster, answer: Result<String, Error>) -> Observed {
     let client = cluster.client();
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let (namespace, quotas, secret, rollout, nodes, daemon_sets, left_alone) = tokio::join!(

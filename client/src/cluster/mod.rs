@@ -24,7 +24,7 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Resource};
 
 pub(crate) use self::checks::{Check, Verdict, docker as check_docker};
-pub(crate) use self::doctor::{Surroundings, examine};
+pub(crate) use self::doctor::examine;
 pub(crate) use self::forward::Forward;
 pub(crate) use self::install::{exported, install};
 use self::rights::Right;

@@ -13,8 +13,8 @@ pub(super) async fn run(args: BuildArgs, config: &Config, data: &mut Data, notes
     let folder = current_folder()?;
     // If this machine has no agent, the image gets the agent of the master.
     let master = running_master(config).await?;
-    let reach = if args.open { Reach::Network } else { Reach::Loopback };
-    let order = ImageOrder::new(args.image, &config.image, &folder, master)?.reached_from(reach);
+    let mut order = ImageOrder::new(args.image, &config.image, &folder, master)?;
+    order.reach = if args.open { Reach::Network } else { Reach::Loopback };
     let image = image::prepare(&order, notes).await?;
     data.text(&image.to_string())?;
     Ok(Exit::Done)

@@ -10,7 +10,7 @@ use crate::address::config::{Config, MasterChoice};
 use crate::address::kube_place::KubePlace;
 use crate::address::master_url::MasterUrl;
 use crate::args::DoctorArgs;
-use crate::cluster::{self, Check, Surroundings, Verdict};
+use crate::cluster::{self, Check, Verdict};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::image;
@@ -37,8 +37,7 @@ pub(super) async fn run(args: DoctorArgs, config: &Config, data: &mut Data, note
 /// The checks of a cluster and of the master in this namespace.
 async fn of_cluster(place: &KubePlace, config: &Config) -> Vec<Check> {
     let (master, docker) = tokio::join!(version(place.clone()), docker(config));
-    let surroundings = Surroundings { master: master.map_err(|error| (error.to_string(), error.hint)), docker };
-    cluster::examine(place, surroundings).await
+    cluster::examine(place, master, docker).await
 }
 
 async fn docker(config: &Config) -> Result<(), String> {

@@ -15,7 +15,7 @@ use crate::ending::error::{Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::{self, Begin, Pieces, RawBegin, RawPosition, Since, Until, Wanted};
 use crate::follow::resume::{Resumable, to_the_end};
-use crate::follow::{Following, Told, follow, tell_end};
+use crate::follow::{Following, follow, tell_end};
 use crate::master::client::MasterClient;
 use crate::output::narrate;
 use crate::output::{Data, LogLines, Notes};
@@ -66,7 +66,7 @@ async fn follow_merged(
 ) -> Result<Exit, Error> {
     notes.say(&narrate::standing(&view));
     let (logs, wanted) = (Some(wanted), watch::Sender::default());
-    let following = Following { client, first: view, told: Told::Standing, logs, wanted };
+    let following = Following { client, first: view, is_told: true, logs, wanted };
     let ended = follow(following, &mut data, &notes).await?;
     Ok(ended.state.into())
 }

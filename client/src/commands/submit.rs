@@ -28,7 +28,7 @@ use crate::code::pack::Packed;
 use crate::ending::error::{Cause, Error, MasterError};
 use crate::ending::exit::Exit;
 use crate::follow::log_stream::Wanted;
-use crate::follow::{Following, Told, follow, or_deleted};
+use crate::follow::{Following, follow, or_deleted};
 use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::master::announcement::{Announced, Announcement, own_uid};
@@ -296,7 +296,7 @@ async fn submit_and_follow(submission: Submission, out: Output) -> Result<Exit, 
     let logs = if format == Format::Json { None } else { Some(Wanted::default()) };
     let wanted = watch::Sender::new(None);
     let send_again = bring::send_again(&client, code, wanted.subscribe(), &notes);
-    let following = Following { client: client.clone(), first, told: Told::Nothing, logs, wanted };
+    let following = Following { client: client.clone(), first, is_told: false, logs, wanted };
     let ended: JobView = tokio::select! {
         ended = follow(following, &mut data, &notes) => ended?,
         never = send_again => match never {},

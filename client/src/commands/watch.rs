@@ -148,17 +148,14 @@ impl Watch {
                     sentence.iter().for_each(|sentence| self.notes.say(sentence));
                     None
                 }
-                Err(error) => match self.after(&error) {
-                    After::End => return Err(error),
-                    After::Change => {
-                        self.tell(&error);
-                        None
+                Err(error) => {
+                    let after = self.after(&error);
+                    if after == After::End {
+                        return Err(error);
                     }
-                    After::Pause => {
-                        self.tell(&error);
-                        pauses.next()
-                    }
-                },
+                    self.tell(&error);
+                    if after == After::Pause { pauses.next() } else { None }
+                }
             };
             if let Some(changed) = self.changes.settled(pause).await.map_err(unwatched(&self.folder))? {
                 (since, pauses) = (changed, self::pauses());

@@ -38,21 +38,12 @@ pub(crate) struct Following {
     pub(crate) client: MasterClient,
     /// The newest view of the job.
     pub(crate) first: JobView,
-    /// What the user already knows about the job.
-    pub(crate) told: Told,
+    /// Whether the user knows the job's state in `first`. Then only later changes are printed.
+    pub(crate) is_told: bool,
     /// The output to show, if any.
     pub(crate) logs: Option<Wanted>,
     /// Receives the code that the master has lost and wants again; see [`JobView::wanted_code`].
     pub(crate) wanted: watch::Sender<Option<CodeId>>,
-}
-
-/// What the user knows about a job when following begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// Nothing: the job was just submitted. Every change is printed.
-    Nothing,
-    /// The job's current state. Only later changes are printed.
-    Standing,
 }
 
 enum Event {
@@ -66,7 +57,7 @@ enum Event {
 
 /// Prints the job's output and state changes until the job has ended, then its result. Returns the job's last view.
 pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
-    let Following { client, first, told, logs, wanted } = following;
+    let Following { client, first, is_told, logs, wanted } = following;
     let (events, inbox) = channel(QUEUE);
     let logs_open = logs.is_some();
     let mut feeds = JoinSet::new();
@@ -76,10 +67,7 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
         let offsets = BTreeMap::new();
         feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), wanted, until, offsets, events }));
     }
-    let last = match told {
-        Told::Nothing => None,
-        Told::Standing => Some(first),
-    };
+    let last = is_told.then_some(first);
     let last = print_events(Watch { inbox, last, logs_open, wanted }, data, notes).await;
     notes.end_progress();
     let last = last?;

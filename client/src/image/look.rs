@@ -3,6 +3,7 @@
 
 use std::io::Read;
 
+use bollard::container::PathStatResponse;
 use bollard::errors::Error as EngineError;
 use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{
@@ -52,7 +53,7 @@ impl<'a> Look<'a> {
 
     /// Whether the path exists and is not a folder.
     pub(super) async fn is_file(&self, path: &str) -> Result<bool, Error> {
-        Ok(self.stat(path).await?.is_some_and(|found| !found.is_folder))
+        Ok(self.stat(path).await?.is_some_and(|found| !is_folder(&found)))
     }
 
     /// The text of a small file. `None` if the file does not exist, is larger than [`TEXT_MAX`] or is not UTF-8.
@@ -68,8 +69,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    async fn content(&self, path: &str, found: &Stat) -> Result<Option<String>, Error> {
-        if found.is_folder || found.bytes > TEXT_MAX {
+    async fn content(&self, path: &str, found: &PathStatResponse) -> Result<Option<String>, Error> {
+        if is_folder(found) || found.size > TEXT_MAX {
             return Ok(None);
         }
         let options = DownloadFromContainerOptionsBuilder::default().path(path).build();
@@ -78,25 +79,18 @@ impl<'a> Look<'a> {
         Ok(only_text(&tar))
     }
 
-    async fn stat(&self, path: &str) -> Result<Option<Stat>, Error> {
+    async fn stat(&self, path: &str) -> Result<Option<PathStatResponse>, Error> {
         let options = ContainerArchiveInfoOptionsBuilder::default().path(path).build();
         match self.engine.docker.get_container_archive_info(&self.container, Some(options)).await {
-            Ok(found) => Ok(Some(Stat {
-                is_folder: found.file_mode & GO_MODE_DIR != 0,
-                bytes: found.size,
-                link_target: found.link_target,
-            })),
+            Ok(found) => Ok(Some(found)),
             Err(EngineError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
             Err(error) => Err(refused(&reading(path))(error)),
         }
     }
 }
 
-struct Stat {
-    is_folder: bool,
-    bytes: i64,
-    /// Empty if the file is not a link.
-    link_target: String,
+fn is_folder(found: &PathStatResponse) -> bool {
+    found.file_mode & GO_MODE_DIR != 0
 }
 
 fn reading(path: &str) -> String {

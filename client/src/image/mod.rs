@@ -50,7 +50,8 @@ pub(crate) struct ImageOrder {
     agents: AgentSources,
     docker: DockerVariables,
     users: Users,
-    reach: Reach,
+    /// Who reaches the agent of a pod without a token.
+    pub(crate) reach: Reach,
 }
 
 /// Where the training image comes from.
@@ -102,11 +103,6 @@ impl ImageOrder {
             users: Users::All,
             reach: Reach::Loopback,
         })
-    }
-
-    /// Sets who reaches the agent of a pod without a token.
-    pub(crate) fn reached_from(self, reach: Reach) -> Self {
-        Self { reach, ..self }
     }
 
     /// Sets which UNIX users the pods allow. Checks the pull policy of the pods.
@@ -218,12 +214,8 @@ struct Work<'a> {
 impl Work<'_> {
     /// Does `step`, but stops it when the user presses Ctrl-C.
     async fn unless_stopped<T>(self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        unless_stopped(self.stop, step).await
+        self.stop.run_until_cancelled(step).await.unwrap_or_else(|| Err(interrupted()))
     }
-}
-
-async fn unless_stopped<T>(stop: &CancellationToken, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    stop.run_until_cancelled(step).await.unwrap_or_else(|| Err(interrupted()))
 }
 
 fn interrupted() -> Error {
@@ -232,7 +224,8 @@ fn interrupted() -> Error {
 
 async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, Error> {
     let ImageOrder { source, destination, agents, docker, users, reach } = order;
-    let engine = unless_stopped(stop, Engine::connect(docker)).await?;
+    let connected = stop.run_until_cancelled(Engine::connect(docker)).await;
+    let engine = connected.unwrap_or_else(|| Err(interrupted()))?;
     let work = Work { engine: &engine, stop, notes };
     let image = match source {
         Source::Named(image) => image,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::agent::{AgentProgram, AgentSources};
 use super::check::Kept;
 use super::engine::{Engine, Inspected, Way, each_answer};
-use super::entrypoint::LeftOut;
+use super::entrypoint::left_out;
 use super::layer::{self, Base, Reach, Target, Wrap};
 use super::look::Look;
 use super::names::{familiar, short};
@@ -90,8 +90,8 @@ async fn put_together(
     };
     let entrypoint = match kept {
         Kept::Words(words) => words,
-        Kept::Nothing { left_out } => {
-            notes.say(&format!("image {name}: {}", LeftOut(&left_out)));
+        Kept::Nothing { left_out: words } => {
+            notes.say(&format!("image {name}: {}", left_out(&words)));
             Vec::new()
         }
     };
@@ -170,9 +170,7 @@ mod tests {
 
     fn inspected(tags: &[&str], labels: &Value) -> Inspected {
         let Value::Object(config) = serde_json::json!({ "Labels": labels }) else { unreachable!() };
-        let text = String::new;
-        let base =
-            Base { id: text(), architecture: text(), variant: None, os: text(), created: None, config, layers: vec![] };
+        let base = Base { config, ..Base::default() };
         Inspected { base, tags: tags.iter().map(|tag| (*tag).to_owned()).collect(), digests: vec![] }
     }
 
