@@ -276,6 +276,7 @@ mod tests {
         assert_eq!(read(Some("kube:team"), Some("http://b:2")), Ok(MasterChoice::Kube(team)));
         assert_eq!(read(None, Some("kube")), Ok(MasterChoice::Kube(KubePlace::default())));
         assert!(read(Some("kube:/"), None).unwrap_err().contains("the context is empty"));
+        assert!(read(None, Some("nonsense")).unwrap_err().starts_with("MUSTER_MASTER: "));
     }
 
     #[test]
@@ -320,12 +321,6 @@ mod tests {
         let relative = folders(&[("XDG_RUNTIME_DIR", "run"), ("XDG_STATE_HOME", "/s")]);
         assert_eq!(relative, [PathBuf::from("/s/muster/run")]);
         assert!(folders(&[]).iter().all(|folder| folder.ends_with(".local/state/muster/run")));
-    }
-
-    #[test]
-    fn an_error_names_the_flag_or_the_variable_that_was_wrong() {
-        assert!(read(Some(""), None).unwrap_err().starts_with("--master: "));
-        assert!(read(None, Some("nonsense")).unwrap_err().starts_with("MUSTER_MASTER: "));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The flags for a master in Kubernetes: the image, how it gets to the nodes, and the options of pods.
 
-use std::fmt;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -189,12 +188,6 @@ impl FromStr for Registry {
         let shown: String = text.chars().take(80).collect();
         let form = "write HOST[:PORT][/PATH] in lower case, for example registry.example.com/team";
         Err(format!("\"{shown}\" is not a registry: {form}"))
-    }
-}
-
-impl fmt::Display for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

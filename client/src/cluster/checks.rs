@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use protocol::pod::thousandths;
 use serde::Serialize;
 
+use super::pods::Trouble;
 use super::rights::{self, Right};
-use super::rollout::Rollout;
 use crate::ending::error::Error;
 use crate::output::command_line::command;
 
@@ -65,8 +65,8 @@ pub(super) struct Observed {
 /// The installed master.
 #[derive(Debug)]
 pub(super) struct Master {
-    /// The state of the Deployment's rollout.
-    pub(super) rollout: Rollout,
+    /// Why the newest master does not serve, if it does not.
+    pub(super) trouble: Option<Trouble>,
     /// The image in the Deployment.
     pub(super) image: String,
 }
@@ -80,7 +80,7 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
         secret
             .as_ref()
             .map_or_else(|error| Check::failed("Secret", error), |()| Check::passed("Secret", "muster has all keys")),
-        master.as_ref().map_or_else(|error| Check::failed("rollout", error), |master| rollout(&master.rollout)),
+        master.as_ref().map_or_else(|error| Check::failed("rollout", error), |master| rollout(master.trouble.as_ref())),
         forward(answer),
         known("image", nodes, |nodes| image(master.as_ref().map_or("", |master| &master.image), nodes.len())),
         known("architecture", nodes, |nodes| architectures(nodes)),
@@ -182,11 +182,11 @@ fn exhausted(quota: &ResourceQuota) -> Vec<String> {
     full.collect()
 }
 
-fn rollout(rollout: &Rollout) -> Check {
-    let (verdict, detail) = match rollout {
-        Rollout::Done => return Check::passed("rollout", "the master serves"),
-        Rollout::Waits(state) => (Verdict::Warn, state),
-        Rollout::NoImage(reason) | Rollout::Stuck(reason) => (Verdict::Fail, reason),
+fn rollout(trouble: Option<&Trouble>) -> Check {
+    let (verdict, detail) = match trouble {
+        None => return Check::passed("rollout", "the master serves"),
+        Some(Trouble::Waits(state)) => (Verdict::Warn, state),
+        Some(Trouble::Image(reason) | Trouble::Stuck(reason)) => (Verdict::Fail, reason),
     };
     let hint = format!(
         "kubectl describe pods -l app.kubernetes.io/component=master shows more; to repair the master: {}",

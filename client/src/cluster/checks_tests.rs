@@ -25,7 +25,7 @@ fn healthy() -> Observed {
         pod_security: Ok(None),
         quotas: Ok(vec![]),
         secret: Ok(()),
-        master: Ok(Master { rollout: Rollout::Done, image: "muster-master:1".to_owned() }),
+        master: Ok(Master { trouble: None, image: "muster-master:1".to_owned() }),
         answer: Ok(env!("CARGO_PKG_VERSION").to_owned()),
         nodes: Ok(vec![node("amd64", "v1.33.0")]),
         daemon_sets: Ok(vec!["kube-proxy".to_owned(), "calico-node".to_owned()]),

@@ -67,7 +67,7 @@ async fn observe(cluster: &Cluster, answer: Result<String, Error>) -> Observed {
         quotas,
         secret,
         master: rollout.map(|(deployment, pods)| Master {
-            rollout: rollout::judge(&deployment, &pods),
+            trouble: rollout::judge(&deployment, &pods),
             image: rollout::image(&deployment),
         }),
         answer,

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_without_an_image_keeps_the_present_registry_and_takes_the_tag_of_this_version() {
+    fn without_the_flag_the_present_registry_stays_with_the_tag_of_this_version() {
         let version = env!("CARGO_PKG_VERSION");
         assert_eq!(
             after("r.example.com:5000/team/muster-master:0.0.1"),
@@ -251,6 +251,9 @@ mod tests {
         );
         assert_eq!(after("muster-master:0.0.1"), manifests::default_image().to_string());
         assert_eq!(Installation::default().image(&Present::default()), manifests::default_image());
+        let (present, other) = (Some(image("r.example.com/muster-master:0.0.1")), Some(image("other:1")));
+        let order = Installation { image: other, ..Installation::default() };
+        assert_eq!(order.image(&Present { image: present, ..Present::default() }), image("other:1"));
     }
 
     #[test]
@@ -277,12 +280,5 @@ mod tests {
         assert_eq!(names(&[], &[]), None);
         assert_eq!(names(&[], &["team"]), Some(vec!["team".to_owned()]));
         assert_eq!(names(&["hub"], &["team"]), Some(vec!["hub".to_owned()]));
-    }
-
-    #[test]
-    fn the_image_of_the_flag_wins_over_the_present_image() {
-        let present = Present { image: Some(image("r.example.com/muster-master:0.0.1")), ..Present::default() };
-        let order = Installation { image: Some(image("other:1")), ..Installation::default() };
-        assert_eq!(order.image(&present), image("other:1"));
     }
 }

@@ -12,8 +12,8 @@ const IMAGE_REASONS: [&str; 5] =
 pub(super) enum Trouble {
     /// The node cannot get the image.
     Image(String),
-    /// The container ended after each start.
-    Crashes(String),
+    /// The pod cannot be created, or its container ended after each start.
+    Stuck(String),
     /// The pod may still become ready.
     Waits(String),
 }
@@ -60,7 +60,7 @@ pub(super) fn trouble(pod: &Pod) -> Trouble {
             return Trouble::Image(said);
         }
         if reason == "CrashLoopBackOff" {
-            return Trouble::Crashes(last_words(container).unwrap_or(said));
+            return Trouble::Stuck(last_words(container).unwrap_or(said));
         }
         if reason != "ContainerCreating" {
             return Trouble::Waits(said);
@@ -77,7 +77,7 @@ pub(super) fn trouble(pod: &Pod) -> Trouble {
 
 /// The name of this pod, and why it is not ready.
 pub(super) fn state(pod: &Pod) -> String {
-    let (Trouble::Image(said) | Trouble::Crashes(said) | Trouble::Waits(said)) = trouble(pod);
+    let (Trouble::Image(said) | Trouble::Stuck(said) | Trouble::Waits(said)) = trouble(pod);
     format!("pod {}: {said}", pod.name_any())
 }
 
@@ -160,7 +160,7 @@ pub(super) mod tests {
             ),
             (
                 waiting("CrashLoopBackOff", "back-off 10s"),
-                Trouble::Crashes("it ends with exit code 2 after each start: error: no agent key".to_owned()),
+                Trouble::Stuck("it ends with exit code 2 after each start: error: no agent key".to_owned()),
             ),
             (
                 waiting("CreateContainerConfigError", "no secret"),

@@ -16,19 +16,6 @@ use crate::output::{Notes, spelled};
 /// Maximum time of a rollout: the end of the old master, the pull of the image, and the start of the new master.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// How far a rollout is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Rollout {
-    /// The newest master serves.
-    Done,
-    /// The master does not serve yet. The text says why.
-    Waits(String),
-    /// The node cannot get the image.
-    NoImage(String),
-    /// The master's pod cannot be created, or ends after each start.
-    Stuck(String),
-}
-
 /// Waits until a master with the Deployment's present image and arguments serves. Fails at once if it cannot start.
 pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), Error> {
     let deployments = watcher(cluster.api::<Deployment>(), ours()).default_backoff().map(drop).boxed();
@@ -38,10 +25,10 @@ pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), E
         loop {
             let (deployment, pods) = look(cluster).await?;
             match judge(&deployment, &pods) {
-                Rollout::Done => return Ok(()),
-                Rollout::Waits(state) => newest = state,
-                Rollout::NoImage(reason) => return Err(no_image(&image(&deployment), &reason)),
-                Rollout::Stuck(reason) => {
+                None => return Ok(()),
+                Some(Trouble::Waits(state)) => newest = state,
+                Some(Trouble::Image(reason)) => return Err(no_image(&image(&deployment), &reason)),
+                Some(Trouble::Stuck(reason)) => {
                     let hint = "kubectl describe pods -l app.kubernetes.io/component=master shows why";
                     return Err(Error::master(format!("the master does not start: {reason}")).hint(hint));
                 }
@@ -80,27 +67,27 @@ fn ours() -> watcher::Config {
     watcher::Config::default().labels(&format!("{PART_OF}={MUSTER}"))
 }
 
-/// How far the rollout of this Deployment is.
-pub(super) fn judge(deployment: &Deployment, pods: &[Pod]) -> Rollout {
+/// Why the newest master of this Deployment does not serve. `None` if it serves.
+pub(super) fn judge(deployment: &Deployment, pods: &[Pod]) -> Option<Trouble> {
     let status = deployment.status.clone().unwrap_or_default();
     if status.observed_generation < deployment.metadata.generation {
-        return Rollout::Waits("the cluster has not noticed the change yet".to_owned());
+        return Some(Trouble::Waits("the cluster has not noticed the change yet".to_owned()));
     }
     if let Some(message) = replica_failure(deployment) {
-        return Rollout::Stuck(message);
+        return Some(Trouble::Stuck(message));
     }
     let wanted = container(deployment);
     let current: Vec<Pod> = pods.iter().filter(|pod| runs(pod, wanted)).cloned().collect();
     let is_updated = status.updated_replicas == status.replicas && status.available_replicas.unwrap_or(0) > 0;
     match pods::newest_kept(&current) {
-        Some(pod) if is_updated && pods::is_ready(pod) => Rollout::Done,
-        Some(pod) => match pods::trouble(pod) {
-            Trouble::Image(reason) => Rollout::NoImage(reason),
-            Trouble::Crashes(_) => Rollout::Stuck(pods::state(pod)),
-            Trouble::Waits(_) => Rollout::Waits(pods::state(pod)),
-        },
-        None if pods.is_empty() => Rollout::Waits("the pod is not created yet".to_owned()),
-        None => Rollout::Waits("the old master is shutting down".to_owned()),
+        Some(pod) if is_updated && pods::is_ready(pod) => None,
+        Some(pod) => Some(match pods::trouble(pod) {
+            image @ Trouble::Image(_) => image,
+            Trouble::Stuck(_) => Trouble::Stuck(pods::state(pod)),
+            Trouble::Waits(_) => Trouble::Waits(pods::state(pod)),
+        }),
+        None if pods.is_empty() => Some(Trouble::Waits("the pod is not created yet".to_owned())),
+        None => Some(Trouble::Waits("the old master is shutting down".to_owned())),
     }
 }
 
@@ -166,10 +153,10 @@ mod tests {
 
     #[test]
     fn a_rollout_is_done_when_the_new_pod_serves() {
-        let waits = |text: &str| Rollout::Waits(text.to_owned());
+        let waits = |text: &str| Some(Trouble::Waits(text.to_owned()));
         let ready = || pods::tests::ready();
         let done = judge(&deployment(2, &updated()), &[pod("m:2", &ready())]);
-        assert_eq!(done, Rollout::Done);
+        assert_eq!(done, None);
         let unseen = judge(&deployment(3, &updated()), &[pod("m:2", &ready())]);
         assert_eq!(unseen, waits("the cluster has not noticed the change yet"));
         let old = judge(&deployment(2, &updated()), &[pod("m:1", &ready())]);
@@ -185,13 +172,13 @@ mod tests {
         let container =
             json!({"name": "m", "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": waiting});
         let status = json!({"phase": "Pending", "containerStatuses": [container]});
-        let expected = Rollout::NoImage("ErrImagePull: not found".to_owned());
+        let expected = Some(Trouble::Image("ErrImagePull: not found".to_owned()));
         assert_eq!(judge(&deployment(2, &updated()), &[pod("m:2", &status)]), expected);
         let old = judge(&deployment(2, &updated()), &[pod("m:1", &status)]);
-        let expected = Rollout::Waits("the old master is shutting down".to_owned());
+        let expected = Some(Trouble::Waits("the old master is shutting down".to_owned()));
         assert_eq!(old, expected, "judge has used the pod with the previous image");
         let condition = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"});
         let refused = deployment(2, &json!({"observedGeneration": 2, "conditions": [condition]}));
-        assert_eq!(judge(&refused, &[]), Rollout::Stuck("exceeded quota".to_owned()));
+        assert_eq!(judge(&refused, &[]), Some(Trouble::Stuck("exceeded quota".to_owned())));
     }
 }

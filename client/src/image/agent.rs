@@ -114,8 +114,6 @@ mod tests {
     use super::super::elf;
     use super::*;
 
-    const NO_SOURCES: AgentSources = AgentSources { named: None, master: None };
-
     #[tokio::test]
     async fn an_agent_from_the_flag_must_be_static_and_must_fit_the_image_if_its_processor_is_known() {
         let folder = tempfile::tempdir().unwrap();
@@ -147,7 +145,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_agent_is_an_error_if_there_is_no_master() {
-        let error = NO_SOURCES.fetch("there is none beside this program").await.unwrap_err();
-        assert_eq!(error.to_string(), "no agent to put into the image: there is none beside this program");
+        let error = AgentSources { named: None, master: None }.fetch("there is none").await.unwrap_err();
+        assert_eq!(error.to_string(), "no agent to put into the image: there is none");
     }
 }

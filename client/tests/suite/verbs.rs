@@ -192,17 +192,12 @@ fn an_unknown_name_stops_no_other_job_and_decides_the_exit_code() {
 }
 
 #[test]
-fn a_wait_for_several_jobs_prints_those_that_have_ended() {
+fn a_wait_for_several_jobs_prints_those_that_have_ended_and_a_job_that_is_named_twice_as_one_job() {
     let master = FakeMaster::with(vec![succeeded("digits")]);
     let ended = master.run(&["wait", "none", "digits", "-o", "json"]).expect_code(2);
     let shown: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!((&shown["jobs"][0]["name"], shown["jobs"].as_array().unwrap().len()), (&"digits".into(), 1));
     ended.expect_stderr("error: none: there is no job").expect_stderr("job digits succeeded in 4.8 s");
-}
-
-#[test]
-fn a_wait_for_one_job_that_is_named_twice_prints_this_job() {
-    let master = FakeMaster::with(vec![succeeded("digits")]);
     let ended = master.run(&["wait", "digits", "digits", "-o", "json"]).expect_code(0);
     assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), succeeded("digits"));
 }
