@@ -1,6 +1,7 @@
 //! The command line: flags and verbs. The help of a flag names the flag's unit and default, if there are any.
 //! `request.rs` checks whether the values of several flags fit together. `config.rs` chooses the master.
 
+mod batching;
 mod cluster;
 mod code;
 mod dry_run;
@@ -24,6 +25,7 @@ use protocol::group::WorkerGroup;
 use protocol::ids::JobName;
 use protocol::job::Strategy;
 
+pub(crate) use self::batching::BatchingArgs;
 pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Installation, Service, TfJobs, UninstallArgs};
 pub(crate) use self::code::{CodeArgs, SyntaxArgs};
 pub(crate) use self::dry_run::{Checker, DryRunArgs};
@@ -106,9 +108,10 @@ pub(crate) struct SubmitArgs {
     /// [default: 2]
     #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
     pub(crate) worker_num: Option<WorkerNum>,
-    /// Workers with resources of their own, such as cpu=6,memory=8Gi:2 for two workers. Repeatable; the workers of the
-    /// first flag have the lowest indexes. If --worker-num is given too, it must be the sum of all N. Only with
-    /// Kubernetes
+    /// Workers with resources or batches of their own, such as cpu=6,memory=8Gi:2 for two workers, or
+    /// gpus=1,batch=16..32:2 for two workers with 16 to 32 samples in a step. Repeatable; the workers of the first flag
+    /// have the lowest indexes. If --worker-num is given too, it must be the sum of all N. Memory and GPUs only with
+    /// Kubernetes; CPUs elsewhere only set the first batch sizes
     #[arg(long, value_name = "RESOURCES:N")]
     pub(crate) worker: Vec<WorkerGroup>,
     /// Number of parameter servers [default: 1 with ParameterServer, else 0]
@@ -152,6 +155,8 @@ pub(crate) struct SubmitArgs {
     /// $(NAME)
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
+    #[command(flatten)]
+    pub(crate) batching: BatchingArgs,
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
     #[command(flatten)]

@@ -45,7 +45,7 @@ pub enum RunState {
 
 /// The version of the messages between master and agent. Raise it with every change that the other program, in its earlier
 /// version, would misread.
-pub const MESSAGES: u32 = 1;
+pub const MESSAGES: u32 = 2;
 
 /// The answer of `GET /status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

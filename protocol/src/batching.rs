@@ -268,6 +268,14 @@ pub struct Split {
     pub sizes: Vec<u32>,
 }
 
+/// What a master tells the script's helper. Each notice replaces the one before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The newest batch sizes. Absent: forget sizes that the script does not use yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<Split>,
+}
+
 /// The batch sizes of a running job, as users see them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

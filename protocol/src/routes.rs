@@ -33,6 +33,8 @@ pub const AGENT_CODE: &str = "/code/";
 pub const AGENT_CODE_BLOBS: &str = "/blobs";
 /// Agent: tries to connect to the address of another agent.
 pub const AGENT_REACH: &str = "/reach";
+/// Agent: passes a notice to the script's helper, such as new batch sizes: see [`crate::batching::Notice`].
+pub const AGENT_NOTICE: &str = "/notice";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";
 /// Agent: shuts the agent down.

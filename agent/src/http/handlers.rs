@@ -18,7 +18,8 @@ use super::incoming::read_body;
 use super::query::{Query, WHOLE};
 use crate::agent::Agent;
 use crate::follow::{Follower, Until};
-use crate::run::environment::{parse_config, parse_warm};
+use crate::run::LINE_BYTES;
+use crate::run::environment::{parse_config, parse_notice, parse_warm};
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 use crate::run::{Command, clock};
@@ -26,6 +27,9 @@ use crate::run::{Command, clock};
 /// Maximum bytes of a body. The largest body is a config. It contains the addresses of the TensorFlow cluster in up to
 /// four variables, which the kernel limits to 128 KiB each, and at most 512 KiB of the job's own variables.
 const BODY_LIMIT: usize = 1024 * 1024;
+
+/// Maximum bytes of a notice. With its key, it fits into a line for the helper.
+const NOTICE_LIMIT: usize = LINE_BYTES - 64;
 
 /// How long another machine may take to accept a connection.
 const REACH_LIMIT: Duration = Duration::from_secs(3);
@@ -105,6 +109,15 @@ pub(super) async fn stop(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let grace = query.grace()?.unwrap_or(DEFAULT_GRACE);
     ask(agent, Command::Apply(Event::Stop { generation: query.generation()?, grace })).await
+}
+
+/// Passes a JSON object to the script's helper, unread. The body is the value of `notice` in a message to the helper.
+pub(super) async fn notice(request: Request<Incoming>, agent: &Agent) -> Result {
+    let generation = Query::of(&request).generation()?;
+    let generation = generation.ok_or_else(|| Failure::Query("generation is missing".to_owned()))?;
+    let body = read_body(request.into_body(), NOTICE_LIMIT).await?;
+    let line = format!("{{\"notice\": {}}}\n", parse_notice(&body)?).into_bytes();
+    ask(agent, Command::Notice { generation, line }).await
 }
 
 pub(super) async fn finish(agent: &Agent) -> Result {

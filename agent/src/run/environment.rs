@@ -53,6 +53,12 @@ pub fn parse_warm(body: &[u8]) -> Result<WarmRequest, ConfigError> {
     Ok(request)
 }
 
+/// Reads the body of `/notice`. Returns the same JSON object on one line.
+pub fn parse_notice(body: &[u8]) -> Result<String, ConfigError> {
+    let _: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?;
+    Ok(compact(&String::from_utf8_lossy(body)))
+}
+
 /// Reads one member of a config. `json` is valid JSON without surrounding space.
 fn parse_member(name: &str, json: &str) -> Result<(EnvName, Option<String>), ConfigError> {
     let name: EnvName = name.parse()?;

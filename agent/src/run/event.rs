@@ -23,6 +23,8 @@ pub enum Event {
         /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
+    /// `POST /notice`, for the script of this generation.
+    Notice(Generation),
     /// The agent itself must end.
     Terminate {
         /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
@@ -55,6 +57,7 @@ impl Event {
         match self {
             Self::Config(assignment) => assignment.generation,
             Self::Run(generation) | Self::Stop { generation, .. } => *generation,
+            Self::Notice(generation) => Some(*generation),
             Self::Terminate { .. }
             | Self::Finish
             | Self::Started(_)

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 /// Maximum bytes of a line, newline included.
-const LINE_BYTES: usize = 64 * 1024;
+pub(crate) const LINE_BYTES: usize = 64 * 1024;
 
 /// Maximum bytes of one read.
 const PIECE_BYTES: usize = 8 * 1024;
@@ -44,6 +44,10 @@ pub(super) struct Helper {
     has_ignored: bool,
     /// Whether the script was asked to leave.
     has_asked: bool,
+    /// The newest notice, until it is sent. It waits for the helper's first message, and for room in the socket.
+    notice: Option<Vec<u8>>,
+    /// The rest of a line of which a part is sent.
+    unsent: Vec<u8>,
 }
 
 impl Helper {
@@ -59,28 +63,72 @@ impl Helper {
         self.status.clone()
     }
 
-    /// Waits for messages, and reads them. Dropping the future loses no message.
-    pub(super) async fn read(&mut self) {
+    /// Waits for messages, and reads them. Also sends what the socket had no room for. Dropping the future loses no
+    /// message.
+    pub(super) async fn exchange(&mut self) {
         let Some(stream) = &self.stream else { return pending().await };
-        if let Some(at) = self.read_at {
-            sleep_until(at).await;
-        }
-        match stream.readable().await {
-            Ok(()) => {
+        let has_message = async {
+            if let Some(at) = self.read_at {
+                sleep_until(at).await;
+            }
+            stream.readable().await
+        };
+        let has_room = async { if self.unsent.is_empty() { pending().await } else { stream.writable().await } };
+        let ready = tokio::select! {
+            ready = has_message => ready.map(|()| true),
+            ready = has_room => ready.map(|()| false),
+        };
+        match ready {
+            Ok(true) => {
                 self.read_at = Some(Instant::now() + READ_PAUSE);
                 self.take_piece();
             }
+            Ok(false) => self.send(),
             Err(error) => self.close(&error.to_string()),
         }
     }
 
-    /// Asks the script to leave, once. Sends nothing to a script without the helper, because that script does not read.
+    /// Asks the script to leave, once. No later notice replaces this one.
     pub(super) fn ask_to_leave(&mut self) {
-        let Some(stream) = self.stream.as_ref().filter(|_| self.status.is_some() && !self.has_asked) else { return };
-        self.has_asked = true;
-        // The agent writes nothing else, so the socket has room for the whole line. An error means that the script has
-        // closed its end.
-        let _ = stream.try_write(LEAVE);
+        if self.status.is_some() && !self.has_asked {
+            self.notify(LEAVE.to_vec());
+            self.has_asked = true;
+        }
+    }
+
+    /// Passes a notice to the script, as soon as it reads. A script without the helper never reads.
+    pub(super) fn notify(&mut self, line: Vec<u8>) {
+        if !self.has_asked {
+            self.notice = Some(line);
+            self.send();
+        }
+    }
+
+    /// Drops a notice that was not sent.
+    pub(super) fn forget_notice(&mut self) {
+        self.notice = None;
+    }
+
+    /// The helper of a run, with a notice that came before its start.
+    pub(super) fn with_notice_of(self, earlier: &mut Self) -> Self {
+        Self { notice: earlier.notice.take(), ..self }
+    }
+
+    /// Sends the rest of the line before, and the newest notice, as far as the socket has room.
+    fn send(&mut self) {
+        if self.unsent.is_empty() && self.status.is_some() {
+            self.unsent = self.notice.take().unwrap_or_default();
+        }
+        let Some(stream) = self.stream.as_ref().filter(|_| !self.unsent.is_empty()) else { return };
+        match stream.try_write(&self.unsent) {
+            Ok(sent) => {
+                self.unsent.drain(..sent);
+                self.send();
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // The script has closed its end.
+            Err(_) => self.unsent.clear(),
+        }
     }
 
     /// Reads the messages that have arrived, and closes the socket. Call this when every process of the run is dead.
@@ -122,6 +170,7 @@ impl Helper {
     fn take(&mut self, message: &Map<String, Value>) {
         if message.contains_key("hello") {
             self.status.get_or_insert_default();
+            self.send();
         }
         let (Some(known), Some(report)) = (&mut self.status, message.get("progress")) else { return };
         let reason = match Progress::deserialize(report) {

@@ -22,12 +22,14 @@ pub mod unstartable;
 use std::time::{Duration, Instant};
 
 use protocol::agent::CodeStatus;
+use protocol::ids::Generation;
 use protocol::lease::Renewal;
 use protocol::warm::WarmRequest;
 use tokio::sync::oneshot;
 
 use event::{Event, Reply};
 pub(crate) use fence::clock;
+pub(crate) use helper::LINE_BYTES;
 use phase::Assignment;
 
 /// A command to the runner, and the channel for its reply. The sender of a command may end before the reply comes.
@@ -52,6 +54,13 @@ pub enum Command {
         assignment: Assignment,
         /// The renewal that keeps the run alive; `None` if the run needs no polls.
         renewal: Option<Renewal>,
+    },
+    /// `POST /notice`.
+    Notice {
+        /// The start to whose script the notice belongs.
+        generation: Generation,
+        /// The line for the helper.
+        line: Vec<u8>,
     },
     /// A poll that keeps the run alive.
     Renew(Renewal),

@@ -102,7 +102,7 @@ impl Runner {
                 },
                 () = self.reaper.child_ended() => {}
                 () = self.run_output.wait() => {}
-                () = self.helper.read() => {}
+                () = self.helper.exchange() => {}
                 news = self.warm.next() => self.take_news(news),
                 () = until(alarm) => {}
             }
@@ -121,6 +121,13 @@ impl Runner {
                 self.find_helper();
                 self.warm.begin(&self.template, request);
                 self.publish();
+            }
+            Command::Notice { generation, line } => {
+                let reply = self.apply(Event::Notice(generation));
+                if reply == Reply::Done {
+                    self.helper.notify(line);
+                }
+                return reply;
             }
             Command::Renew(renewal) => self.fence.renew(renewal, clock()),
             Command::Code(status) => {
@@ -145,7 +152,11 @@ impl Runner {
     }
 
     fn configure(&mut self, assignment: Assignment, renewal: Option<Renewal>) -> Reply {
+        let before = self.state.phase.generation();
         let answer = self.apply(Event::Config(assignment));
+        if self.state.phase.generation() != before {
+            self.helper.forget_notice();
+        }
         match renewal {
             // If the request is late, `keep_fence` ends the run before its start.
             Some(renewal) => self.fence.renew(renewal, clock()),
@@ -244,7 +255,7 @@ impl Runner {
         let command = self.template.command_with(&environment);
         match command.and_then(|command| Ok((command, Helper::open()?))) {
             Ok((command, (ours, helper))) => {
-                self.helper = ours;
+                self.helper = ours.with_notice_of(&mut self.helper);
                 if let Err(start) = self.warm.take(Start { command, environment, helper }) {
                     self.start_cold(start);
                 }

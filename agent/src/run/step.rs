@@ -47,6 +47,8 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
         Event::Config(assignment) => config(phase, assignment),
         Event::Run(generation) => run(phase, generation),
         Event::Stop { generation: _, grace } => stop(phase, grace, Cause::Stopped, now),
+        Event::Notice(generation) if phase.generation() == Some(generation) => to(phase),
+        Event::Notice(generation) => refused(phase, Refusal::GenerationNotConfigured(generation)),
         Event::Terminate { grace } => stop(phase, grace, Cause::Terminated, now),
         Event::Finish if phase.is_active() => refused(phase, Refusal::Active),
         Event::Finish => Moved { phase, reply: Reply::Done, action: Some(Action::EndAgent) },
@@ -194,6 +196,7 @@ fn progress(phase: Phase, event: Event, now: Now) -> Moved {
             Event::Config(_)
             | Event::Run(_)
             | Event::Stop { .. }
+            | Event::Notice(_)
             | Event::Terminate { .. }
             | Event::Finish
             | Event::Started(_)

@@ -226,6 +226,88 @@ send(json.dumps({"step": 1, "values": values}).encode())"#;
     assert_eq!(after_sending(lines).helper.unwrap().values.iter().count(), 8);
 }
 
+/// A script that waits for the file `read`, and prints the sizes that it then uses, and with `leave` why it leaves.
+const SPLIT: &str = "import muster, os, standin, time
+job = muster.Job(4)
+while not os.path.exists('read'): time.sleep(0.01)
+job.started()
+step = 0
+while job._split == 0:
+  step += 1
+  job.step(step, job.signal())
+  time.sleep(0.01)
+print(job._split, job.sizes)
+job.done()";
+
+#[test]
+fn the_newest_notice_reaches_the_script_when_it_reads_also_if_the_notice_came_before_the_run() {
+    let (folders, agents) = cold_and_warm(SPLIT);
+    for (agent, before) in agents.iter().flat_map(|agent| [(agent, true), (agent, false)]) {
+        let generation = if before { "1.1" } else { "1.2" };
+        let notice = |version: u32| {
+            let body = format!("{{\"split\": {{\"version\": {version},\n \"sizes\": [4]}}}}");
+            assert_eq!(agent.post(&format!("/notice?generation={generation}"), &body).status, 200);
+        };
+        let env = folders.env(&json!({})).to_string();
+        let read = folders.job().join("read");
+        let _ = fs::remove_file(&read);
+        assert_eq!(agent.post(&format!("/config?generation={generation}"), &env).status, 200);
+        if before {
+            (1..=3).for_each(notice);
+        }
+        assert_eq!(agent.get(&format!("/run?generation={generation}")).status, 200);
+        agent.wait_for(RunState::Running);
+        if !before {
+            (1..=3).for_each(notice);
+        }
+        fs::write(&read, "").unwrap();
+        let exited = agent.wait_for(RunState::Exited);
+        assert_eq!(exited.exit.unwrap().outcome, ExitOutcome::Code(0), "{}", agent.logs("stderr"));
+        assert_eq!(agent.logs("stdout"), "3 [4]\n");
+        let Progress { split, batch, noticed, .. } = exited.helper.unwrap();
+        assert_eq!((split, batch, noticed), (3, 4, 3));
+    }
+}
+
+#[test]
+fn a_notice_of_another_start_and_an_invalid_notice_are_refused() {
+    let agent = Agent::of_python("import time\nwhile True: time.sleep(1000)");
+    assert_eq!(agent.post("/config?generation=2.1", "{}").status, 200);
+    assert_eq!(agent.get("/run?generation=2.1").status, 200);
+    let long = format!("{{\"x\": \"{}\"}}", "x".repeat(64 * 1024));
+    for (query, body, status) in [
+        ("", "{}", 400),
+        ("?generation=x", "{}", 400),
+        ("?generation=2.1", "[]", 400),
+        ("?generation=2.1", "{", 400),
+        ("?generation=2.1", &long, 413),
+        ("?generation=1.9", "{}", 412),
+        ("?generation=2.1", "{}", 200),
+        ("?generation=2.2", "{}", 409),
+    ] {
+        assert_eq!(agent.post(&format!("/notice{query}"), body).status, status, "{query} {body:.80}");
+    }
+}
+
+#[test]
+fn a_script_that_must_leave_gets_no_later_notice() {
+    let script = "import muster, signal, standin, time\nsignal.signal(signal.SIGTERM, lambda *_: None)\n\
+                  job = muster.Job(4)\njob.started()\nsignal.signal(signal.SIGTERM, lambda *_: None)\n\
+                  print('ready', flush=True)\nwhile job._leave_reason is None: time.sleep(0.01)\n\
+                  print('told', flush=True)\ntime.sleep(0.5)\nprint(job._leave_reason is None, job._noticed)";
+    let (folders, agents) = cold_and_warm(script);
+    for agent in &agents {
+        assert_eq!(agent.post("/config?generation=1.1", &folders.env(&json!({})).to_string()).status, 200);
+        assert_eq!(agent.get("/run?generation=1.1").status, 200);
+        agent.wait_for_output("ready");
+        assert_eq!(agent.post("/stop?grace=60", "").status, 202);
+        agent.wait_for_output("told");
+        assert_eq!(agent.post("/notice?generation=1.1", r#"{"split": {"version": 1, "sizes": [4]}}"#).status, 200);
+        agent.wait_for(RunState::Exited);
+        assert!(agent.logs("stdout").ends_with("False None\n"), "{}", agent.logs("stdout"));
+    }
+}
+
 #[test]
 fn runs_leave_no_descriptors_open() {
     let (folders, agents) = cold_and_warm("import standin");

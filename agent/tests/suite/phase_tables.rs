@@ -172,6 +172,24 @@ fn a_start_request_of_a_generation_that_is_not_configured_is_refused() {
 }
 
 #[test]
+fn a_notice_is_accepted_for_the_configured_start_alone_and_changes_no_phase() {
+    for (number, event, is_accepted) in [("1.1", "1.1", true), ("1.1", "1.2", false), ("", "1.1", false)] {
+        let asked = generation(event).unwrap();
+        let not = || refused(Refusal::GenerationNotConfigured(asked));
+        let reply = || if is_accepted { Reply::Done } else { not() };
+        let expected = [
+            (not(), RunState::Idle),
+            (reply(), RunState::Configured),
+            (reply(), RunState::Running),
+            (reply(), RunState::Stopping),
+            (reply(), RunState::Stopping),
+            (reply(), RunState::Exited),
+        ];
+        check(number, &Event::Notice(asked), expected);
+    }
+}
+
+#[test]
 fn only_a_configured_run_is_started() {
     for (state, way) in ways("1.1") {
         let (_, action) = Machine::after(way).take(run("1.1"));

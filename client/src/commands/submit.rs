@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
+use protocol::group::Group;
 use protocol::ids::JobName;
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec};
@@ -59,6 +60,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             let why = "a local master runs replicas as processes on this machine";
             return Err(of_kubernetes(&flag, &format!("cannot be used with a local master: {why}")));
         }
+        say_what_cpus_are_for(&request, notes);
         let order = Order::of_job(request::in_folder(request, &folder)?, None);
         if let Some(checker) = dry_run {
             return dry_run::show(&order, dry_run::without_master(checker)?.as_ref(), &mut out);
@@ -139,7 +141,10 @@ async fn placed(
             let code = bring::pack(named, backend, syntax).await?;
             (JobSpec::try_from(JobRequest { image, code: Some(code.id()), ..request })?, Some(code))
         }
-        (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(request, &folder)?, None),
+        (None, BackendKind::Process | BackendKind::Joined) => {
+            say_what_cpus_are_for(&request, notes);
+            (request::in_folder(request, &folder)?, None)
+        }
         (None, BackendKind::Kubernetes) => {
             let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&request.pod)?;
             // Check the job before the image is made, which may take long.
@@ -191,10 +196,23 @@ fn at_machines(request: JobRequest, place: &Place, client: &MasterClient) -> Res
     Ok(Order { next_step, ..Order::of_job(spec, None) })
 }
 
-/// The first flag that only works in Kubernetes.
+fn say_what_cpus_are_for(request: &JobRequest, notes: &Notes) {
+    if request.groups.iter().any(|group| group.cpu.is_some()) {
+        notes.say("on this machine, cpu only sets the first batch sizes");
+    }
+}
+
+/// The first flag that only works in Kubernetes. If the job divides a batch, the CPUs of a group are useful anywhere: they
+/// say how fast its workers are.
 fn flag_for_kubernetes(image: &ImageArgs, request: &JobRequest) -> Option<String> {
     let of_pods = || request.pod.asked_for().first().map(|name| format!("--{name}"));
-    image.given().map(str::to_owned).or_else(of_pods)
+    let of_group = |group: &Group| {
+        let cpu = group.cpu.is_some() && request.batching.global_batch.is_none() && group.batch.is_none();
+        let asked = [("cpu", cpu), ("memory", group.memory.is_some()), ("gpus", group.gpus.is_some())];
+        asked.into_iter().find(|(_, is_asked)| *is_asked).map(|(name, _)| format!("--worker {name}="))
+    };
+    let of_groups = || request.groups.iter().find_map(of_group);
+    image.given().map(str::to_owned).or_else(of_pods).or_else(of_groups)
 }
 
 /// A job to submit to a master that already runs.

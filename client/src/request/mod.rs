@@ -15,7 +15,6 @@ use protocol::group::WorkerGroup;
 use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
-use protocol::tf_config::TfConfigOptions;
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::ending::error::Error;
@@ -55,6 +54,9 @@ fn spec_hint(error: &SpecError) -> Cow<'static, str> {
         SpecError::ComputedKey(_) => "leave out this key",
         SpecError::NoTemplate(_) => "give a pod with metadata and spec",
         SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
+        SpecError::Batching(_) => {
+            "change --global-batch, --min-batch, --max-batch, --batch-multiple or the batches of --worker"
+        }
         SpecError::NoTime(_) => "leave out the flag, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
@@ -110,6 +112,7 @@ pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> 
         env_file,
         allow_env,
         args,
+        batching,
         policy,
         pod,
         code: _,    // added by `commands::submit`
@@ -139,7 +142,8 @@ pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> 
         image: None,
         pod,
         groups: worker.into_iter().map(|WorkerGroup(group)| group).collect(),
-        tf_config: TfConfigOptions::default(),
+        batching: batching.batching(),
+        tf_config: batching.tf_config(),
         origin: None,
         run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,

@@ -1,5 +1,7 @@
 //! The sizes with which a start begins.
 
+use std::collections::BTreeMap;
+
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 
@@ -23,13 +25,22 @@ pub fn rules(spec: &JobSpec, places: &[ReplicaId]) -> Option<Rules> {
     Some(if is_possible { usual } else { of(1) })
 }
 
-/// The sizes of these places: in proportion to their speeds. If the speed of a place has not been measured, it follows
-/// from the resources that the place asks for. `None` if the job divides no batch.
-pub fn first_sizes(
+/// The sizes of all ranks of a start, from the place of each seat. A rank without a batch has 0. `None` if the job divides
+/// no batch.
+pub fn sizes_by_rank(
     spec: &JobSpec,
-    places: &[ReplicaId],
+    seats: &BTreeMap<ReplicaId, ReplicaId>,
     measured: impl Fn(ReplicaId) -> Option<f64>,
 ) -> Option<Vec<u32>> {
+    let ranks: Vec<ReplicaId> = seats.iter().filter(|(seat, _)| seat.role.trains()).map(|(_, place)| *place).collect();
+    let places: Vec<ReplicaId> = ranks.iter().copied().filter(|place| spec.has_batch(place.role)).collect();
+    let sizes = first_sizes(spec, &places, measured)?;
+    Some([vec![0; ranks.len() - places.len()], sizes].concat())
+}
+
+/// The sizes of these places: in proportion to their speeds. If the speed of a place has not been measured, it follows
+/// from the resources that the place asks for. `None` if the job divides no batch.
+fn first_sizes(spec: &JobSpec, places: &[ReplicaId], measured: impl Fn(ReplicaId) -> Option<f64>) -> Option<Vec<u32>> {
     let scaled = |place: &ReplicaId| Some(measured(*place)? / spec.batch_weight(*place));
     let mut known: Vec<f64> = places.iter().filter_map(scaled).collect();
     known.sort_by(f64::total_cmp);

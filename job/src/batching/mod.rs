@@ -11,7 +11,7 @@ mod sizes;
 mod windows;
 
 pub use balancer::{Balancer, Changed, Order};
-pub use first::{first_sizes, rules};
+pub use first::{rules, sizes_by_rank};
 pub use law::{Change, Decision, decide};
 pub use sizes::Rules;
 pub use windows::{Window, Windows};

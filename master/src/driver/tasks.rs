@@ -45,6 +45,8 @@ pub(super) struct Meeting {
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
     pub(super) restarts: u32,
+    /// The first batch size of each rank, if the job divides a batch.
+    pub(super) sizes: Option<Vec<u32>>,
 }
 
 /// A member of a start, and the address of its agent.
@@ -107,8 +109,11 @@ pub(super) fn spawn(
 
 /// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
-    let Meeting { spec, uid, members, restarts } = meeting;
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid).after_restarts(restarts);
+    let Meeting { spec, uid, members, restarts, sizes } = meeting;
+    let mut rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid).after_restarts(restarts);
+    if let Some(sizes) = sizes {
+        rendezvous = rendezvous.with_sizes(sizes);
+    }
     let configure = async |Seat { subject, agent, seat, membership, renewal }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);

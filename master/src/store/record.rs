@@ -19,7 +19,7 @@ use super::{Halted, Suspension};
 
 /// The format of records. Raise it with every change that a master of the earlier version would misread or drop. A master
 /// leaves records of another format alone.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The record of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,23 @@ use rustix::process::Signal;
 e2e::journeys_by_one_command!(Place::OwnMaster, #[cfg(unix)]);
 
 #[test]
+fn a_global_batch_is_divided_by_the_cpus_of_the_workers() {
+    let scene = Scene::new(
+        "import json, os, muster\nconfig = json.loads(os.environ['TF_CONFIG'])\njob = muster.Job()\nprint(job.rank, \
+         job.global_batch, job.batch, os.environ['BATCH_SIZE'], config['batch_size_list'], config['model_dir'])",
+    );
+    let workers = ["--worker", "cpu=1:1", "--worker", "cpu=2:1"];
+    let run = scene.run(&[&workers[..], &["--global-batch", "96", "--tf-config", "model_dir=/data"]].concat()).code(0);
+    run.says(&["on this machine, cpu only sets the first batch sizes"]);
+    for line in ["worker-0 │ 0 96 32 32 [32,64] /data", "worker-1 │ 1 96 64 64 [32,64] /data"] {
+        assert_eq!(run.lines(line).len(), 1, "{}", run.stdout);
+    }
+    scene.run(&workers).code(2).says(&["--worker cpu= cannot be used with a local master"]);
+    let refused = scene.run(&[&workers[..], &["--global-batch", "1"]].concat()).code(2);
+    refused.says(&["a global batch of 1 is too small for 2 workers", "--global-batch"]);
+}
+
+#[test]
 fn ctrl_c_stops_the_job_and_leaves_no_process_behind() {
     let scene = Scene::new(STUBBORN);
     let client = Running::of(&mut scene.client(&["--worker-num", "3"]));

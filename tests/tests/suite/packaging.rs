@@ -55,8 +55,7 @@ fn muster_runs_the_programs_that_pip_does_not_put_on_the_path() {
     }
     let muster = |arguments: &[&str]| {
         let mut muster = Command::new(prefix.path().join("bin/muster"));
-        muster.args(arguments).current_dir(scene.path()).stdin(Stdio::null());
-        Finished::of(muster.stdout(Stdio::piped()).stderr(Stdio::piped()))
+        Finished::of(muster.args(arguments).current_dir(scene.path()))
     };
     assert_eq!(muster(&["--worker-num", "1"]).code(0).lines("ran").len(), 1);
     for program in ["master", "agent"] {

@@ -2,9 +2,9 @@
 
 mod balancing;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use job::batching::{Decision, Rules, Window, Windows, decide, first_sizes};
+use job::batching::{Decision, Rules, Window, Windows, decide, sizes_by_rank};
 use proptest::prelude::{prop, prop_assert, proptest};
 use protocol::batching::{BatchBounds, Batching};
 use protocol::group::WorkerGroup;
@@ -17,7 +17,7 @@ fn first_sizes_follow_measured_speeds_and_for_other_places_the_resources_that_th
     let sized = |groups: &[&str], batching: Batching, measured: &[Option<f64>]| {
         let groups = groups.iter().map(|text| text.parse::<WorkerGroup>().expect("not a group").0).collect();
         let name = "digits".parse().expect("not a name");
-        let places = plan_of(measured.len());
+        let places: BTreeMap<ReplicaId, ReplicaId> = plan_of(measured.len()).into_iter().map(|id| (id, id)).collect();
         let request = JobRequest {
             worker_num: Some(u32::try_from(measured.len()).expect("a small number")),
             groups,
@@ -25,7 +25,7 @@ fn first_sizes_follow_measured_speeds_and_for_other_places_the_resources_that_th
             ..JobRequest::new(name, Strategy::AllReduce)
         };
         let spec = JobSpec::try_from(request).expect("the request is refused");
-        first_sizes(&spec, &places, |place| measured[place.index as usize]).expect("no sizes")
+        sizes_by_rank(&spec, &places, |place| measured[place.index as usize]).expect("no sizes")
     };
     let none = Batching::default;
     assert_eq!(sized(&["cpu=1:1", "cpu=2:1"], none(), &[None, None]), [32, 64]);

@@ -20,6 +20,7 @@ use protocol::error::ErrorCode;
 use protocol::group::Group;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
+use protocol::pod::PodOptions;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
@@ -155,7 +156,12 @@ impl PodBackend for ProcessBackend {
             return Err(Refusal { code: ErrorCode::BadImage, sentence });
         }
         let kinds = plan::kinds(spec);
-        if let Some(option) = kinds.iter().find_map(|(replica, _)| spec.pod_of(*replica).asked_for().first().copied()) {
+        // The CPUs of a group say how fast its workers are, if the job divides a batch.
+        let of_job = |mut pod: PodOptions| {
+            pod.cpu = pod.cpu.filter(|_| spec.pod.cpu.is_some() || spec.global_batch().is_none());
+            pod.asked_for().first().copied()
+        };
+        if let Some(option) = kinds.iter().find_map(|(replica, _)| of_job(spec.pod_of(*replica))) {
             let sentence = format!(
                 "{option} has no meaning here: this master runs pods as processes of its own host, without limits"
             );

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use job::batching::sizes_by_rank;
 use job::observation::Enrolled;
 use job::phase::{Ending, JobPhase, Stop};
 use job::replica::ReplicaPhase;
@@ -35,13 +36,14 @@ impl Pods {
         }
         let gang = self.gang(machine.horizon());
         debug!(job = %self.common.job.name, %generation, members = gang.members().count(), "gang complete");
-        let (mut members, mut seats) = (BTreeMap::new(), vec![]);
+        let (mut members, mut places, mut seats) = (BTreeMap::new(), BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
             let Some(addresses) = replica.tracked.seen.addresses() else { continue };
             let Some(Enrolled { membership, .. }) = replica.tracked.seen.enrolled else { continue };
             let seat = gang.seat(member);
             members.insert(seat, addresses.tensorflow);
+            places.insert(seat, member.id);
             seats.push(Seat {
                 subject: replica.subject(member.id),
                 agent: addresses.agent,
@@ -51,7 +53,8 @@ impl Pods {
             });
         }
         let restarts = seats.first().map_or(0, |seat| seat.membership.start);
-        let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts };
+        let sizes = sizes_by_rank(&record.spec, &places, |_| None);
+        let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts, sizes };
         let fanout = self.fanout(generation, machine, code);
         self.begin(tasks::configure(fanout, seats, meeting)).await;
     }
