@@ -21,7 +21,7 @@ use std::str::FromStr;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use protocol::elastic::WorkerNum;
 use protocol::env::{EnvError, EnvName};
-use protocol::group::WorkerGroup;
+use protocol::group::Group;
 use protocol::ids::JobName;
 use protocol::job::Strategy;
 
@@ -34,7 +34,7 @@ use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, ver
 pub(crate) use self::policy::PolicyArgs;
 pub(crate) use self::spawn::SpawnArgs;
 pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
-use self::values::{count, workers};
+use self::values::{count, group, workers};
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, WaitArgs,
 };
@@ -112,8 +112,8 @@ pub(crate) struct SubmitArgs {
     /// gpus=1,batch=16..32:2 for two workers with 16 to 32 samples in a step. Repeatable; the workers of the first flag
     /// have the lowest indexes. If --worker-num is given too, it must be the sum of all N. Memory and GPUs only with
     /// Kubernetes; CPUs elsewhere only set the first batch sizes
-    #[arg(long, value_name = "RESOURCES:N")]
-    pub(crate) worker: Vec<WorkerGroup>,
+    #[arg(long, value_name = "RESOURCES:N", value_parser = group)]
+    pub(crate) worker: Vec<Group>,
     /// Number of parameter servers [default: 1 with ParameterServer, else 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) ps_num: Option<u32>,

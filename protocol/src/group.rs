@@ -1,9 +1,6 @@
 //! Groups of replicas whose pods have the same options, and the pod templates that other launchers' files give to
 //! groups.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -104,44 +101,4 @@ impl Group {
 /// The number of replicas in the groups of this role. `None` if the role has no groups.
 pub(crate) fn count(groups: &[Group], role: Role) -> Option<u32> {
     groups.iter().filter(|group| group.role == role).map(|group| group.count).reduce(u32::saturating_add)
-}
-
-/// Workers with the same resources, as a user writes them: `cpu=6,memory=8Gi:2` for two workers. The number follows the
-/// last colon, because an amount may contain a colon too.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerGroup(pub Group);
-
-/// The text is not a [`WorkerGroup`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; write RESOURCE=AMOUNT[,...]:NUMBER with cpu, memory, gpus or batch, such as cpu=6,memory=8Gi:2")]
-pub struct BadWorkerGroup(String);
-
-impl FromStr for WorkerGroup {
-    type Err = BadWorkerGroup;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad = |why: &dyn fmt::Display| BadWorkerGroup(why.to_string());
-        let (resources, number) = text.rsplit_once(':').ok_or_else(|| bad(&"the number of workers is missing"))?;
-        let count = match number.parse() {
-            Ok(0) => return Err(bad(&"the number of workers is 0")),
-            Ok(count) => count,
-            Err(_) => return Err(bad(&format!("\"{number}\" is not a number of workers"))),
-        };
-        let mut group = Group::new(Role::Worker, count);
-        for resource in resources.split(',') {
-            let (name, amount) =
-                resource.split_once('=').ok_or_else(|| bad(&format!("\"{resource}\" names no amount")))?;
-            let is_new = match name {
-                "cpu" => group.cpu.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
-                "memory" => group.memory.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
-                "gpus" => group.gpus.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
-                "batch" => group.batch.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
-                _ => return Err(bad(&format!("\"{name}\" is not a resource"))),
-            };
-            if !is_new {
-                return Err(bad(&format!("{name} is named twice")));
-            }
-        }
-        Ok(Self(group))
-    }
 }

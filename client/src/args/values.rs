@@ -1,11 +1,13 @@
-//! Parsers of numbers and durations in flags, with their error texts.
+//! Parsers of numbers, groups of workers and durations in flags, with their error texts.
 
+use std::fmt;
 use std::num::{IntErrorKind, ParseIntError};
 use std::time::Duration;
 
 use protocol::duration::{BadDuration, WholeSeconds};
 use protocol::elastic::{BadWorkerNum, WorkerNum};
-use protocol::ids::UnixMillis;
+use protocol::group::Group;
+use protocol::ids::{Role, UnixMillis};
 use protocol::tf_config::MEMBERS_MAX;
 
 use crate::cluster::rfc3339;
@@ -39,6 +41,34 @@ pub(super) fn restarts(text: &str) -> Result<u32, String> {
 
 pub(super) fn gpus(text: &str) -> Result<u32, String> {
     whole_number(text, "GPUs", u32::MAX)
+}
+
+/// Workers with the same resources, such as `cpu=6,memory=8Gi:2` for two workers. The number follows the last colon,
+/// because an amount may contain a colon too.
+pub(super) fn group(text: &str) -> Result<Group, String> {
+    let form = "write RESOURCE=AMOUNT[,...]:NUMBER with cpu, memory, gpus or batch, such as cpu=6,memory=8Gi:2";
+    let bad = |why: &dyn fmt::Display| format!("{why}; {form}");
+    let (resources, number) = text.rsplit_once(':').ok_or_else(|| bad(&"the number of workers is missing"))?;
+    let count = match number.parse() {
+        Ok(0) => return Err(bad(&"the number of workers is 0")),
+        Ok(count) => count,
+        Err(_) => return Err(bad(&format!("\"{number}\" is not a number of workers"))),
+    };
+    let mut group = Group::new(Role::Worker, count);
+    for resource in resources.split(',') {
+        let (name, amount) = resource.split_once('=').ok_or_else(|| bad(&format!("\"{resource}\" names no amount")))?;
+        let is_new = match name {
+            "cpu" => group.cpu.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+            "memory" => group.memory.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+            "gpus" => group.gpus.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+            "batch" => group.batch.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+            _ => return Err(bad(&format!("\"{name}\" is not a resource"))),
+        };
+        if !is_new {
+            return Err(bad(&format!("{name} is named twice")));
+        }
+    }
+    Ok(group)
 }
 
 /// Parses a number. If the number is too large to parse, the error names `greatest` as the limit.
@@ -81,4 +111,42 @@ fn invalid_duration(text: &str, error: BadDuration) -> String {
 /// The first 40 characters of an invalid value, so that it fits into a sentence.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::batching::BatchBounds;
+
+    use super::*;
+
+    #[test]
+    fn the_last_colon_of_a_group_separates_the_amounts_from_the_number_of_workers() {
+        let group = group("cpu=2:4,memory=8Gi,gpus=1,batch=16..32:3").unwrap();
+        assert_eq!(group.batch, Some(BatchBounds { min: 16, max: 32 }));
+        assert_eq!((group.role, group.count, group.gpus), (Role::Worker, 3, Some(1)));
+        assert_eq!(group.cpu.map(|cpu| (cpu.request, cpu.limit)), Some(("2".to_owned(), "4".to_owned())));
+        assert_eq!(group.memory.map(|memory| memory.to_string()), Some("8Gi".to_owned()));
+    }
+
+    #[test]
+    fn a_malformed_group_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("cpu=2", "the number of workers is missing"),
+            ("cpu=2:0", "the number of workers is 0"),
+            ("cpu=2:two", "\"two\" is not a number of workers"),
+            ("2:4", "\"2\" names no amount"),
+            (":4", "\"\" names no amount"),
+            ("disk=2:4", "\"disk\" is not a resource"),
+            ("cpu=1,cpu=2:4", "cpu is named twice"),
+            ("cpu=x:4", "\"x\" is not a valid amount"),
+            ("gpus=-1:4", "invalid digit"),
+            ("batch=0:2", "\"0\" is not a batch"),
+            ("batch=32..16:2", "\"32..16\" is not a batch"),
+            ("batch=1..:2", "is not a batch"),
+            ("batch=1..2..3:2", "is not a batch"),
+        ] {
+            let error = group(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
 }

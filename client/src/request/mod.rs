@@ -11,7 +11,6 @@ use std::io;
 use std::path::Path;
 
 use protocol::env::EnvName;
-use protocol::group::WorkerGroup;
 use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
@@ -141,7 +140,7 @@ pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> 
         evaluator_num,
         image: None,
         pod,
-        groups: worker.into_iter().map(|WorkerGroup(group)| group).collect(),
+        groups: worker,
         batching: batching.batching(),
         tf_config: batching.tf_config(),
         origin: None,

@@ -5,15 +5,20 @@ use protocol::batching::{BatchBounds, Batching, GLOBAL_BATCH_MAX};
 use protocol::elastic::Workers;
 use protocol::env::{ENTRY_LIMIT, EnvName};
 use protocol::error::ErrorCode;
-use protocol::group::{Group, WorkerGroup};
+use protocol::group::Group;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
 use protocol::patch::JobPatch;
 use protocol::tf_config::{TfConfigOptions, members_max};
-use serde_json::json;
+use serde_json::{Value, json};
 
-fn request(workers: u32, batching: Batching, groups: &[&str]) -> JobRequest {
-    let group = |text: &&str| text.parse::<WorkerGroup>().expect("not a group").0;
+/// Groups of workers, each from its fields and its number of workers.
+fn request(workers: u32, batching: Batching, groups: &[(Value, u32)]) -> JobRequest {
+    let group = |(fields, count): &(Value, u32)| {
+        let mut group = json!({"role": "worker", "count": count});
+        group.as_object_mut().expect("an object").extend(fields.as_object().expect("not an object").clone());
+        serde_json::from_value::<Group>(group).expect("not a group")
+    };
     let name = "digits".parse().expect("not a name");
     JobRequest {
         worker_num: Some(workers),
@@ -33,12 +38,12 @@ fn refusal(request: JobRequest) -> SpecError {
 
 #[test]
 fn the_global_batch_is_given_or_the_sum_of_fixed_sizes() {
-    let fixed = ["batch=64:2", "batch=16:2"];
+    let fixed = [(json!({"batch": {"min": 64, "max": 64}}), 2), (json!({"batch": {"min": 16, "max": 16}}), 2)];
     for (request, batch) in [
         (request(4, Batching::default(), &[]), None),
         (request(4, global(256), &[]), Some(256)),
         (request(4, Batching::default(), &fixed), Some(160)),
-        (request(4, global(176), &["batch=64:2", "batch=16..32:2"]), Some(176)),
+        (request(4, global(176), &[(json!({"batch": {"min": 64, "max": 64}}), 2), (json!({"batch": {"min": 16, "max": 32}}), 2)]), Some(176)),
     ] {
         let spec = JobSpec::try_from(request).expect("the request is refused");
         assert_eq!(spec.global_batch(), batch);
@@ -66,8 +71,8 @@ fn impossible_batches_are_refused_and_named() {
             "a global batch of 3 is too small for 4 workers: their smallest batches have 4 samples",
         ),
         (request(4, bounds(Some(8), None), &[]), "the batches need a sum"),
-        (request(4, Batching::default(), &["batch=64:2", "batch=16..32:2"]), "the batches need a sum"),
-        (elastic(request(4, Batching::default(), &["batch=64:4"])), "the batches need a sum"),
+        (request(4, Batching::default(), &[(json!({"batch": {"min": 64, "max": 64}}), 2), (json!({"batch": {"min": 16, "max": 32}}), 2)]), "the batches need a sum"),
+        (elastic(request(4, Batching::default(), &[(json!({"batch": {"min": 64, "max": 64}}), 4)])), "the batches need a sum"),
         (with(bounds(Some(17), None)), "too small for 4 workers: their smallest batches have 68 samples"),
         (with(bounds(None, Some(15))), "too large for 4 workers: their largest batches may have only 60 samples"),
         (elastic(with(bounds(None, Some(32)))), "too large for 1 workers"),
@@ -76,7 +81,7 @@ fn impossible_batches_are_refused_and_named() {
         (with(multiple(0)), "not a multiple of 0"),
         (with(multiple(7)), "global-batch 64 is not a multiple of 7"),
         (with(Batching { min_batch: Some(9), max_batch: Some(15), ..multiple(8) }), "no multiple of 8 is from 9 to 15"),
-        (request(2, global(64), &["gpus=1:1", "cpu=4:1"]), "some workers have GPUs and some have none"),
+        (request(2, global(64), &[(json!({"gpus": 1}), 1), (json!({"cpu": "4"}), 1)]), "some workers have GPUs and some have none"),
         (
             JobRequest {
                 groups: vec![of_server],
@@ -109,34 +114,14 @@ fn a_job_is_not_scaled_to_a_number_of_workers_for_which_there_are_no_sizes() {
 
 #[test]
 fn first_weights_are_gpus_or_requested_cpus_or_equal() {
-    let weights = |groups: &[&str]| {
+    let weights = |groups: &[(Value, u32)]| {
         let spec = JobSpec::try_from(request(2, global(96), groups)).expect("refused");
         [0, 1].map(|index| spec.batch_weight(ReplicaId { role: Role::Worker, index }))
     };
     assert_eq!(weights(&[]), [1.0, 1.0]);
-    assert_eq!(weights(&["cpu=1:1", "cpu=2500m:3:1"]), [1_000.0, 2_500.0]);
-    assert_eq!(weights(&["cpu=1:1", "memory=1Gi:1"]), [1.0, 1.0]);
-    assert_eq!(weights(&["cpu=8,gpus=1:1", "cpu=4,gpus=4:1"]), [1.0, 4.0]);
-}
-
-#[test]
-fn a_group_of_workers_has_a_batch_or_bounds() {
-    let batch = |text: &str| text.parse::<WorkerGroup>().map(|group| group.0.batch).map_err(|error| error.to_string());
-    assert_eq!(batch("cpu=4,batch=64:2"), Ok(Some(BatchBounds { min: 64, max: 64 })));
-    assert_eq!(batch("batch=16..32:2"), Ok(Some(BatchBounds { min: 16, max: 32 })));
-    for text in [
-        "batch=:2",
-        "batch=a:2",
-        "batch=0:2",
-        "batch=32..16:2",
-        "batch=1..:2",
-        "batch=-1:2",
-        "batch=1..2..3:2",
-        "batch=1,batch=2:2",
-    ] {
-        let error = batch(text).expect_err(text);
-        assert!(error.contains("batch"), "{error}");
-    }
+    assert_eq!(weights(&[(json!({"cpu": "1"}), 1), (json!({"cpu": "2500m:3"}), 1)]), [1_000.0, 2_500.0]);
+    assert_eq!(weights(&[(json!({"cpu": "1"}), 1), (json!({"memory": "1Gi"}), 1)]), [1.0, 1.0]);
+    assert_eq!(weights(&[(json!({"cpu": "8", "gpus": 1}), 1), (json!({"cpu": "4", "gpus": 4}), 1)]), [1.0, 4.0]);
 }
 
 proptest! {

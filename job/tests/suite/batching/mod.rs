@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, VecDeque};
 use job::batching::{Decision, Rules, Window, Windows, decide, sizes_by_rank};
 use proptest::prelude::{prop, prop_assert, proptest};
 use protocol::batching::{BatchBounds, Batching};
-use protocol::group::WorkerGroup;
+use protocol::group::Group;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::progress::Progress;
 
 #[test]
 fn first_sizes_follow_measured_speeds_and_for_other_places_the_resources_that_they_ask_for() {
-    let sized = |groups: &[&str], batching: Batching, measured: &[Option<f64>]| {
-        let groups = groups.iter().map(|text| text.parse::<WorkerGroup>().expect("not a group").0).collect();
+    let sized = |groups: &[Group], batching: Batching, measured: &[Option<f64>]| {
+        let groups = groups.to_vec();
         let name = "digits".parse().expect("not a name");
         let places: BTreeMap<ReplicaId, ReplicaId> = plan_of(measured.len()).into_iter().map(|id| (id, id)).collect();
         let request = JobRequest {
@@ -28,13 +28,16 @@ fn first_sizes_follow_measured_speeds_and_for_other_places_the_resources_that_th
         sizes_by_rank(&spec, &places, |place| measured[place.index as usize]).expect("no sizes")
     };
     let none = Batching::default;
-    assert_eq!(sized(&["cpu=1:1", "cpu=2:1"], none(), &[None, None]), [32, 64]);
-    assert_eq!(sized(&["cpu=1:1", "cpu=2:1"], none(), &[Some(10.0), None]), [32, 64], "as fast as its CPUs");
-    assert_eq!(sized(&["cpu=1:1", "cpu=2:1"], none(), &[Some(10.0), Some(10.0)]), [48, 48]);
+    let with = |cpu: &str, count| Group { cpu: Some(cpu.parse().expect("not an amount")), ..Group::new(Role::Worker, count) };
+    let unequal = [with("1", 1), with("2", 1)];
+    assert_eq!(sized(&unequal, none(), &[None, None]), [32, 64]);
+    assert_eq!(sized(&unequal, none(), &[Some(10.0), None]), [32, 64], "as fast as its CPUs");
+    assert_eq!(sized(&unequal, none(), &[Some(10.0), Some(10.0)]), [48, 48]);
     assert_eq!(sized(&[], none(), &[Some(1.0), Some(1_000.0)]), [12, 84], "at least a quarter of an equal share");
     let small = Batching { max_batch: Some(60), ..none() };
     assert_eq!(sized(&[], small, &[Some(1.0), Some(1_000.0)]), [36, 60]);
-    let large = ["batch=80..90:1", "cpu=1:3"];
+    let bounds = Some(BatchBounds { min: 80, max: 90 });
+    let large = [Group { batch: bounds, ..Group::new(Role::Worker, 1) }, with("1", 3)];
     assert_eq!(sized(&large, none(), &[None; 4]), [80, 6, 5, 5], "the usual minimum does not fit beside the first");
 }
 
