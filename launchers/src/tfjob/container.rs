@@ -117,12 +117,18 @@ pub(super) fn variables<'a>(container: &'a Value, path: &str) -> Vec<(String, Op
 pub(super) fn check_variables(container: &Value, path: &str, findings: &mut Findings) {
     for (path, name, _) in variables(container, path) {
         let Some(name) = name else { continue };
-        if name.as_str().starts_with(MUSTER_PREFIX) {
-            findings.refuse(&path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another name"));
-        } else if name.is_reserved() {
-            findings.warn(&path, "it has no effect: Muster sets this variable");
-        } else if name.runs_other_code() {
+        if is_free(&name, &path, findings) && name.runs_other_code() {
             findings.warn(&path, "it makes every program of the container load or run other code");
         }
     }
+}
+
+/// Whether a container may set this variable. Otherwise, refuses the variable or warns of it.
+pub(super) fn is_free(name: &EnvName, path: &str, findings: &mut Findings) -> bool {
+    if name.as_str().starts_with(MUSTER_PREFIX) {
+        findings.refuse(path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another name"));
+    } else if name.is_reserved() {
+        findings.warn(path, "it has no effect: Muster sets this variable");
+    }
+    !name.is_reserved()
 }

@@ -3,11 +3,10 @@
 
 use std::path::Path;
 
-use protocol::env::MUSTER_PREFIX;
 use protocol::tfjob::TfJobOptions;
 use serde_json::{Map, Value};
 
-use super::container::variables;
+use super::container::{is_free, variables};
 use crate::template::Findings;
 
 const NO_MEANING: &str = "it has no meaning here: replicas are processes of this machine";
@@ -66,12 +65,7 @@ fn has_value(
         findings.refuse(path, format!("its value comes from the cluster: set the value with --env {name}=VALUE"));
         return false;
     }
-    if name.as_str().starts_with(MUSTER_PREFIX) {
-        findings.refuse(path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another name"));
-        return false;
-    }
-    if name.is_reserved() {
-        findings.warn(path, "it has no effect: Muster sets this variable");
+    if !is_free(name, path, findings) {
         return false;
     }
     if name.runs_other_code() && !options.allow_env.contains(name) {
