@@ -7,14 +7,14 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use launchers::tfjob::Place;
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::master::{BackendKind, MasterView};
 use protocol::routes;
 use tracing::warn;
 
 use super::AppState;
 use super::error::ApiError;
-use super::openapi::{NotLetIn, Octets};
+use super::openapi::Octets;
 
 /// The properties of this master.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct About {
 }
 
 /// Returns the master's version and the kind of its back end. If pods are processes, also the user of the scripts.
-#[utoipa::path(get, path = routes::MASTER, responses((status = 200, description = "This master", body = MasterView), NotLetIn))]
+#[utoipa::path(get, path = routes::MASTER, responses((status = 200, description = "This master", body = MasterView)))]
 pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     let backend = state.about.backend;
     let uid = (backend == BackendKind::Process).then(|| rustix::process::getuid().as_raw());
@@ -41,9 +41,7 @@ pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     path = routes::AGENT_PROGRAM,
     responses(
         (status = 200, description = "The program", body = inline(Octets), content_type = "application/octet-stream"),
-        (status = 404, description = "This master has no agent program",
-            body = Problem, content_type = "application/problem+json"),
-        NotLetIn,
+        (status = 404, description = "This master has no agent program"),
     ),
 )]
 pub(super) async fn agent_program(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {

@@ -10,7 +10,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use futures_util::StreamExt;
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::routes;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::AppState;
 use super::connections::Seat;
 use super::error::ApiError;
-use super::openapi::{BadBody, Down, NotLetIn, Octets};
+use super::openapi::{BadBody, Down, Octets};
 use super::request::parsed_body;
 use crate::code::{CodeError, CodeStore, Piece};
 
@@ -47,11 +47,9 @@ static TURNS: Semaphore = Semaphore::const_new(UPLOADS_AT_ONCE);
     request_body(content = Manifest, description = "At most 8 MiB, within 10 seconds"),
     responses(
         (status = 200, description = "The master has the manifest, but not these blobs", body = MissingBlobs),
-        (status = 422, description = "The manifest is invalid, or the id in the path is not the manifest's",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The manifest is invalid, or the id in the path is not the manifest's"),
+        (status = 507, description = "No room for this code"),
         BadBody,
-        NotLetIn,
         Down,
     ),
 )]
@@ -77,13 +75,11 @@ pub(super) async fn put_manifest(
             average of at least 16 KiB per second"),
     responses(
         (status = 200, description = "The blobs were stored; these are still missing", body = MissingBlobs),
-        (status = 404, description = "The master does not have the manifest", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "The master does not have the manifest"),
         (status = 422, description = "The id or the stream is invalid, for example because a blob does not match its \
-            SHA-256",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
+            SHA-256"),
+        (status = 507, description = "No room for this code"),
         BadBody,
-        NotLetIn,
         Down,
     ),
 )]

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::image::{BadImageRef, ImageRef};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -14,7 +14,7 @@ use protocol::view::JobView;
 use super::AppState;
 use super::error::ApiError;
 use super::jobs::accept;
-use super::openapi::{Down, NotLetIn};
+use super::openapi::Down;
 
 /// The names of each parameter. If the first prototype and Muster use different names, the prototype's name is first.
 const STRATEGY: [&str; 1] = ["strategy"];
@@ -60,11 +60,8 @@ struct CreateQuery {
     params(CreateQuery),
     responses(
         (status = 200, description = "The job is on record, now or from an earlier submit", body = JobView),
-        (status = 400, description = "A parameter is missing, unknown or wrong, or the job cannot run here",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Another job has this name, or the record of this name cannot be read",
-            body = Problem, content_type = "application/problem+json"),
-        NotLetIn,
+        (status = 400, description = "A parameter is missing, unknown or wrong, or the job cannot run here"),
+        (status = 409, description = "Another job has this name, or the record of this name cannot be read"),
         Down,
     ),
 )]

@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::{Request, State};
 use protocol::dry_run::DryRun;
-use protocol::error::Problem;
 use protocol::job::JobRequest;
 use protocol::routes;
 use protocol::tfjob::TfJobRequest;
@@ -12,7 +11,7 @@ use serde::Deserialize;
 use super::AppState;
 use super::error::ApiError;
 use super::jobs::job_in;
-use super::openapi::{BadBody, BadQuery, Down, NotLetIn};
+use super::openapi::{BadBody, BadQuery, Down};
 use super::request::Asked;
 use super::tfjobs::tfjob_in;
 use crate::registry::OldJob;
@@ -34,12 +33,10 @@ pub(super) struct DryRunQuery {
     request_body(content = JobRequest, description = "At most 4 MiB, within 10 seconds"),
     responses(
         (status = 200, description = "What a submit of this job would do", body = DryRun),
-        (status = 409, description = "Another job has this name, or the record of this name cannot be read",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another job has this name, or the record of this name cannot be read"),
+        (status = 422, description = "The job is refused"),
         BadQuery,
         BadBody,
-        NotLetIn,
         Down,
     ),
 )]
@@ -62,10 +59,9 @@ pub(super) async fn job(
     responses(
         (status = 200, description = "What a submit of this TFJob would do", body = DryRun),
         (status = 409, description = "Another job has this name, the TFJob on record differs in other fields or in its \
-            code, or the record cannot be read", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The TFJob is refused", body = Problem, content_type = "application/problem+json"),
+            code, or the record cannot be read"),
+        (status = 422, description = "The TFJob is refused"),
         BadBody,
-        NotLetIn,
         Down,
     ),
 )]

@@ -6,7 +6,6 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use launchers::template;
-use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
 use protocol::origin::Warning;
@@ -18,7 +17,7 @@ use tokio::time::timeout;
 
 use super::AppState;
 use super::error::ApiError;
-use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
+use super::openapi::{BadBody, BadQuery, Down, NoSuchJob};
 use super::request::{Asked, Found, Named, parsed_body};
 use crate::registry::{JobsError, Submitted};
 use crate::store::Wish;
@@ -59,12 +58,10 @@ pub(super) struct NoQuery {}
         (status = 201, description = "The job is on record", body = JobView),
         (status = 200, description = "This job was already on record", body = JobView),
         (status = 409, description = "Another job has this name, the record of this name cannot be read, or the \
-            job's code is missing",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
+            job's code is missing"),
+        (status = 422, description = "The job is refused"),
         BadQuery,
         BadBody,
-        NotLetIn,
         Down,
     ),
 )]
@@ -98,7 +95,7 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
 }
 
 /// Lists all jobs, in the order of their names. `GET /v1/jobs/{name}` shows all details of a job.
-#[utoipa::path(get, path = routes::JOBS, responses((status = 200, description = "All jobs", body = JobList), NotLetIn))]
+#[utoipa::path(get, path = routes::JOBS, responses((status = 200, description = "All jobs", body = JobList)))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
     Json(JobList { jobs: state.jobs.summaries() })
 }
@@ -108,7 +105,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
     get,
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job"), Poll),
-    responses((status = 200, description = "The job as it is now", body = JobView), BadQuery, NotLetIn, NoSuchJob),
+    responses((status = 200, description = "The job as it is now", body = JobView), BadQuery, NoSuchJob),
 )]
 pub(super) async fn show(State(state): State<AppState>, Asked(poll): Asked<Poll>, Found(job): Found) -> Json<JobView> {
     let mut view = job.view;
@@ -137,12 +134,10 @@ pub(super) async fn show(State(state): State<AppState>, Asked(poll): Asked<Poll>
         (status = 200, description = "The job with its new number of workers and its new code. Its state may still be \
             the old state", body = JobView),
         (status = 409, description = "The job has ended, is not elastic, or cannot receive new code. Or the new code \
-            is missing, an agent did not accept it, or the record cannot be read",
-            body = Problem, content_type = "application/problem+json"),
+            is missing, an agent did not accept it, or the record cannot be read"),
         (status = 422, description = "The body is not a valid change, the new code lacks the script, or the back end \
-            or the store refuses the changed job", body = Problem, content_type = "application/problem+json"),
+            or the store refuses the changed job"),
         BadBody,
-        NotLetIn,
         NoSuchJob,
         Down,
     ),
@@ -169,10 +164,8 @@ pub(super) async fn patch(
     params(("name" = JobName, Path, description = "The job")),
     responses(
         (status = 202, description = "The job is being stopped"),
-        (status = 409, description = "The record is unreadable, or another version of the master wrote it", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
-            content_type = "application/problem+json"),
-        NotLetIn,
+        (status = 409, description = "The record is unreadable, or another version of the master wrote it"),
+        (status = 422, description = "The store refuses the change, for example by an admission policy"),
         NoSuchJob,
         Down,
     ),
@@ -190,11 +183,9 @@ pub(super) async fn cancel(State(state): State<AppState>, Named(name): Named) ->
     responses(
         (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
         (status = 409, description = "The store's object for this name is not a record, or another version of the \
-            master wrote the record", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
-            content_type = "application/problem+json"),
+            master wrote the record"),
+        (status = 422, description = "The store refuses the change, for example by an admission policy"),
         BadQuery,
-        NotLetIn,
         NoSuchJob,
         Down,
     ),

@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use futures_util::{Stream, StreamExt, stream};
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::output::LogLine;
 use protocol::routes::{self, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
@@ -19,7 +19,7 @@ use tracing::warn;
 
 use super::AppState;
 use super::error::ApiError;
-use super::openapi::{BadQuery, Down, NotLetIn, Octets};
+use super::openapi::{BadQuery, Down, Octets};
 use super::request::{Asked, Found};
 use crate::logs::{Reading, ReplicaLog, Wanted, added_after, lines, reader};
 use crate::registry::JobHandle;
@@ -78,10 +78,8 @@ pub(super) struct LogQuery {
                 ("muster-log-dropped" = Option<u64>, description = "With one replica: how many bytes between the \
                     requested offset and the first sent byte are no longer kept"),
             )),
-        (status = 404, description = "No job has this name, or the job has no such replica",
-            body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No job has this name, or the job has no such replica"),
         BadQuery,
-        NotLetIn,
         Down,
     ),
 )]

@@ -2,14 +2,13 @@
 
 use axum::Json;
 use axum::extract::{Request, State};
-use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::join::{JoinAnswer, JoinRequest};
 use protocol::routes;
 
 use super::AppState;
 use super::error::ApiError;
-use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
+use super::openapi::{BadBody, Down, NoSuchJob};
 use super::request::{Named, parsed_body};
 
 /// Gives the agent of a bare machine a place in a job, or notes that the agent leaves. The first agent that joins
@@ -22,12 +21,9 @@ use super::request::{Named, parsed_body};
     responses(
         (status = 200, description = "The agent's place, or why it has none", body = JoinAnswer),
         (status = 409, description = "The job has ended, its rules differ from those in the message, its record cannot \
-            be read, or this master creates its pods itself",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The message is refused, or the master or a machine of the job cannot reach the agent", body = Problem,
-            content_type = "application/problem+json"),
+            be read, or this master creates its pods itself"),
+        (status = 422, description = "The message is refused, or the master or a machine of the job cannot reach the agent"),
         BadBody,
-        NotLetIn,
         NoSuchJob,
         Down,
     ),

@@ -32,6 +32,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::warn;
+use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -77,7 +78,7 @@ pub struct Server {
 fn routes(guard: Guard) -> OpenApiRouter<AppState> {
     let limit = DefaultBodyLimit::max(MANIFEST_BYTES_MAX);
     let manifests = OpenApiRouter::new().routes(routes!(code::put_manifest)).layer(limit);
-    let guarded = OpenApiRouter::new()
+    let mut guarded = OpenApiRouter::new()
         .routes(routes!(create::create))
         .routes(routes!(jobs::list, jobs::submit))
         .routes(routes!(jobs::show, jobs::patch, jobs::delete))
@@ -94,7 +95,8 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(code::put_blobs))
         .merge(manifests)
         .route_layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));
-    OpenApiRouter::with_openapi(openapi::without_routes())
+    openapi::describe_guard(guarded.get_openapi_mut());
+    OpenApiRouter::with_openapi(openapi::Document::openapi())
         .merge(guarded)
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
@@ -117,7 +119,8 @@ impl Server {
     /// A server for these jobs. When `end` is cancelled, the server ends its streams.
     pub fn new(jobs: Arc<Jobs>, guard: Guard, about: About, end: CancellationToken) -> Self {
         let metrics = Metrics::new();
-        let (router, document) = routes(guard).split_for_parts();
+        let (router, mut document) = routes(guard).split_for_parts();
+        openapi::describe_problems(&mut document);
         let openapi = Bytes::from(document.to_json().expect("descriptions always serialize"));
         let state = AppState { jobs, about: Arc::new(about), metrics: Arc::clone(&metrics), openapi, end: end.clone() };
         let panics = metrics.handler_panics.clone();

@@ -6,7 +6,7 @@ use protocol::progress::JobSeries;
 use protocol::routes;
 use serde::Deserialize;
 
-use super::openapi::{BadQuery, NoSuchJob, NotLetIn};
+use super::openapi::{BadQuery, NoSuchJob};
 use super::request::{Asked, Found};
 
 /// The part of the series to send.
@@ -27,7 +27,7 @@ pub(super) struct SeriesQuery {
     get,
     path = routes::JOB_SERIES,
     params(("name" = JobName, Path, description = "The job"), SeriesQuery),
-    responses((status = 200, description = "The reports", body = JobSeries), BadQuery, NotLetIn, NoSuchJob),
+    responses((status = 200, description = "The reports", body = JobSeries), BadQuery, NoSuchJob),
 )]
 pub(super) async fn series(
     Asked(SeriesQuery { after, tail }): Asked<SeriesQuery>,

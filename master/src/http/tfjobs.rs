@@ -5,7 +5,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use launchers::template::{Note, listed};
 use launchers::tfjob;
-use protocol::error::{ErrorCode, Problem};
+use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::routes;
 use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::AppState;
 use super::error::ApiError;
-use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
+use super::openapi::{BadBody, Down, NoSuchJob};
 use super::request::{Found, parsed_body};
 use crate::registry::{Applied, Submitted};
 use crate::store::wall_clock;
@@ -31,11 +31,9 @@ const NAMED_MAX: usize = 20;
         (status = 201, description = "The job is on record", body = TfJobAnswer),
         (status = 200, description = "This job was already on record", body = TfJobAnswer),
         (status = 409, description = "Another job has this name, the TFJob on record differs in other fields or in its \
-            code, the code is missing, or the record cannot be read",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The TFJob is refused", body = Problem, content_type = "application/problem+json"),
+            code, the code is missing, or the record cannot be read"),
+        (status = 422, description = "The TFJob is refused"),
         BadBody,
-        NotLetIn,
         Down,
     ),
 )]
@@ -62,7 +60,7 @@ pub(super) async fn tfjob_in(state: &AppState, request: Request) -> Result<tfjob
 }
 
 /// Lists all jobs that came from a TFJob, in the order of their names.
-#[utoipa::path(get, path = routes::TFJOBS, responses((status = 200, description = "All TFJobs", body = TfJobList), NotLetIn))]
+#[utoipa::path(get, path = routes::TFJOBS, responses((status = 200, description = "All TFJobs", body = TfJobList)))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
     let (namespace, now) = (state.about.place.namespace(), wall_clock());
     let items = state.jobs.list().iter().filter_map(|job| tfjob::object(job, namespace, now)).collect();
@@ -74,7 +72,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
     get,
     path = routes::JOB_TFJOB,
     params(("name" = JobName, Path, description = "The job")),
-    responses((status = 200, description = "The TFJob", body = Object), NotLetIn, NoSuchJob),
+    responses((status = 200, description = "The TFJob", body = Object), NoSuchJob),
 )]
 pub(super) async fn show(State(state): State<AppState>, Found(job): Found) -> Result<Json<Value>, ApiError> {
     let job = job.view.borrow().clone();
