@@ -13,7 +13,7 @@ use protocol::view::JobView;
 
 use super::AppState;
 use super::error::ApiError;
-use super::jobs::accept;
+use super::jobs::accepted;
 use super::openapi::Down;
 
 /// The names of each parameter. If the first prototype and Muster use different names, the prototype's name is first.
@@ -68,12 +68,13 @@ struct CreateQuery {
 pub(super) async fn create(
     State(state): State<AppState>,
     RawQuery(query): RawQuery,
-) -> Result<(StatusCode, Json<JobView>), ApiError> {
-    let as_seed = |error: ApiError| error.with_status(StatusCode::UNPROCESSABLE_ENTITY, StatusCode::BAD_REQUEST);
+) -> Result<Json<JobView>, ApiError> {
+    let as_seed = |error| ApiError::from(error).with_status(StatusCode::UNPROCESSABLE_ENTITY, StatusCode::BAD_REQUEST);
     let spec = parse(&query.unwrap_or_default())?;
-    let (_, view) = accept(&state, spec).await.map_err(as_seed)?;
+    let submitted = state.jobs.submit(spec).await.map_err(as_seed)?;
     // The prototype's client accepts only 200 as success.
-    Ok((StatusCode::OK, view))
+    let (_, view) = accepted(submitted);
+    Ok(Json(view))
 }
 
 pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {

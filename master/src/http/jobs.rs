@@ -71,7 +71,7 @@ pub(super) async fn submit(
     request: Request,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let (spec, warnings) = job_in(request).await?;
-    let (status, Json(view)) = accept(&state, spec).await?;
+    let (status, view) = accepted(state.jobs.submit(spec).await?);
     let warnings = warnings.into_iter().chain(state.jobs.code_warning(view.code)).collect();
     Ok((status, Json(JobView { warnings, ..view })))
 }
@@ -84,14 +84,14 @@ pub(super) async fn job_in(request: Request) -> Result<(JobSpec, Vec<Warning>), 
     Ok((spec, warnings))
 }
 
-/// Submits a job. Returns 201 for a new job, and 200 for a job that was already submitted.
-pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCode, Json<JobView>), ApiError> {
-    let (status, handle) = match state.jobs.submit(spec).await? {
+/// The job of a submit, and 201 for a new job or 200 for a job that was already submitted.
+pub(super) fn accepted(submitted: Submitted) -> (StatusCode, JobView) {
+    let (status, handle) = match submitted {
         Submitted::Created(handle) => (StatusCode::CREATED, handle),
         Submitted::Existing(handle) => (StatusCode::OK, handle),
     };
     let view = handle.view.borrow().clone();
-    Ok((status, Json(view)))
+    (status, view)
 }
 
 /// Lists all jobs, in the order of their names. `GET /v1/jobs/{name}` shows all details of a job.

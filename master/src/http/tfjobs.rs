@@ -13,9 +13,10 @@ use serde_json::Value;
 
 use super::AppState;
 use super::error::ApiError;
+use super::jobs::accepted;
 use super::openapi::{BadBody, Down, NoSuchJob};
 use super::request::{Found, parsed_body};
-use crate::registry::{Applied, Submitted};
+use crate::registry::Applied;
 use crate::store::wall_clock;
 
 /// Maximum refused fields that an answer names.
@@ -44,11 +45,7 @@ pub(super) async fn apply(
     let read = tfjob_in(&state, request).await?;
     let warnings = read.warnings().to_vec();
     let Applied { submitted, change } = state.jobs.apply(read).await?;
-    let (status, handle) = match submitted {
-        Submitted::Created(handle) => (StatusCode::CREATED, handle),
-        Submitted::Existing(handle) => (StatusCode::OK, handle),
-    };
-    let job = handle.view.borrow().clone();
+    let (status, job) = accepted(submitted);
     let warnings = warnings.into_iter().chain(state.jobs.code_warning(job.code)).collect();
     Ok((status, Json(TfJobAnswer { job, change, warnings })))
 }
