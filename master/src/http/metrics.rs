@@ -12,7 +12,7 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use protocol::routes;
 use protocol::view::JobState;
 
@@ -48,36 +48,19 @@ struct OfRequests {
 
 impl Metrics {
     pub(super) fn new() -> Arc<Self> {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("muster"),
-            jobs: Family::default(),
-            tasks: Gauge::default(),
-            requests: Family::default(),
-            handler_panics: Counter::default(),
-            connections_open: Gauge::default(),
-            connections_refused: Counter::default(),
-            connections_evicted: Counter::default(),
-        };
-        let Self {
+        let mut registry = Registry::with_prefix("muster");
+        let refused = "Connections refused because every open connection had a request that was being answered";
+        let evicted = "Connections without a complete request that were closed to make room for new ones";
+        Arc::new(Self {
+            jobs: registered(&mut registry, "jobs", "Jobs on record, by state"),
+            tasks: registered(&mut registry, "tasks", "Running tasks of this master's runtime"),
+            requests: registered(&mut registry, "http_requests", "Requests answered, by route and status"),
+            handler_panics: registered(&mut registry, "http_handler_panics", "Panicked handlers; each panic is a bug"),
+            connections_open: registered(&mut registry, "http_connections_open", "Connections that are open"),
+            connections_refused: registered(&mut registry, "http_connections_refused", refused),
+            connections_evicted: registered(&mut registry, "http_connections_evicted", evicted),
             registry,
-            jobs,
-            tasks,
-            requests,
-            handler_panics,
-            connections_open,
-            connections_refused,
-            connections_evicted,
-        } = &mut metrics;
-        registry.register("jobs", "Jobs on record, by state", jobs.clone());
-        registry.register("tasks", "Running tasks of this master's runtime", tasks.clone());
-        registry.register("http_requests", "Requests answered, by route and status", requests.clone());
-        registry.register("http_handler_panics", "Panicked handlers; each panic is a bug", handler_panics.clone());
-        registry.register("http_connections_open", "Connections that are open", connections_open.clone());
-        let help = "Connections refused because every open connection had a request that was being answered";
-        registry.register("http_connections_refused", help, connections_refused.clone());
-        let help = "Connections without a complete request that were closed to make room for new ones";
-        registry.register("http_connections_evicted", help, connections_evicted.clone());
-        Arc::new(metrics)
+        })
     }
 
     pub(super) fn show_open(&self, connections: usize) {
@@ -96,6 +79,13 @@ impl Metrics {
         let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         self.tasks.set(i64::try_from(alive).unwrap_or(i64::MAX));
     }
+}
+
+/// A new metric that the registry shows.
+fn registered<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 /// The middleware that counts requests.
