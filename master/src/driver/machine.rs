@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use job::gang::Gang;
-use job::phase::{self, Action, JobEvent, JobPhase, Seen};
+use job::phase::JobPhase;
 use job::policy::{Deadline, Policy};
-use job::turns::Turn;
-use protocol::failure::Restarts;
 use protocol::ids::Generation;
 use tokio::time::Instant;
 
@@ -28,16 +25,6 @@ pub(super) struct Machine {
 pub(super) struct Current<'a> {
     pub(super) record: &'a JobRecord,
     pub(super) machine: &'a Machine,
-}
-
-/// What the state machine observes besides its own phase, rules and clock.
-#[derive(Clone, Copy)]
-pub(super) struct Around<'a> {
-    pub(super) gang: &'a Gang,
-    pub(super) restarts: &'a Restarts,
-    pub(super) turn: &'a Turn,
-    /// The epoch of the job's record.
-    pub(super) epoch: u32,
 }
 
 impl Machine {
@@ -68,22 +55,9 @@ impl Machine {
         self.began.elapsed()
     }
 
-    /// The next phase and its actions. If the phase stays, stores when to look again. `ask_at` is when to ask for the
-    /// job's turn again.
-    pub(super) fn step(
-        &mut self,
-        event: JobEvent,
-        around: Around<'_>,
-        ask_at: Option<Duration>,
-    ) -> (JobPhase, Vec<Action>) {
-        let Around { gang, restarts, turn, epoch } = around;
-        let seen = Seen { gang, policy: &self.policy, restarts, turn, epoch, now: self.elapsed() };
-        let (phase, actions) = phase::step(self.phase.clone(), event, seen);
-        if phase == self.phase {
-            let look_at = phase::next_look(&phase, &actions, seen).into_iter().chain(ask_at).min();
-            self.look_at = look_at.map(|at| self.began + at);
-        }
-        (phase, actions)
+    /// Stores when the driver must look again, as the time since it began.
+    pub(super) fn look_at(&mut self, at: Option<Duration>) {
+        self.look_at = at.map(|at| self.began + at);
     }
 
     pub(super) fn enter(&mut self, phase: JobPhase) {

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use job::gang::Gang;
-use job::phase::{Action, Halt, JobPhase, PodSelection};
+use job::phase::{self, Action, Halt, JobPhase, PodSelection, Seen};
 use job::replica::ReplicaPhase;
 use protocol::failure::Failure;
 use protocol::view::JobResult;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::machine::{Around, Current};
+use super::machine::Current;
 use super::shown::Scene;
 use super::times::Launches;
 use super::{Driver, Stop};
@@ -25,11 +25,7 @@ impl Driver {
             }
             let gang = self.pods.gang(self.machine.horizon());
             self.starts.note_saved(&gang);
-            let record = self.ledger.get();
-            let ask_at = self.room.ask(&gang, self.pods.hold_room(), record, &self.machine);
-            let restarts = self.ledger.restarts(self.machine.policy());
-            let around = Around { gang: &gang, restarts: &restarts, turn: self.room.turn(), epoch: record.epoch };
-            let (phase, actions) = self.machine.step(self.ledger.wished(), around, ask_at);
+            let (phase, actions) = self.step(&gang);
             let has_moved = phase != *self.machine.phase();
             // Entering the new phase drops the evidence of a failed start, so store the diagnosis first.
             self.diagnose(judged(&phase, &actions), &gang).await;
@@ -52,6 +48,22 @@ impl Driver {
             self.publish(*self.machine.phase() != before);
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Ok(()) }
+    }
+
+    /// The next phase and its actions. If the phase stays, stores when to look again.
+    fn step(&mut self, gang: &Gang) -> (JobPhase, Vec<Action>) {
+        let Self { machine, ledger, pods, room, .. } = self;
+        let record = ledger.get();
+        // When to ask for the job's turn again.
+        let ask_at = room.ask(gang, pods.hold_room(), record, machine);
+        let (policy, restarts) = (machine.policy(), &ledger.restarts(machine.policy()));
+        let seen = Seen { gang, policy, restarts, turn: room.turn(), epoch: record.epoch, now: machine.elapsed() };
+        let (phase, actions) = phase::step(machine.phase().clone(), ledger.wished(), seen);
+        if phase == *machine.phase() {
+            let look_at = phase::next_look(&phase, &actions, seen).into_iter().chain(ask_at).min();
+            machine.look_at(look_at);
+        }
+        (phase, actions)
     }
 
     /// Stores the diagnosis of this failure if none is stored yet. Without a failure, drops the stored diagnosis, for
