@@ -206,18 +206,13 @@ impl Driver {
     }
 
     /// Handles reports. Returns whether the driver must call `step`.
+        let current = Current { record: self.ledger.get(), machine: &self.machine };
     fn take_reports(&mut self, batch: Vec<Report>) -> Result<bool, Stop> {
         let phase = self.machine.phase();
         let are_awaited = batch.iter().all(|report| pods::is_awaited(phase, report));
         for report in batch {
             match report {
-                Report::Agent(subject, agent) => {
-                    self.pods.hear(
-                        (subject, agent),
-                        Current { record: self.ledger.get(), machine: &self.machine },
-                        &self.code,
-                    );
-                }
+                Report::Agent(subject, agent) => self.pods.hear((subject, agent), current, &self.code),
                 Report::Waits(subject, wait) => self.pods.wait(subject, wait),
                 Report::NotStopped { replica, generation, reason } if generation == phase.generation() => {
                     self.pods.delete_unstopped((replica, &reason), phase.horizon(), &mut self.inbox.tasks);

@@ -92,7 +92,7 @@ impl Driver {
             last: phase.generation().and_then(|generation| self.pods.last_launch(generation)),
         };
         self.shown.reach((before, &phase), &launches, &self.ledger);
-        self.pods.enter(&phase, (self.ledger.get(), self.machine.policy()), &self.code);
+        self.pods.enter(&phase, Current { record: self.ledger.get(), machine: &self.machine }, &self.code);
         self.ledger.enter(&phase);
         if matches!(phase, JobPhase::Finished { .. }) {
             self.pods.complete_logs(&mut self.inbox.tasks);

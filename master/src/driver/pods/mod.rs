@@ -34,7 +34,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 pub(super) use self::awaited::is_awaited;
-use self::prototype::Launched;
 use self::replica::Replica;
 pub(super) use self::views::initial;
 use super::common::Common;
@@ -112,7 +111,6 @@ impl Pods {
     /// Takes the pods that the back end lists now. `has_run` is whether a start of the job has begun.
     pub(super) fn take(&mut self, has_run: bool, Current { record, machine }: Current<'_>, code: &JobCode) {
         let table = self.table.borrow_and_update().clone();
-        let launched = Launched::of(record);
         // Track also the pods of a job that now needs fewer workers, or has ended.
         self.add(table.keys().copied(), record.epoch);
         for (id, replica) in &mut self.replicas {
@@ -121,7 +119,7 @@ impl Pods {
                 Pod { incarnation, state }
             });
             replica.see(pod, machine.phase());
-            prototype::count_as_launched(&mut replica.tracked.seen, launched, *id);
+            prototype::count_as_launched(&mut replica.tracked.seen, record, *id);
             if replica.tracked.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
                 code.note_held(*id, None);
@@ -135,7 +133,9 @@ impl Pods {
     /// Begins to track these replicas.
     fn add(&mut self, replicas: impl Iterator<Item = ReplicaId>, epoch: u32) {
         let new: Vec<ReplicaId> = replicas.filter(|id| !self.replicas.contains_key(id)).collect();
-        self.logs.add(&new);
+        if !new.is_empty() {
+            self.logs.add(&new);
+        }
         self.replicas.extend(new.into_iter().map(|id| (id, Replica::first(epoch))));
     }
 
@@ -174,7 +174,7 @@ impl Pods {
         let is_unfit = needs_report && agent == AgentState::SeedOnly;
         let agent = if is_unfit { AgentState::Failed(LostRun::of_prototype()) } else { agent };
         let Some(replica) = self.replicas.get_mut(&subject.id) else { return };
-        replica.hear(subject, agent, Launched::of(record));
+        replica.hear(subject, agent, record);
         if let Some(held) = replica.held_code() {
             code.note_held(subject.id, Some(held));
         }
@@ -226,7 +226,7 @@ impl Pods {
     }
 
     /// Prepares the replicas for the phase that the job enters.
-    pub(super) fn enter(&mut self, phase: &JobPhase, (record, policy): (&JobRecord, &Policy), code: &JobCode) {
+    pub(super) fn enter(&mut self, phase: &JobPhase, Current { record, machine }: Current<'_>, code: &JobCode) {
         match phase {
             // After a resume, new pods do not count as replacements of lost pods.
             JobPhase::Suspended { .. } => self.forget_replacements(),
@@ -237,7 +237,7 @@ impl Pods {
             }
             JobPhase::Restarting { .. } => {
                 self.replicas.values_mut().for_each(Replica::begin_again);
-                self.follow(&record.spec, policy, code);
+                self.follow(&record.spec, machine.policy(), code);
             }
             JobPhase::Finished { .. } if record.ended.is_some() => {
                 self.replicas.values_mut().for_each(Replica::finish);

@@ -10,7 +10,7 @@ use crate::store::JobRecord;
 /// The start for which an earlier master has asked agents of the first prototype to run exec.py, according to the
 /// record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Launched {
+struct Launched {
     generation: Generation,
     /// The number of replicas. A job with these agents is fixed, so all are members.
     of: u32,
@@ -19,7 +19,7 @@ pub(super) struct Launched {
 }
 
 impl Launched {
-    pub(super) fn of(record: &JobRecord) -> Option<Self> {
+    fn of(record: &JobRecord) -> Option<Self> {
         let (of, start) = (record.spec.replica_num(), record.starts());
         // If this start is over, the agents belong to new pods, or accept another start.
         let newest = record.launched.filter(|start| Some(*start) > record.newest_ended());
@@ -35,23 +35,21 @@ impl Launched {
 
 /// The state of a replica's agent if it reports `agent`. The record may show that the agent was already asked to run
 /// exec.py. Then it must not be asked again.
-pub(super) fn state_of(
-    seen: &mut Observation,
-    agent: AgentState,
-    launched: Option<Launched>,
-    id: ReplicaId,
-) -> AgentState {
-    match launched.filter(|_| agent == AgentState::SeedOnly) {
+pub(super) fn state_of(seen: &mut Observation, agent: AgentState, record: &JobRecord, id: ReplicaId) -> AgentState {
+    match Some(record).filter(|_| agent == AgentState::SeedOnly).and_then(Launched::of) {
         Some(launched) => started_in(seen, launched, id),
         None => agent,
     }
 }
 
-/// If the pod has ended and its agent never answered, assumes that exec.py ran in the start `launched`. The pod's exit
+/// If the pod has ended and its agent never answered, assumes that exec.py ran in the start on record. The pod's exit
 /// status then counts for that start.
-pub(super) fn count_as_launched(seen: &mut Observation, launched: Option<Launched>, id: ReplicaId) {
+pub(super) fn count_as_launched(seen: &mut Observation, record: &JobRecord, id: ReplicaId) {
     let has_ended = matches!(seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
-    if let (AgentState::Silent, true, Some(launched)) = (&seen.agent, has_ended, launched) {
+    if has_ended
+        && seen.agent == AgentState::Silent
+        && let Some(launched) = Launched::of(record)
+    {
         seen.agent = started_in(seen, launched, id);
     }
 }

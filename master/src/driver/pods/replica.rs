@@ -10,9 +10,10 @@ use protocol::agent::{CodeStatus, RunState};
 use protocol::ids::{Generation, ReplicaId};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::prototype::{self, Launched};
+use super::prototype;
 use crate::driver::follower::Follower;
 use crate::driver::reports::Subject;
+use crate::store::JobRecord;
 
 /// A replica, as its driver tracks it.
 pub(super) struct Replica {
@@ -67,10 +68,10 @@ impl Replica {
     }
 
     /// Applies a report about the replica's agent.
-    pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, launched: Option<Launched>) {
+    pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, record: &JobRecord) {
         if subject.pod == self.tracked.pod_number() {
             self.is_seed_only |= agent == AgentState::SeedOnly;
-            let agent = prototype::state_of(&mut self.tracked.seen, agent, launched, subject.id);
+            let agent = prototype::state_of(&mut self.tracked.seen, agent, record, subject.id);
             self.tracked.hear(subject.pod, agent);
         }
     }
