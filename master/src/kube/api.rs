@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hyper::{Request, header};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota, Secret};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::client::Body;
 use kube::config::{Config, KubeConfigOptions};
@@ -183,7 +182,7 @@ impl Cluster {
             Some(name) => {
                 // The master already has the right to list pods. A get would need one more right.
                 let named = ListParams::default().fields(&format!("metadata.name={name}"));
-                call(self.pods().list(&named)).await?.items
+                call(self.objects::<Pod>().list(&named)).await?.items
             }
         };
         if found.is_empty() {
@@ -201,23 +200,11 @@ impl Cluster {
         &self.namespace
     }
 
-    pub(crate) fn pods(&self) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    pub(crate) fn policies(&self) -> Api<NetworkPolicy> {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    pub(crate) fn quotas(&self) -> Api<ResourceQuota> {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    pub(crate) fn secrets(&self) -> Api<Secret> {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
+    /// The objects of one kind.
+    pub(crate) fn objects<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use backon::ExponentialBuilder;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt};
-use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{Config, Error, Event, ExponentialBackoff, watcher};
@@ -15,8 +14,6 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tracing::warn;
-
-use super::api::{Cluster, ours};
 
 /// Maximum time for one page of a list. kube's watch has no such limit.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,16 +26,8 @@ const CALM: Duration = Duration::from_secs(60);
 /// The HTTP status for a watch that cannot continue from its resource version.
 const GONE: u16 = 410;
 
-/// Reports every object of this kind that a master has created, then each change. After some errors, the stream reports
-/// every object again. The stream never ends, and waits longer after each consecutive error.
-pub(crate) fn changes<K>(cluster: &Cluster) -> impl Stream<Item = Result<Event<K>, Error>> + Send + use<K>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    changes_of(cluster.watched(), ours())
-}
-
-/// Reports the objects that `selected` selects, as [`changes`] does.
+/// Reports every object that `selected` selects, then each change. After some errors, the stream reports every object
+/// again. The stream never ends, and waits longer after each consecutive error.
 pub(crate) fn changes_of<K>(
     api: Api<K>,
     selected: Config,

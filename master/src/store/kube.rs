@@ -48,7 +48,7 @@ pub struct KubeStore {
 impl KubeStore {
     /// The store in the namespace of `cluster`.
     pub fn new(cluster: &Cluster) -> Self {
-        Self { cluster: cluster.clone(), maps: cluster.config_maps() }
+        Self { cluster: cluster.clone(), maps: cluster.objects() }
     }
 
     /// Passes the readable records on, one page after another.

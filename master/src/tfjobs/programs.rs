@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 use image_program::{Login, LookUpError, Registries};
+use k8s_openapi::api::core::v1::Secret;
 use launchers::tfjob::Unknown;
 use protocol::image::{Entrypoint, ImageRef};
 
@@ -72,7 +73,7 @@ impl ProgramSource {
 
     /// The logins in a pull secret. `None` if there is no such Secret, or it has another type.
     async fn read(&self, name: &str) -> Result<Option<Vec<u8>>, Unknown> {
-        match call(self.cluster.secrets().get(name)).await {
+        match call(self.cluster.objects::<Secret>().get(name)).await {
             Ok(secret) => Ok(secret.data.unwrap_or_default().remove(KEY).map(|config| config.0)),
             Err(ApiFailure::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(Unknown::Passing(format!("read secret {name}: {}", error_chain(&error)))),

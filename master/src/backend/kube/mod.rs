@@ -41,7 +41,7 @@ use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::kube::OwnUses;
 use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
-use crate::kube::changes;
+use crate::kube::changes::changes_of;
 
 /// Maximum time for the first list of all pods.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -131,14 +131,14 @@ impl KubeBackend {
     /// Begins the watch, and returns when the watch has listed all existing pods.
     pub async fn begin(cluster: &Cluster, rules: PodRules) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
-        let pods = cluster.pods();
+        let pods = cluster.objects();
         // Try a list first, and return its error. The watch would only log a permanent error, and retry for ever.
         call(pods.list(&ListParams::default().limit(1)))
             .await
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
         let seen = SeenPods::default();
         let (listed, is_listed) = oneshot::channel();
-        let following = follow(changes::changes(cluster), seen.clone(), listed);
+        let following = follow(changes_of(cluster.watched(), api::ours()), seen.clone(), listed);
         let blind = CancellationToken::new();
         let end = blind.clone().drop_guard();
         let watch = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -148,8 +148,8 @@ impl KubeBackend {
         match timeout(FIRST_LIST_TIMEOUT, is_listed).await {
             Ok(Ok(())) => Ok(Self {
                 pods,
-                policies: cluster.policies(),
-                quotas: cluster.quotas(),
+                policies: cluster.objects(),
+                quotas: cluster.objects(),
                 master: cluster.master(),
                 rules,
                 agent_map: None,
@@ -164,7 +164,7 @@ impl KubeBackend {
     /// Keeps this agent in a ConfigMap, from which Python in the pods of jobs with code unpacks it. Deletes the agents
     /// of other versions that no pod uses. An agent that is too large for a ConfigMap changes nothing.
     pub async fn with_agent_program(self, cluster: &Cluster, agent: &[u8]) -> Self {
-        let agent_map = AgentMap::new(cluster.config_maps(), agent);
+        let agent_map = AgentMap::new(cluster.objects(), agent);
         if let Some(map) = &agent_map {
             map.remove_others(&self.pods).await;
         }
