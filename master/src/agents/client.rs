@@ -22,11 +22,13 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::agent::RunStatus;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
+use protocol::lease::{ClockMillis, Lease, Renewal};
 use protocol::routes;
 use protocol::warm::WarmRequest;
 use tokio::time::timeout;
 
-pub use self::leased::{LeasePoll, PartOfStart};
+pub use self::leased::PartOfStart;
+use self::leased::renewal;
 pub use self::output::{LogPiece, LogStream};
 pub use self::unheard::Asked;
 use self::unheard::Unheard;
@@ -59,8 +61,10 @@ pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
 pub struct Poll {
     /// The number of the newest known status. The agent answers when its status has another number.
     pub after: u64,
-    /// Maximum time until the answer, in whole seconds, at most [`POLL_WAIT_MAX`].
+    /// Maximum time until the answer, at most [`POLL_WAIT_MAX`]. Without a lease, in whole seconds.
     pub wait: Duration,
+    /// The agent's lease, which the poll renews, and the agent's clock in its newest answer.
+    pub lease: Option<(Lease, ClockMillis)>,
 }
 
 /// Why a call to an agent failed.
@@ -167,15 +171,15 @@ impl AgentClient {
         let path = routes::AGENT_STATUS;
         let (path, limit) = match poll {
             None => (path.to_owned(), CALL_TIMEOUT),
-            Some(Poll { after, wait }) => {
+            Some(Poll { after, wait, lease: None }) => {
                 (format!("{path}?after={after}&wait={}", wait.as_secs()), wait + CALL_TIMEOUT)
             }
+            Some(Poll { after, wait, lease: Some((lease, heard)) }) => {
+                let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));
+                (format!("{path}?after={after}&wait_ms={}{renewal}", wait.as_millis()), wait + lease.answer())
+            }
         };
-        self.status_of(get(agent, &path), limit).await
-    }
-
-    async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
-        match self.call(request, limit).await {
+        match self.call(get(agent, &path), limit).await {
             // An agent of the prototype answers in one of two ways: 404 or 405 for unknown routes, or `OK` for all
             // routes.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),

@@ -275,7 +275,8 @@ impl Pod {
         if let Some(leased) = heard.and_then(|heard| self.leased(heard)) {
             return leased.ask(self, wait, is_worth_it).await;
         }
-        let ask = async || agents.status(*address, heard.map(|heard| Poll { after: heard.seq, wait })).await;
+        let ask =
+            async || agents.status(*address, heard.map(|heard| Poll { after: heard.seq, wait, lease: None })).await;
         if heard.is_some() {
             return ask.retry(persistent()).when(is_worth_it).await;
         }

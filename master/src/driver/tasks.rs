@@ -152,7 +152,7 @@ async fn configure_one(
     while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
         && !matches!(status.state, RunState::Exited | RunState::Idle)
     {
-        poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX });
+        poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX, lease: None });
     }
     send.retry(call.pauses).when(is_unreachable).await
 }

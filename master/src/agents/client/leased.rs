@@ -7,23 +7,10 @@ use bytes::Bytes;
 use protocol::agent::Membership;
 use protocol::code::CodeId;
 use protocol::ids::Generation;
-use protocol::lease::{ClockMillis, Lease, Renewal};
+use protocol::lease::{ClockMillis, Renewal};
 use protocol::routes;
 
-use super::{AgentAnswer, AgentClient, AgentError, CALL_TIMEOUT, get, post};
-
-/// A long poll of an agent with a lease.
-#[derive(Debug, Clone, Copy)]
-pub struct LeasePoll {
-    /// The agent's lease.
-    pub lease: Lease,
-    /// The number of the newest known status.
-    pub after: u64,
-    /// Maximum wait for a newer status.
-    pub wait: Duration,
-    /// The agent's clock time, as received in the agent's newest answer.
-    pub heard: ClockMillis,
-}
+use super::{AgentClient, AgentError, CALL_TIMEOUT, post};
 
 /// The parameters of `POST /config`: one agent's part in a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,18 +37,9 @@ impl AgentClient {
             format!("{}?generation={generation}&seat={seat}&of={of}&start={start}{further}", routes::AGENT_CONFIG);
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
-
-    /// `GET /status` of an agent with a lease. The agent answers when its status changes, or after `wait`, which may be
-    /// 0.
-    pub async fn poll(&self, agent: SocketAddr, poll: LeasePoll) -> Result<AgentAnswer, AgentError> {
-        let LeasePoll { lease, after, wait, heard } = poll;
-        let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));
-        let path = format!("{}?after={after}&wait_ms={}{renewal}", routes::AGENT_STATUS, wait.as_millis());
-        self.status_of(get(agent, &path), wait + lease.answer()).await
-    }
 }
 
-fn renewal(renewal: Option<Renewal>) -> String {
+pub(super) fn renewal(renewal: Option<Renewal>) -> String {
     let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
         format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))
     };

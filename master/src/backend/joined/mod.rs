@@ -174,7 +174,7 @@ async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &L
             Ok(AgentAnswer::Status(status)) => match status.state {
                 RunState::Idle | RunState::Configured | RunState::Exited => return,
                 RunState::Running | RunState::Stopping => {
-                    poll = Some(Poll { after: status.seq, wait: lease.length().min(POLL_WAIT_MAX) });
+                    poll = Some(Poll { after: status.seq, wait: lease.length().min(POLL_WAIT_MAX), lease: None });
                 }
             },
             // The machine's own agent accepts the job's token, so another agent has answered.

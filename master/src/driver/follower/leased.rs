@@ -11,7 +11,7 @@ use protocol::lease::{ClockMillis, Lease, Standing, Vigil};
 use tokio::time::sleep;
 
 use super::{Followed, Pod, persistent};
-use crate::agents::client::{AgentAnswer, AgentError, LeasePoll};
+use crate::agents::client::{AgentAnswer, AgentError, Poll};
 use crate::driver::tasks::report;
 
 /// A poll of an agent with a lease.
@@ -33,7 +33,9 @@ impl Leased {
         is_worth_it: impl Fn(&AgentError) -> bool,
     ) -> Result<AgentAnswer, AgentError> {
         let (Self { lease, after, heard }, Followed { agents, address, .. }) = (self, &pod.followed);
-        let poll = async |wait: Duration| agents.poll(*address, LeasePoll { lease, after, wait, heard }).await;
+        let poll = async |wait: Duration| {
+            agents.status(*address, Some(Poll { after, wait, lease: Some((lease, heard)) })).await
+        };
         match poll(lease.poll().min(longest)).await {
             Err(error) if is_worth_it(&error) => {}
             answer => return answer,

@@ -122,7 +122,7 @@ async fn reports(
     let (mut reports, agents) = (JoinSet::new(), backend.agents(&spec.name));
     for agent in agents.values() {
         let (client, address, polls) = (client.clone(), agent.address(), agent.polls());
-        let poll = Poll { after: agent.status().seq, wait: POLL_WAIT_MAX };
+        let poll = Poll { after: agent.status().seq, wait: POLL_WAIT_MAX, lease: None };
         reports.spawn(async move { client.status(address, Some(poll)).await });
         let begin = Instant::now();
         while agent.polls() == polls {
