@@ -86,7 +86,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     let context =
         Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id, code };
     let archive = Archive::new(logs, config.log_budget);
-    let jobs = Jobs::keeping(config.keep_finished, Arc::new(change(context)), archive);
+    let jobs = Jobs::new(Arc::new(change(context)), archive, config.keep_finished);
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
     tokio::select! {
         () = jobs.complete() => {}

@@ -105,16 +105,11 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// An empty registry that keeps the jobs' output in `archive`, which may also be a folder's path.
-    pub fn new(context: Arc<Context>, archive: impl Into<Archive>) -> Arc<Self> {
-        Self::keeping(KEPT_FINISHED, context, archive)
-    }
-
-    /// Like [`Self::new`], but keeps at most `kept_finished` finished jobs.
-    pub fn keeping(kept_finished: usize, context: Arc<Context>, archive: impl Into<Archive>) -> Arc<Self> {
+    /// An empty registry that keeps the jobs' output in `archive`, and at most `kept_finished` finished jobs.
+    pub fn new(context: Arc<Context>, archive: Archive, kept_finished: usize) -> Arc<Self> {
         Arc::new(Self {
             context,
-            archive: Arc::new(archive.into()),
+            archive: Arc::new(archive),
             kept_finished,
             handles: Mutex::default(),
             arrivals: watch::Sender::new(()),

@@ -37,12 +37,6 @@ pub(super) struct Kept {
     pub(super) newest: SystemTime,
 }
 
-impl From<PathBuf> for Archive {
-    fn from(dir: PathBuf) -> Self {
-        Self::new(dir, BUDGET)
-    }
-}
-
 impl Archive {
     /// An archive with a folder below `dir` for each job. `budget` is in bytes.
     pub fn new(dir: PathBuf, budget: u64) -> Self {

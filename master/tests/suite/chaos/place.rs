@@ -9,7 +9,8 @@ use std::time::Duration;
 use master::agents::client::AgentClient;
 use master::agents::token::AgentKey;
 use master::driver::Context;
-use master::registry::Jobs;
+use master::logs::{self, Archive};
+use master::registry::{Jobs, KEPT_FINISHED};
 use master::store::JobStore;
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::ids::{Generation, ReplicaId};
@@ -150,7 +151,11 @@ impl Place {
             boot_id: boot_id.to_owned(),
             code: code_below(&self.code.path().join(boot_id)),
         };
-        let jobs = Jobs::new(Arc::new(chaos::strike(context, &chaos)), self.logs.path().join(folder));
+        let jobs = Jobs::new(
+            Arc::new(chaos::strike(context, &chaos)),
+            Archive::new(self.logs.path().join(folder), logs::BUDGET),
+            KEPT_FINISHED,
+        );
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();
         Arc::new(Master { jobs, chaos, following })
     }

@@ -11,7 +11,8 @@ use master::agents::token::AgentKey;
 use master::backend::kube::{KubeBackend, PodRules};
 use master::backend::{PodBackend, PodSpec, PodTable};
 use master::driver::Context;
-use master::registry::Jobs;
+use master::logs::{Archive, BUDGET};
+use master::registry::{Jobs, KEPT_FINISHED};
 use master::store::kube::KubeStore;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
@@ -49,7 +50,7 @@ pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey
         boot_id: "first".to_owned(),
         code: code_below(folder),
     };
-    let jobs = Jobs::new(Arc::new(context), folder.to_owned());
+    let jobs = Jobs::new(Arc::new(context), Archive::new(folder.to_owned(), BUDGET), KEPT_FINISHED);
     tokio::spawn(Arc::clone(&jobs).run());
     jobs
 }

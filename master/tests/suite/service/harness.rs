@@ -10,6 +10,7 @@ use master::agents::token::AgentKey;
 use master::code::CodeStore;
 use master::driver::Context;
 use master::http::{About, Guard, Server};
+use master::logs::{Archive, BUDGET};
 use master::registry::{JobHandle, Jobs, KEPT_FINISHED, Submitted};
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
@@ -100,7 +101,7 @@ impl Master {
             boot_id: boot_id.to_owned(),
             code: code_below(logs.path()),
         };
-        let jobs = Jobs::keeping(kept, Arc::new(context), logs.path().to_owned());
+        let jobs = Jobs::new(Arc::new(context), Archive::new(logs.path().to_owned(), BUDGET), kept);
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();
         Self { jobs, backend, store, logs, following, url: None }
     }

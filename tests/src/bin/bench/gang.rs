@@ -99,7 +99,7 @@ pub(crate) fn jobs(backend: &FakeBackend, store: &FakeStore, logs: &Path) -> Arc
         boot_id: "bench".to_owned(),
         code: code_below(logs),
     };
-    Jobs::new(Arc::new(context), logs.to_owned())
+    Jobs::new(Arc::new(context), Archive::new(logs.to_owned(), BUDGET), KEPT_FINISHED)
 }
 
 /// A job that restarts without a pause.
