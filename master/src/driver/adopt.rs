@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Stop, tasks};
 use crate::backend::PodTable;
-use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish};
+use crate::store::{Ended, JobRecord, StoreError, Stored, Wish};
 
 /// When a user asks to end a job of another master, that master has the pods' grace period plus this time to act. After
 /// that, this master ends the job, and waits for at most this time until the pods have ended.
@@ -103,13 +103,11 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     let times = JobTimes { accepted, ended, ..JobTimes::default() };
     let ended = Ended { result: JobResult::Cancelled, times, generation: None, roster: vec![], replicas };
     let end = |record: &mut JobRecord| {
-        if record.uid != *uid || record.ended.is_some() {
-            return Change::Nothing;
+        if record.uid == *uid && record.ended.is_none() {
+            record.epoch += 1;
+            record.holder.clone_from(&context.boot_id);
+            record.ended = Some(ended.clone());
         }
-        record.epoch += 1;
-        record.holder.clone_from(&context.boot_id);
-        record.ended = Some(ended.clone());
-        Change::Write
     };
     match persistently(&channels.view, || amend_or_mend(context.store.as_ref(), &stored, end)).await {
         Written::Stored(now) if now.record.uid == *uid => Some(now),
@@ -155,12 +153,10 @@ pub(super) async fn adopt(
     // If this master took the job back, the newer master would wait for the job's end, even after this master ends.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
-        if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {
-            return Change::Nothing;
+        if !is_held(record) && !is_anothers(record) && record.uid == *uid && record.ended.is_none() {
+            record.holder.clone_from(boot_id);
+            record.epoch += 1;
         }
-        record.holder.clone_from(boot_id);
-        record.epoch += 1;
-        Change::Write
     };
     let store = context.store.as_ref();
     let now = match persistently(view, || amend_or_mend(store, &stored, take_over)).await {

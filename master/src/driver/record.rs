@@ -19,7 +19,7 @@ use tracing::{debug, info};
 
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Context, Stop};
-use crate::store::{Change, Ended, Halted, JobRecord, Stored, Wish};
+use crate::store::{Ended, Halted, JobRecord, Stored, Wish};
 
 /// The record of one job, as this driver knows it.
 pub(super) struct Ledger {
@@ -143,10 +143,14 @@ impl Ledger {
     }
 
     /// Changes the record if this master still holds the job. Otherwise leaves the record unchanged.
-    async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Result<(), Stop> {
+    async fn write(&mut self, change: impl Fn(&mut JobRecord)) -> Result<(), Stop> {
         let (uid, epoch) = (self.get().uid.clone(), self.get().epoch);
         let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
-        let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
+        let while_held = |record: &mut JobRecord| {
+            if is_held(record) {
+                change(record);
+            }
+        };
         let (store, known) = (self.context.store.as_ref(), &self.stored);
         match persistently(&self.view, || amend_or_mend(store, known, while_held)).await {
             Written::Stored(stored) if is_held(&stored.record) => self.stored = stored,
@@ -160,20 +164,13 @@ impl Ledger {
 
     /// Rewrites the record after somebody has damaged it.
     pub(super) async fn mend(&mut self) -> Result<(), Stop> {
-        self.write(|_| Change::Nothing).await
+        self.write(|_| {}).await
     }
 
     /// Records that a start is about to begin. Only gangs with agents of the first prototype need this: a later master
     /// cannot ask these agents about the start.
     pub(super) async fn remember(&mut self, generation: Generation) -> Result<(), Stop> {
-        self.write(|record| {
-            if record.launched == Some(generation) {
-                return Change::Nothing;
-            }
-            record.launched = Some(generation);
-            Change::Write
-        })
-        .await
+        self.write(|record| record.launched = Some(generation)).await
     }
 
     /// Records the failure before the evidence is deleted, so that later drivers count the failure exactly once.
@@ -186,13 +183,12 @@ impl Ledger {
             // An earlier attempt may have succeeded although its answer was lost.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
             if record.restarts.failed_starts.last().is_some_and(is_noted) {
-                return Change::Nothing;
+                return;
             }
             record.halted = None;
             record.restarts.forgiven = forgiven;
             record.restarts.note(failed.clone());
             record.restarts.count_restart(now);
-            Change::Write
         })
         .await
     }
@@ -204,11 +200,7 @@ impl Ledger {
             return Ok(());
         };
         let halted = Halted { since, pushes: *pushes, failed: failed.clone() };
-        self.write(|record| {
-            record.halted = Some(halted.clone());
-            Change::Write
-        })
-        .await
+        self.write(|record| record.halted = Some(halted.clone())).await
     }
 
     /// Records which start the suspension has ended, and the number of starts so far. After the pods are deleted, no
@@ -221,7 +213,6 @@ impl Ledger {
             record.halted = None;
             record.suspension.ended = Some(ended);
             record.suspension.starts = starts.saturating_sub(record.restarts.total());
-            Change::Write
         })
         .await
     }
@@ -231,12 +222,10 @@ impl Ledger {
         let (failed, ended) = (self.failed.take(), ended.bounded());
         info!(job = %self.name(), result = %ended.result.state(), "job ended");
         self.write(|record| {
-            if record.ended.is_some() {
-                return Change::Nothing;
+            if record.ended.is_none() {
+                record.ended = Some(ended.clone());
+                failed.clone().into_iter().for_each(|failed| record.restarts.note(failed));
             }
-            record.ended = Some(ended.clone());
-            failed.clone().into_iter().for_each(|failed| record.restarts.note(failed));
-            Change::Write
         })
         .await
     }

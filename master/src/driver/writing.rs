@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tracing::{error, warn};
 
 use crate::error_chain::error_chain;
-use crate::store::{Change, JobRecord, JobStore, StoreError, Stored, amend};
+use crate::store::{JobRecord, JobStore, StoreError, Stored, amend};
 
 /// First pause between two attempts, without jitter. The pauses double up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -77,11 +77,12 @@ pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
 pub(super) async fn amend_or_mend(
     store: &dyn JobStore,
     known: &Stored,
-    change: impl Fn(&mut JobRecord) -> Change,
+    change: impl Fn(&mut JobRecord),
 ) -> Result<Stored, StoreError> {
     let JobRecord { uid, spec, .. } = &known.record;
     let mut record = known.record.clone();
-    if change(&mut record) == Change::Write {
+    change(&mut record);
+    if record != known.record {
         match store.update(record.changed(), &known.version).await {
             Err(StoreError::Conflict(_) | StoreError::Unreadable { .. }) => {}
             done => return done,

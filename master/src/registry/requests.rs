@@ -17,7 +17,7 @@ use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
 use crate::logs::JobLogs;
 use crate::mutex::Mutex;
-use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
+use crate::store::{JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, json_bytes_of};
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -104,11 +104,9 @@ impl Jobs {
         let is_meant = |job: &str| uid.is_none_or(|uid| uid == job);
         let raise = |record: &mut JobRecord| {
             let has_ended = record.ended.is_some() && wish == Wish::Cancel;
-            if record.wish >= wish || has_ended || !is_meant(&record.uid) {
-                return Change::Nothing;
+            if is_meant(&record.uid) && !has_ended {
+                record.wish = record.wish.max(wish);
             }
-            record.wish = wish;
-            Change::Write
         };
         match amend(self.context.store.as_ref(), name, raise).await {
             Ok(stored) if is_meant(&stored.record.uid) => Ok(()),
@@ -168,13 +166,9 @@ impl Jobs {
         let now = self.context.store.now();
         let change = |record: &mut JobRecord| {
             let before = record.clone();
-            match patched(record, patch, now) {
-                Ok(()) if *record == before => Change::Nothing,
-                Ok(()) => Change::Write,
-                Err(error) => {
-                    *refusal.lock() = Some(error);
-                    Change::Nothing
-                }
+            if let Err(error) = patched(record, patch, now) {
+                *record = before;
+                *refusal.lock() = Some(error);
             }
         };
         let amended = amend(self.context.store.as_ref(), name, change).await;
@@ -233,7 +227,7 @@ pub(super) fn is_same(stored: &Stored, spec: &JobSpec) -> Result<(), JobsError> 
     Ok(())
 }
 
-/// Applies a user's change to a record. If this function returns an error, the record must not be written.
+/// Applies a user's change to a record. If this function returns an error, the record may have changed in part.
 fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(), JobsError> {
     if patch.scales() {
         let workers = record.spec.patched(record.desired, patch).map_err(JobsError::Spec)?;

@@ -191,35 +191,26 @@ pub trait JobStore: Send + Sync {
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
 }
 
-/// Changes a record with compare-and-swap, and tries again after each conflict. `change` returns whether the
-/// record must be written. If so, the record is first cut to its maximum size.
+/// Changes a record with compare-and-swap, and tries again after each conflict. Writes the record only if `change`
+/// changes it, cut to its maximum size.
 ///
 /// # Errors
 /// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].
 pub async fn amend(
     store: &dyn JobStore,
     name: &JobName,
-    change: impl Fn(&mut JobRecord) -> Change,
+    change: impl Fn(&mut JobRecord),
 ) -> Result<Stored, StoreError> {
     loop {
         let stored = store.get(name).await?.ok_or_else(|| StoreError::NotFound(name.clone()))?;
         let mut record = stored.record.clone();
-        match change(&mut record) {
-            Change::Nothing => return Ok(stored),
-            Change::Write => {}
+        change(&mut record);
+        if record == stored.record {
+            return Ok(stored);
         }
         match store.update(record.changed(), &stored.version).await {
             Err(StoreError::Conflict(_)) => {}
             done => return done,
         }
     }
-}
-
-/// Whether a record must be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// The record needs no change.
-    Nothing,
-    /// The record was changed.
-    Write,
 }

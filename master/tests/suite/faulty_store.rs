@@ -2,7 +2,7 @@
 //! bug.
 
 use async_trait::async_trait;
-use master::store::{Change, JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, amend};
+use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, amend};
 use protocol::code::CodeId;
 use protocol::ids::JobName;
 use testkit::fake::FakeStore;
@@ -45,11 +45,9 @@ impl JobStore for FaultyStore {
             Bug::PanicInGet => self.store.update(record, version).await,
             Bug::PushComesFirst(code) => {
                 amend(&self.store, &record.spec.name, |known| {
-                    if record.restarts.counted == 0 || known.pushes > 0 {
-                        return Change::Nothing;
+                    if record.restarts.counted > 0 && known.pushes == 0 {
+                        (known.code, known.pushes) = (Some(code), 1);
                     }
-                    (known.code, known.pushes) = (Some(code), 1);
-                    Change::Write
                 })
                 .await?;
                 self.store.update(record, version).await

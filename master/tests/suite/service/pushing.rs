@@ -134,11 +134,8 @@ async fn a_push_of_code_with_a_damaged_file_is_refused_until_the_file_is_sent_ag
 }
 
 /// Writes a push into the record, as a master does before it dies.
-pub(crate) async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: CodeId) {
-    let stored = master::store::amend(store, &spec.name, |record| {
-        (record.code, record.pushes) = (Some(code), 1);
-        master::store::Change::Write
-    });
+async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: CodeId) {
+    let stored = master::store::amend(store, &spec.name, |record| (record.code, record.pushes) = (Some(code), 1));
     stored.await.expect("the push was not written");
 }
 
