@@ -11,6 +11,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use super::CodeStore;
+use crate::host::files::if_there;
 use crate::mutex::Mutex;
 
 const MIB: u64 = 1024 * 1024;
@@ -117,14 +118,10 @@ impl CodeStore {
 
     /// The size of a part in bytes; `None` if the store does not have the part.
     fn size_of(&self, part: &Part) -> io::Result<Option<u64>> {
-        let size = match part {
+        if_there(match part {
             Part::Manifest(id) => self.disk.manifest_size(*id),
             Part::Blobs(blobs) => blobs.iter().map(|blob| self.disk.blob_size(*blob)).sum(),
-        };
-        match size {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            size => size.map(Some),
-        }
+        })
     }
 
     /// Reads a part whose files have `size` bytes; `None` if the store does not have the part.

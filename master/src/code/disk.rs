@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use protocol::code::{CodeId, Manifest, Sha256};
 
-use crate::host::files::unless_absent;
+use crate::host::files::{if_there, unless_absent};
 
 /// Sizes of files are rounded up to a multiple of this many bytes. So the limit of all code also limits the number of
 /// files.
@@ -72,10 +72,9 @@ impl Disk {
 
     /// Reads a manifest; `None` if the file is missing or damaged.
     fn read_manifest(&self, id: CodeId) -> io::Result<Option<Manifest>> {
-        match fs::read(self.manifest_path(id)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            text => Ok(serde_json::from_slice(&text?).ok().filter(|manifest: &Manifest| manifest.id() == id)),
-        }
+        let text = if_there(fs::read(self.manifest_path(id)))?;
+        let manifest = text.and_then(|text| serde_json::from_slice::<Manifest>(&text).ok());
+        Ok(manifest.filter(|manifest| manifest.id() == id))
     }
 
     pub(super) fn keep_manifest(&self, id: CodeId, text: &[u8]) -> io::Result<()> {
@@ -117,10 +116,8 @@ impl Disk {
 
     /// Reads a blob; `None` if the file is missing or damaged.
     pub(super) fn blob(&self, blob: Sha256) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(self.blob_path(blob)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            content => Ok(Some(content?).filter(|content| Sha256::of(content) == blob)),
-        }
+        let content = if_there(fs::read(self.blob_path(blob)))?;
+        Ok(content.filter(|content| Sha256::of(content) == blob))
     }
 
     /// Removes a blob. Returns how much of the limit its file used, in bytes.

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::times::{Mark, Times};
 use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept, Wanted};
+use crate::host::files::if_there;
 
 /// One replica's file. It is created when the first output arrives.
 #[derive(Debug)]
@@ -200,11 +201,7 @@ fn beginning_of_line(log: &BoundedLog, offset: u64) -> io::Result<u64> {
 /// The disk space of the files in a folder, and when the newest file was written.
 pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     let mut kept = Kept { bytes: 0, newest: SystemTime::UNIX_EPOCH };
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(kept),
-        entries => entries?,
-    };
-    for entry in entries {
+    for entry in if_there(fs::read_dir(dir))?.into_iter().flatten() {
         let file = entry?.metadata()?;
         // The length is exact, because the files have no holes. The block count may be too small: the kernel may
         // allocate blocks later.
