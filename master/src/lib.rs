@@ -169,6 +169,18 @@ impl World {
             Backend::Joined => on_machines(config, state).await,
         }
     }
+
+    /// A world with the records in a file.
+    async fn with_file(
+        store: SqliteStore,
+        backend: Arc<dyn PodBackend>,
+        agent_key: AgentKey,
+        state: &StateDir,
+    ) -> anyhow::Result<Self> {
+        let (boot_id, store) = (boot_id(&store).await?, Arc::new(store));
+        let (logs, code) = (state.logs(), state.code());
+        Ok(Self { store, backend, cluster: None, place: Place::Processes, agent_key, boot_id, logs, code })
+    }
 }
 
 async fn boot_id(store: &dyn JobStore) -> anyhow::Result<String> {
@@ -183,17 +195,7 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     let backend =
         ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
     // These agents do not outlive this master, so a random key is enough.
-    let agent_key = AgentKey::random();
-    Ok(World {
-        boot_id: boot_id(&store).await?,
-        store: Arc::new(store),
-        backend: Arc::new(backend),
-        cluster: None,
-        place: Place::Processes,
-        agent_key,
-        logs: state.logs(),
-        code: state.code(),
-    })
+    World::with_file(store, Arc::new(backend), AgentKey::random(), state).await
 }
 
 async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World> {
@@ -204,16 +206,8 @@ async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World>
     let lease_of = |stored: &Stored| Some((stored.key(), stored.record.spec.run_policy.lease()?));
     let leases: BTreeMap<JobKey, Lease> = records.iter().filter_map(lease_of).collect();
     let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| leases.get(job).copied());
-    Ok(World {
-        boot_id: boot_id(&store).await?,
-        store: Arc::new(store),
-        backend: Arc::new(backend.context("read the messages of machines")?),
-        cluster: None,
-        place: Place::Processes,
-        agent_key,
-        logs: state.logs(),
-        code: state.code(),
-    })
+    let backend = backend.context("read the messages of machines")?;
+    World::with_file(store, Arc::new(backend), agent_key, state).await
 }
 
 /// The key for the tokens of agents that outlive this master.
