@@ -1,14 +1,17 @@
-//! The inputs of a driver: the context that all drivers of a master share, and the driver's channels to the registry.
+//! The inputs of a driver: the context that all drivers of a master share, the driver's channels to the registry, and
+//! what the parts of a driver share.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::key::JobKey;
 use protocol::code::CodeId;
 use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::view::JobView;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use super::reports::Report;
 use crate::agents::client::AgentClient;
 use crate::agents::token::AgentKey;
 use crate::backend::PodBackend;
@@ -46,6 +49,16 @@ impl Context {
         let keys = record.agent_key.as_deref().zip(self.agent_key.fingerprint());
         keys.filter(|(theirs, own)| theirs != own)
     }
+}
+
+/// What the parts of one driver share.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) job: JobKey,
+    pub(super) agents: AgentClient,
+    pub(super) context: Arc<Context>,
+    /// The way of tasks to their driver.
+    pub(super) reporter: mpsc::Sender<Report>,
 }
 
 /// A request to bring new code to a job's agents.

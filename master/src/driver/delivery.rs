@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use tracing::debug;
 
 use super::Context;
-use super::common::Common;
+use super::context::Common;
 use super::holders::{Holders, ReadBack};
 use super::reports::{Report, Subject};
 use super::retry::{is_unreachable, patience};

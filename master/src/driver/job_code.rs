@@ -14,7 +14,7 @@ use protocol::ids::ReplicaId;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
-use super::common::Common;
+use super::context::Common;
 use super::delivery::{Delivery, DeliveryError};
 use super::holders::Holders;
 use super::tasks::AGENTS_AT_ONCE;

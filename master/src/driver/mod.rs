@@ -2,7 +2,6 @@
 //! carries out the actions. Each part of the driver owns its own state, and knows nothing of the driver.
 
 mod adopt;
-mod common;
 mod context;
 mod delivery;
 mod follower;
@@ -32,7 +31,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 pub use self::adopt::Tenure;
-use self::common::Common;
+use self::context::Common;
 pub use self::context::{Channels, Context, Staged, Staging};
 use self::job_code::JobCode;
 use self::machine::{Current, Machine};

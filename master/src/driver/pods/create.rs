@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::{Pods, Replica};
 use crate::backend::{BackendError, PodSpec};
-use crate::driver::common::Common;
+use crate::driver::context::Common;
 use crate::driver::machine::Machine;
 use crate::driver::reports::{Report, Subject};
 use crate::driver::tasks;

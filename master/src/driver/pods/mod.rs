@@ -36,7 +36,7 @@ use tracing::warn;
 pub(super) use self::awaited::is_awaited;
 use self::replica::Replica;
 pub(super) use self::views::initial;
-use super::common::Common;
+use super::context::Common;
 use super::follower::{self, Followed, Follower};
 use super::job_code::JobCode;
 use super::machine::{Current, Machine};
