@@ -236,19 +236,7 @@ impl PodBackend for JoinedBackend {
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let waits = PodState::Pending { has_node: false, wait: Some(Wait::Other("waits for a machine".to_owned())) };
         // A place needs no other fields. The machine's agent has its own command.
-        let PodSpec {
-            job,
-            replica,
-            labels: _,
-            second_code_folder: _,
-            image: _,
-            work_dir: _,
-            brings_code: _,
-            command: _,
-            template: _,
-            options: _,
-            agent_token_sha256: _,
-        } = pod;
+        let PodSpec { job, replica, .. } = pod;
         self.0.with_job(&job, |places| places.table.list(replica, waits));
         Ok(())
     }

@@ -119,19 +119,7 @@ pub(super) struct Started {
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     // `admit` has refused images and pod options. A process uses only the variables of a template.
-    let PodSpec {
-        job,
-        replica,
-        image: _,
-        work_dir,
-        brings_code,
-        command,
-        template,
-        labels: _,
-        second_code_folder: _,
-        options: _,
-        agent_token_sha256,
-    } = pod;
+    let PodSpec { job, replica, work_dir, brings_code, command, template, agent_token_sha256, .. } = pod;
     let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
