@@ -243,32 +243,20 @@ impl Jobs {
         (logs, series): (Arc<JobLogs>, Arc<SeriesOfJob>),
     ) -> (JobHandle, Channels) {
         let (view_sender, view) = watch::channel(shown);
-        let (record_sender, record) = watch::channel(Some(stored.clone()));
+        let (record, newest) = watch::channel(Some(stored.clone()));
         let (damaged, surplus) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (staging_sender, stagings) = mpsc::channel(1);
+        let (stagings, requested) = mpsc::channel(1);
         let channels = Channels {
-            record,
+            record: newest,
             damaged: Arc::clone(&damaged),
             surplus: Arc::clone(&surplus),
-            stagings,
+            stagings: requested,
             view: view_sender,
             logs: Arc::clone(&logs),
             series: Arc::clone(&series),
             seat: self.turns.seat(&stored.record.uid),
         };
-        (
-            JobHandle {
-                view,
-                logs,
-                series,
-                record: record_sender,
-                damaged,
-                surplus,
-                stagings: staging_sender,
-                broken: 0,
-            },
-            channels,
-        )
+        (JobHandle { view, logs, series, record, damaged, surplus, stagings, broken: 0 }, channels)
     }
 
     /// Finds a job by its name.

@@ -83,16 +83,6 @@ pub enum Staged {
     Refused(String),
 }
 
-impl Staged {
-    /// Notes that a replica has the code.
-    pub(super) fn arrived(&mut self, id: ReplicaId) {
-        match self {
-            Self::Underway(left) => drop(left.remove(&id)),
-            Self::Everywhere | Self::Lost | Self::Refused(_) => {}
-        }
-    }
-}
-
 /// A driver's channels.
 pub struct Channels {
     /// The newest record that the store's watch has reported; `None` after the record's deletion.

@@ -26,14 +26,13 @@ const PAUSE: Duration = Duration::from_secs(30);
 pub(super) struct Holders(BTreeMap<ReplicaId, (SocketAddr, CodeStatus)>);
 
 impl Holders {
-    /// Notes the code of a replica's agent. Returns whether this is news.
-    pub(super) fn note(&mut self, id: ReplicaId, agent: SocketAddr, code: CodeStatus) -> bool {
-        self.0.insert(id, (agent, code)) != Some((agent, code))
-    }
-
-    /// Forgets the agent of a replica whose pod has ended. Returns whether this is news.
-    pub(super) fn forget(&mut self, id: ReplicaId) -> bool {
-        self.0.remove(&id).is_some()
+    /// Notes which code a replica's agent has; `None` if its pod has ended. Returns whether this is news.
+    pub(super) fn note(&mut self, id: ReplicaId, held: Option<(SocketAddr, CodeStatus)>) -> bool {
+        let before = match held {
+            Some(held) => self.0.insert(id, held),
+            None => self.0.remove(&id),
+        };
+        before != held
     }
 
     /// The agents that have this code.

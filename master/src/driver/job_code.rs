@@ -71,10 +71,7 @@ impl JobCode {
 
     /// Notes which code a replica's agent has; `None` if its pod has ended.
     pub(super) fn note_held(&self, id: ReplicaId, held: Option<(SocketAddr, CodeStatus)>) {
-        self.holders.send_if_modified(|holders| match held {
-            Some((agent, code)) => holders.note(id, agent, code),
-            None => holders.forget(id),
-        });
+        self.holders.send_if_modified(|holders| holders.note(id, held));
     }
 
     /// The code that an agent of the job waits for and that nobody has. `waits` are the reasons for which agents wait.
@@ -111,7 +108,11 @@ impl JobCode {
             let _turn = turn.lock().await;
             let deliver = async |(id, agent): (ReplicaId, SocketAddr)| {
                 delivery.deliver(agent).await.map_err(|error| (id, error))?;
-                sender.send_modify(|staged| staged.arrived(id));
+                sender.send_modify(|staged| {
+                    if let Staged::Underway(left) = staged {
+                        left.remove(&id);
+                    }
+                });
                 Ok(())
             };
             let deliveries = stream::iter(agents).map(deliver).buffer_unordered(AGENTS_AT_ONCE);

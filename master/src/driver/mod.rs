@@ -205,8 +205,8 @@ impl Driver {
     }
 
     /// Handles reports. Returns whether the driver must call `step`.
-        let current = Current { record: self.ledger.get(), machine: &self.machine };
     fn take_reports(&mut self, batch: Vec<Report>) -> Result<bool, Stop> {
+        let current = Current { record: self.ledger.get(), machine: &self.machine };
         let phase = self.machine.phase();
         let are_awaited = batch.iter().all(|report| pods::is_awaited(phase, report));
         for report in batch {

@@ -60,12 +60,6 @@ impl Starts {
         self.started_pushes
     }
 
-    /// Stores how often a user had pushed new code when this start was configured. All scripts of the start run, or one
-    /// of them has failed. If an earlier master configured the start, only the agents can report the number.
-    fn note_running(&mut self, generation: Generation, gang: &Gang) {
-        self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
-    }
-
     pub(super) fn changes(&self) -> &[GangChange] {
         &self.changes
     }
@@ -138,7 +132,8 @@ impl Starts {
     pub(super) fn note(&mut self, (before, phase): (&JobPhase, &JobPhase), gang: &Gang, policy: &Policy) {
         // One script may have failed before all scripts ran, and then the start never reached `Running`.
         if let JobPhase::Halted(Halt { generation, .. }) | JobPhase::Running { generation, .. } = phase {
-            self.note_running(*generation, gang);
+            // If an earlier master configured the start, only the agents can report the number.
+            self.started_pushes = gang.pushes_in(*generation).unwrap_or(self.configured_pushes);
         }
         if let (JobPhase::Stopping(Stop { ending, .. }), false) = (before, matches!(phase, JobPhase::Stopping { .. })) {
             self.lost_steps = gang.unsaved_steps();

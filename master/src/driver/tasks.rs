@@ -199,13 +199,9 @@ pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> b
     }
 }
 
-/// Deletes a pod, with a limited number of retries.
-pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId) {
-    replace(backend, job, id, Standing::Held).await;
-}
-
-/// Like [`delete`]. If the agent is fenced, its run is dead, so the pod is deleted without a confirmation by its node.
-pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
+/// Deletes a pod, with a limited number of retries. If the agent is fenced, its run is dead, so the pod is deleted
+/// without a confirmation by its node.
+pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
     let delete = async || match standing {
         Standing::Held | Standing::Lapsed => backend.delete(job, id).await,
         Standing::Fenced => backend.delete_unconfirmed(job, id).await,

@@ -2,8 +2,7 @@
 //! the output of finished jobs is dropped, beginning with the job whose last output is the oldest.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
@@ -55,12 +54,14 @@ impl Archive {
     pub async fn sweep(&self) {
         let dir = self.dir.clone();
         // The folders are listed before the jobs, because a new job is known before it has a folder.
-        let found = match disk::run(move || uids_below(&dir)).await {
+        let found = match disk::run(move || names_in(&dir)).await {
             Ok(found) => found,
             Err(error) => return warn!(%error, "could not list the folders of the jobs' output"),
         };
         let known = self.live();
-        for uid in found.into_iter().filter(|uid| !known.contains_key(uid)) {
+        // A user may keep folders with other names there.
+        let unknown = found.into_iter().filter(|name| Uuid::try_parse(name).is_ok() && !known.contains_key(name));
+        for uid in unknown {
             match JobLogs::new(self.dir.join(&uid), &[]).remove().await {
                 Ok(()) => info!(uid, "removed the output of a job without a record"),
                 Err(error) => warn!(uid, %error, "could not remove the output of a job without a record"),
@@ -125,11 +126,6 @@ fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<
         dropped.push(uid.clone());
     }
     dropped
-}
-
-/// The names below `dir` that have the form of a job's uid. A user may keep other folders there.
-fn uids_below(dir: &Path) -> io::Result<Vec<String>> {
-    Ok(names_in(dir)?.into_iter().filter(|name| Uuid::try_parse(name).is_ok()).collect())
 }
 
 #[cfg(test)]

@@ -28,13 +28,12 @@ impl Jobs {
     /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, [`JobsError::OtherCode`] or
     /// [`JobsError::EndedTfJob`] if only the code differs, and the errors of [`Jobs::submit`] and [`Jobs::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
-        let Read { spec, is_suspended } = tfjob;
-        let name = spec.name.clone();
+        let name = tfjob.spec.name.clone();
         let found = in_time(&name, async { self.context.store.get(&name).await.map_err(of_store) }).await?;
         match found {
-            Some(stored) => self.apply_again(stored, &Read { spec, is_suspended }).await,
+            Some(stored) => self.apply_again(stored, &tfjob).await,
             None => {
-                let submitted = in_time(&name, self.put_on_record(spec, is_suspended)).await?;
+                let submitted = in_time(&name, self.put_on_record(tfjob.spec, tfjob.is_suspended)).await?;
                 Ok(Applied { submitted, change: JobPatch::default() })
             }
         }

@@ -11,7 +11,7 @@ use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::patch::JobPatch;
 use tokio::sync::oneshot;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use tracing::warn;
 
@@ -56,7 +56,7 @@ impl Jobs {
     async fn require_on_disk(&self, id: CodeId, spec: &JobSpec) -> Result<(), JobsError> {
         let (code, script) = (Arc::clone(self.code()), spec.script.clone());
         let checked = spawn_blocking(move || code.require(id, &script)).await;
-        checked.unwrap_or_else(|error| Err(CodeError::Disk(failed(error)))).map_err(JobsError::Code)
+        checked.unwrap_or_else(|error| Err(CodeError::Disk(io::Error::other(error)))).map_err(JobsError::Code)
     }
 
     /// Prepares a start with new code while the job continues with its current code. Sends the new code to the agents,
@@ -120,7 +120,7 @@ impl Jobs {
             }
             let (code, used) = (Arc::clone(self.code()), self.codes());
             let swept = spawn_blocking(move || code.sweep(&used, SystemTime::now())).await;
-            if let Err(error) = swept.unwrap_or_else(|error| Err(failed(error))) {
+            if let Err(error) = swept.unwrap_or_else(|error| Err(io::Error::other(error))) {
                 warn!(%error, "could not remove unused code");
             }
             if let Err(error) = self.sweep_copies(&mut sweep).await {
@@ -137,8 +137,4 @@ impl Jobs {
         let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().and_then(of_record);
         self.handles.lock().values().filter_map(of_job).flatten().flatten().collect()
     }
-}
-
-fn failed(error: JoinError) -> io::Error {
-    io::Error::other(error)
 }

@@ -21,6 +21,7 @@ use tracing::{error, warn};
 
 use super::{
     CodeCopies, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside,
+    unavailable,
 };
 use crate::error_chain::error_chain;
 use crate::kube::api::{
@@ -359,8 +360,4 @@ fn of_write(failure: ApiFailure) -> StoreError {
             unavailable(failure)
         }
     }
-}
-
-fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-    StoreError::Unavailable(Box::new(error))
 }

@@ -13,7 +13,9 @@ use tracing::error;
 
 use super::reading::uid_in;
 use super::watchers::Watchers;
-use super::{JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside};
+use super::{
+    JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside, unavailable,
+};
 use crate::error_chain::error_chain;
 use crate::mutex::Mutex;
 
@@ -223,10 +225,6 @@ fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
             Err(StoreError::Unreadable { job, reason, removal, version })
         }
     }
-}
-
-fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-    StoreError::Unavailable(Box::new(error))
 }
 
 #[cfg(test)]

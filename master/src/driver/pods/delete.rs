@@ -42,7 +42,7 @@ impl Pods {
         replica.deletion = Some(tasks::spawn(&self.common.reporter, async move {
             // Output that is not copied within `patience` is lost with the pod.
             let _ = timeout(patience, copied).await;
-            tasks::replace(common.context.backend.as_ref(), &common.job, id, standing).await;
+            tasks::delete(common.context.backend.as_ref(), &common.job, id, standing).await;
         }));
     }
 
@@ -62,7 +62,9 @@ impl Pods {
         let common = self.common.clone();
         warn!(job = %common.job.name, replica = %id, reason, "the agent does not stop its run; deleting the pod");
         replica.tracked.seen.deleted_by = DeletedBy::ThisMaster;
-        tasks.spawn(async move { tasks::delete(common.context.backend.as_ref(), &common.job, id).await });
+        tasks.spawn(
+            async move { tasks::delete(common.context.backend.as_ref(), &common.job, id, Standing::Held).await },
+        );
     }
 
     /// Asks each pod to end, and marks its output as complete.
@@ -99,7 +101,7 @@ impl Pods {
                 complete.await;
                 let is_finished = is_to_end && tasks::finish(&common.agents, agent).await;
                 if is_occupied || is_to_end && !is_finished {
-                    tasks::replace(common.context.backend.as_ref(), &common.job, id, standing).await;
+                    tasks::delete(common.context.backend.as_ref(), &common.job, id, standing).await;
                 }
             });
         }
@@ -124,8 +126,7 @@ impl Pods {
             PodSelection::All => self.delete_all().await,
             PodSelection::Live | PodSelection::Unended | PodSelection::Idle => {
                 let (backend, job) = (Arc::clone(&self.common.context.backend), &self.common.job);
-                let delete =
-                    |(id, standing): (ReplicaId, Standing)| tasks::replace(backend.as_ref(), job, id, standing);
+                let delete = |(id, standing): (ReplicaId, Standing)| tasks::delete(backend.as_ref(), job, id, standing);
                 stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
             }
         }
