@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, MutexGuard};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use master::mutex::Mutex;
 use master::store::wall_clock;
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, MESSAGES, RunState, RunStatus};
 use protocol::code::{CodeId, Manifest, Sha256};
@@ -176,7 +177,7 @@ impl FakeAgent {
 
     /// Locks the history. The state of the run changes only under this lock.
     pub(super) fn history_mut(&self) -> MutexGuard<'_, History> {
-        self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.history.lock()
     }
 
     /// Waits until the agent's run has started.
@@ -235,7 +236,7 @@ impl FakeAgent {
 
     /// Makes the agent tell that all output was printed so long ago.
     pub fn tell_age(&self, age: Duration) {
-        *self.0.age.lock().unwrap_or_else(PoisonError::into_inner) = age;
+        *self.0.age.lock() = age;
     }
 
     /// How many status requests the agent has received.
@@ -269,14 +270,14 @@ impl FakeAgent {
 
     /// Renews the agent's fence, and ends the run when the fence has passed.
     pub(super) fn renew(&self, renewal: Renewal) {
-        let fence = || self.0.fence.lock().unwrap_or_else(PoisonError::into_inner);
-        fence().renew(renewal, Self::clock());
-        let until = fence().until().expect("the fence was just renewed");
+        let mut fence = self.0.fence.lock();
+        fence.renew(renewal, Self::clock());
+        let until = fence.until().expect("the fence was just renewed");
         let (agent, left) = (self.clone(), until.0.saturating_sub(Self::clock().0));
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(left)).await;
             let mut history = agent.history_mut();
-            let has_passed = agent.0.fence.lock().unwrap_or_else(PoisonError::into_inner).has_passed(Self::clock());
+            let has_passed = agent.0.fence.lock().has_passed(Self::clock());
             let may_live = matches!(agent.status().state, RunState::Configured | RunState::Running);
             if may_live && has_passed && !agent.0.gone.is_cancelled() {
                 agent.end(&mut history, stopped(ExitOutcome::Signal(9)));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -20,6 +20,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
+use master::mutex::Mutex;
 
 use super::agent::{AgentKind, FakeAgent, TakesCode};
 use super::routes;
@@ -46,22 +47,28 @@ pub(super) struct Shared {
     arrival: Arrival,
     jobs: Mutex<HashMap<JobName, JobPods>>,
     history: Mutex<Vec<PodEvent>>,
-    /// The replicas whose next pods stay pending, and the reason.
-    pending: Mutex<(Vec<ReplicaId>, String)>,
-    /// The replicas whose pods are removed only by [`PodBackend::delete_unconfirmed`].
-    held: Mutex<BTreeSet<ReplicaId>>,
-    /// The replicas whose next pods are deleted before the watch lists them.
-    unlisted: Mutex<BTreeSet<ReplicaId>>,
-    /// The pods' other containers, after their agents have ended.
-    others: Mutex<Others>,
+    orders: Mutex<Orders>,
     /// The number of pods that can run at the same time, if it is limited.
     pub(super) room: watch::Sender<Option<usize>>,
     /// The number of pods that can exist at the same time, if a quota limits it.
     pub(super) quota: watch::Sender<Option<usize>>,
     /// Locked while pods are placed, or are created within a quota.
     pub(super) scheduler: tokio::sync::Mutex<()>,
+}
+
+/// How the pods of certain replicas are to behave.
+#[derive(Debug, Default)]
+struct Orders {
+    /// The replicas whose next pods stay pending, and the reason.
+    pending: (Vec<ReplicaId>, String),
+    /// The replicas whose pods are removed only by [`PodBackend::delete_unconfirmed`].
+    held: BTreeSet<ReplicaId>,
+    /// The replicas whose next pods are deleted before the watch lists them.
+    unlisted: BTreeSet<ReplicaId>,
+    /// Whether the pods' other containers run on after their agents have ended.
+    side_cars_stay: bool,
     /// How the next agents of these replicas respond to new code.
-    take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
+    take_code: BTreeMap<ReplicaId, TakesCode>,
 }
 
 /// A change of a pod.
@@ -131,14 +138,10 @@ impl FakeBackend {
             arrival,
             jobs: Mutex::default(),
             history: Mutex::default(),
-            pending: Mutex::default(),
-            held: Mutex::default(),
-            unlisted: Mutex::default(),
-            others: Mutex::new(Others::Ended),
+            orders: Mutex::default(),
             room: watch::Sender::new(None),
             quota: watch::Sender::new(None),
             scheduler: tokio::sync::Mutex::default(),
-            take_code: Mutex::default(),
         }))
     }
 
@@ -152,47 +155,27 @@ impl FakeBackend {
 
     /// From now on, new pods of these replicas stay pending for this reason.
     pub fn keep_pending(&self, replicas: &[ReplicaId], reason: &str) {
-        *self.pending() = (replicas.to_vec(), reason.to_owned());
+        self.0.orders.lock().pending = (replicas.to_vec(), reason.to_owned());
     }
 
     /// From now on, only [`PodBackend::delete_unconfirmed`] removes this replica's pod, as on a dead node.
     pub fn hold(&self, replica: ReplicaId) {
-        self.held().insert(replica);
+        self.0.orders.lock().held.insert(replica);
     }
 
     /// Makes somebody delete the next pod of this replica before the watch lists it.
     pub fn lose_unlisted(&self, replica: ReplicaId) {
-        self.unlisted().insert(replica);
+        self.0.orders.lock().unlisted.insert(replica);
     }
 
     /// From now on, other containers of each pod run on after its agent has ended.
     pub fn keep_side_cars(&self) {
-        *self.others() = Others::Running;
-    }
-
-    fn others(&self) -> MutexGuard<'_, Others> {
-        self.0.others.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn unlisted(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
-        self.0.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn held(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.orders.lock().side_cars_stay = true;
     }
 
     /// From now on, new agents of these replicas respond to new code in this way.
     pub fn take_code(&self, replicas: impl IntoIterator<Item = ReplicaId>, how: TakesCode) {
-        self.takes_code().extend(replicas.into_iter().map(|id| (id, how)));
-    }
-
-    fn takes_code(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, TakesCode>> {
-        self.0.take_code.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pending(&self) -> MutexGuard<'_, (Vec<ReplicaId>, String)> {
-        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.orders.lock().take_code.extend(replicas.into_iter().map(|id| (id, how)));
     }
 
     /// Makes a pod fail.
@@ -218,12 +201,12 @@ impl FakeBackend {
 
     /// All changes of pods, in order.
     pub fn history(&self) -> Vec<PodEvent> {
-        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.history.lock().clone()
     }
 
     pub(super) fn note(&self, job: &JobName, replica: ReplicaId, change: PodChange) {
         let event = PodEvent { at: Instant::now(), job: job.clone(), replica, change };
-        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        self.0.history.lock().push(event);
     }
 
     /// The agents of a job's existing pods.
@@ -274,7 +257,7 @@ impl FakeBackend {
 
     /// Prepares the agent of a pod that now runs.
     pub(super) fn begin(&self, agent: &FakeAgent, job: &JobName, replica: ReplicaId) {
-        self.takes_code().get(&replica).into_iter().for_each(|how| agent.take_code(*how));
+        self.0.orders.lock().take_code.get(&replica).into_iter().for_each(|how| agent.take_code(*how));
         self.end_with(agent.clone(), job.clone(), replica);
     }
 
@@ -287,7 +270,9 @@ impl FakeBackend {
             let Some(pods) = jobs.get_mut(&job) else { return };
             if pods.agents.get(&replica).is_some_and(|current| current.is(&agent)) {
                 let (exit, reason) = (agent.last_words(), "its agent finished".to_owned());
-                pods.set(replica, PodState::Terminated { exit, reason, others: *backend.others() });
+                let side_cars_stay = backend.0.orders.lock().side_cars_stay;
+                let others = if side_cars_stay { Others::Running } else { Others::Ended };
+                pods.set(replica, PodState::Terminated { exit, reason, others });
                 backend.note(&job, replica, PodChange::Ended);
                 backend.schedule();
             }
@@ -300,7 +285,7 @@ impl FakeBackend {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<JobName, JobPods>> {
-        self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.jobs.lock()
     }
 }
 
@@ -326,26 +311,13 @@ impl PodBackend for FakeBackend {
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let PodSpec {
-            job,
-            replica,
-            image: _,
-            labels: _,
-            second_code_folder: _,
-            work_dir: _,
-            brings_code: _,
-            command: _,
-            template: _,
-            options: _,
-            agent_token_sha256: _,
-        } = pod;
-        let JobKey { name: job, uid } = job;
-        if self.table(&job).borrow().contains_key(&replica) || self.unlisted().remove(&replica) {
+        let PodSpec { job: JobKey { name: job, uid }, replica, .. } = pod;
+        if self.table(&job).borrow().contains_key(&replica) || self.0.orders.lock().unlisted.remove(&replica) {
             return Ok(());
         }
         let _one_at_a_time = self.within_quota(&PodName::new(&job, replica)).await?;
         let is_limited = self.0.room.borrow().is_some();
-        let waits = Some(self.pending().clone()).filter(|(replicas, _)| replicas.contains(&replica));
+        let waits = Some(self.0.orders.lock().pending.clone()).filter(|(replicas, _)| replicas.contains(&replica));
         let (state, agent) = match waits {
             Some((_, reason)) => (PodState::Pending { has_node: false, wait: Some(Wait::Other(reason)) }, None),
             None if is_limited => (PodState::Pending { has_node: false, wait: None }, None),
@@ -372,7 +344,8 @@ impl PodBackend for FakeBackend {
     }
 
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
-        if self.held().contains(&replica) { Ok(()) } else { self.delete_unconfirmed(job, replica).await }
+        let is_held = self.0.orders.lock().held.contains(&replica);
+        if is_held { Ok(()) } else { self.delete_unconfirmed(job, replica).await }
     }
 
     async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {

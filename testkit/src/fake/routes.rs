@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -248,7 +248,7 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
 
 /// Waits for the end of the run, and then sends all output in one piece.
 async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 3], Body) {
-    let age = *agent.0.age.lock().unwrap_or_else(PoisonError::into_inner);
+    let age = *agent.0.age.lock();
     let headers = [
         (HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0"),
         (TRAILER, routes::LOG_COMPLETE_TRAILER),

@@ -1,7 +1,7 @@
 //! Records in memory, for tests.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -10,6 +10,7 @@ use protocol::ids::JobName;
 use tokio::sync::{mpsc, watch};
 
 use master::code::is_copy_of;
+use master::mutex::Mutex;
 use master::store::watchers::Watchers;
 use master::store::{CodeCopies, CodeCopy, JobRecord, JobStore, Kept, StoreError, StoreEvent, Stored, Unkept, Version};
 
@@ -68,7 +69,7 @@ impl FakeStore {
     /// Runs work on a blocking thread, because sending an event to a watcher may block.
     async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Inner) -> T + Send + 'static) -> T {
         let inner = Arc::clone(&self.0);
-        let locked = move || work(&mut inner.lock().unwrap_or_else(PoisonError::into_inner));
+        let locked = move || work(&mut inner.lock());
         tokio::task::spawn_blocking(locked).await.expect("no access to the records panics")
     }
 }

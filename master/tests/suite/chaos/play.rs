@@ -2,10 +2,11 @@
 //! checker reads the evidence.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use master::mutex::Mutex;
 use master::registry::{Jobs, JobsError, Submitted};
 use master::store::{JobStore, Wish};
 use protocol::patch::JobPatch;
@@ -128,11 +129,11 @@ impl Stage {
     }
 
     fn answers(&self) -> Answers {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.answers.lock().clone()
     }
 
     fn calm(&self) -> Vec<(Instant, Instant)> {
-        self.calm.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.calm.lock().clone()
     }
 
     async fn play(&self) {
@@ -155,7 +156,7 @@ impl Stage {
                         break false;
                     }
                     Fault::Freeze => {
-                        self.frozen.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&master));
+                        self.frozen.lock().push(Arc::clone(&master));
                         // The frozen master still uses its folder.
                         folder = format!("logs-{number}");
                         break true;
@@ -188,7 +189,7 @@ impl Stage {
             Err(_) => None,
         });
         let uid = uid.await;
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).accepted.push(uid);
+        self.answers.lock().accepted.push(uid);
         if self.scenario == Scenario::Cancelled {
             let over = |view: &JobView| view.result.is_some();
             self.shown(|view| view.state == JobState::Running && view.restarts.counted == 1 || over(view)).await;
@@ -210,7 +211,7 @@ impl Stage {
         }
         let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
         let view = self.shown(is_over).await;
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).results.extend(view.result);
+        self.answers.lock().results.extend(view.result);
         self.thaw().await;
         self.wish(Wish::Delete).await;
         self.ask(async |jobs| {
@@ -238,19 +239,19 @@ impl Stage {
     /// Thaws the frozen masters and waits until no new event is recorded. With [`Thaw::AtOnce`], `supervise` has
     /// already thawed them.
     async fn thaw(&self) {
-        let frozen = std::mem::take(&mut *self.frozen.lock().unwrap_or_else(PoisonError::into_inner));
+        let frozen = std::mem::take(&mut *self.frozen.lock());
         if frozen.is_empty() {
             return;
         }
         if self.thaw == Thaw::AtOnce {
-            return self.thawed.lock().unwrap_or_else(PoisonError::into_inner).extend(frozen);
+            return self.thawed.lock().extend(frozen);
         }
         self.stall().await;
         let begin = Instant::now();
         frozen.iter().for_each(|master| master.chaos.release());
         self.place.quiet().await;
-        self.calm.lock().unwrap_or_else(PoisonError::into_inner).push((begin, Instant::now()));
-        self.thawed.lock().unwrap_or_else(PoisonError::into_inner).extend(frozen);
+        self.calm.lock().push((begin, Instant::now()));
+        self.thawed.lock().extend(frozen);
     }
 
     async fn wish(&self, wish: Wish) {

@@ -2,7 +2,7 @@
 //! the requests.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use kube::Client;
 use master::kube::Cluster;
+use master::mutex::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -206,7 +207,7 @@ impl ApiServer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     fn scripted(&self, kind: Kind) -> Option<Reply> {
