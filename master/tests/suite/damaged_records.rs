@@ -2,88 +2,28 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use job::key::JobKey;
 use job::plan;
-use launchers::tfjob::Place;
-use master::agents::client::AgentClient;
-use master::agents::token::AgentKey;
 use master::backend::{PodBackend, PodSpec};
-use master::driver::Context;
-use master::http::{About, Guard, Server};
-use master::registry::{Jobs, Submitted};
 use master::store::sqlite::SqliteStore;
 use master::store::{Ended, FORMAT, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Wish};
 use protocol::agent::ExitOutcome;
-use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
-use protocol::master::BackendKind;
-use protocol::view::{JobResult, JobState, JobTimes, JobView};
+use protocol::view::{JobResult, JobTimes, JobView};
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
 use testkit::damage::damaged;
-use testkit::fake::{Arrival, FakeBackend, code_below};
-use tokio::net::TcpListener;
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use testkit::fake::{Arrival, FakeBackend};
 
 use crate::captured_log;
+use crate::service::harness::{Answer, Master, client, in_time};
 
-const DEADLINE: Duration = Duration::from_secs(60);
 const MUTATIONS: u64 = 500;
 
-/// A master with records in a SQLite file and pods in memory.
-struct Master {
-    jobs: Arc<Jobs>,
-    backend: FakeBackend,
-    url: String,
-    _logs: tempfile::TempDir,
-}
-
-impl Master {
-    async fn over(store: &SqliteStore, backend: FakeBackend) -> Self {
-        let logs = tempfile::tempdir().expect("no folder");
-        let context = Context {
-            store: Arc::new(store.clone()),
-            backend: Arc::new(backend.clone()),
-            agents: AgentClient::new(),
-            agent_key: AgentKey::random(),
-            boot_id: "first".to_owned(),
-            code: code_below(logs.path()),
-        };
-        let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
-        tokio::spawn(Arc::clone(&jobs).run());
-        timeout(DEADLINE, jobs.complete()).await.expect("the master did not read its jobs in time");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
-        let url = format!("http://{}", listener.local_addr().expect("the listener has no address"));
-        let about = About { backend: BackendKind::Process, place: Place::Processes, agent_binary: None };
-        let server = Server::new(Arc::clone(&jobs), Guard::ThisMachine, about, CancellationToken::new());
-        tokio::spawn(async move { server.serve(listener).await });
-        Self { jobs, backend, url, _logs: logs }
-    }
-
-    async fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, String) {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().build().expect("no client");
-        let request = client.request(method.parse().expect("not a method"), format!("{}{path}", self.url)).json(body);
-        let answer = timeout(DEADLINE, request.send()).await.expect("no answer came in time").expect("no answer");
-        (answer.status().as_u16(), answer.text().await.expect("no body"))
-    }
-
-    /// Submits a job and lets it succeed.
-    async fn succeed(&self, name: &str) {
-        let spec = conformance::record(name).spec;
-        let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} is not new") };
-        for replica in plan::replicas(&spec) {
-            let agent = self.backend.agent(&spec.name, replica).await;
-            timeout(DEADLINE, agent.started()).await.expect("the run did not start in time");
-            agent.exit(ExitOutcome::Code(0));
-        }
-        let mut view = job.view.clone();
-        let ended = timeout(DEADLINE, view.wait_for(|view| view.state == JobState::Succeeded)).await;
-        assert!(ended.is_ok(), "{:?}", job.view.borrow());
-    }
+/// A master that serves HTTP, with records in a SQLite file and pods in memory.
+async fn over(store: &SqliteStore, backend: FakeBackend) -> Master {
+    Master::reading("first", backend, Arc::new(store.clone())).await.serve(None).await
 }
 
 /// An undamaged record of a job. `has_ended` tells whether the job has ended.
@@ -135,8 +75,8 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
         unreadable.len()
     );
 
-    let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
-    master.succeed("healthy").await;
+    let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
+    master.succeed(&conformance::record("healthy").spec).await;
     assert_eq!(master.jobs.list().len(), readable + 1);
     for name in &unreadable {
         assert_eq!(captured_log::lines(&[&format!("job \\\"{name}\\\" cannot be read")]).len(), 1, "{name}");
@@ -160,31 +100,27 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
         backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("no pod");
     }
 
-    let master = Master::over(&store, backend).await;
-    master.succeed("healthy").await;
+    let master = over(&store, backend).await;
+    master.succeed(&conformance::record("healthy").spec).await;
     let taken = json!({"name": "taken", "strategy": "AllReduce"});
-    let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
-    let problem: Problem = serde_json::from_str(&body).expect("not a problem");
-    assert_eq!((status, problem.code), (409, ErrorCode::JobExists));
+    let refused = master.post("/v1/jobs", &taken).await;
+    assert_eq!((refused.status, refused.code().as_str()), (409, "job_exists"));
     let sentence = "the name \"taken\" belongs to a record that cannot be read (missing field `spec` at line 1 \
         column 36): choose another name, or remove the record with client delete taken";
-    assert_eq!(problem.detail, sentence);
-    for (method, path, expected) in [
-        ("GET", "/create?strategy=AllReduce&name=taken", 409),
-        ("POST", "/v1/jobs/taken/cancel", 409),
-        ("GET", "/v1/jobs/taken", 404),
-        ("GET", "/v1/jobs", 200),
-    ] {
-        assert_eq!(master.ask(method, path, &Value::Null).await.0, expected, "{method} {path}");
+    assert_eq!(refused.json()["detail"], sentence);
+    let cancel = Answer::of(client().post(master.url("/v1/jobs/taken/cancel"))).await;
+    assert_eq!(cancel.status, 409, "{cancel:?}");
+    for (path, expected) in [("/create?strategy=AllReduce&name=taken", 409), ("/v1/jobs/taken", 404), ("/v1/jobs", 200)]
+    {
+        assert_eq!(master.get(path).await.status, expected, "{path}");
     }
     assert_eq!(master.backend.table(&key.name).borrow().len(), 2, "pods of the unreadable record were deleted");
 
-    assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 202);
+    assert_eq!(master.delete("/v1/jobs/taken").await.status, 202);
     assert!(master.backend.table(&key.name).borrow().is_empty(), "the delete has left pods");
-    assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 404);
-    let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
-    assert_eq!(status, 201, "{body}");
-    assert_eq!(serde_json::from_str::<JobView>(&body).expect("not a view").name, key.name);
+    assert_eq!(master.delete("/v1/jobs/taken").await.status, 404);
+    let created = master.post("/v1/jobs", &taken).await;
+    assert_eq!((created.status, &created.json()["name"]), (201, &json!("taken")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -200,7 +136,7 @@ async fn leaves_a_record_alone(format: u32) {
     let stored = store.create(conformance::record("later")).await.expect("cannot create the record");
     let text = json!({ "format": format, "uid": stored.record.uid, "spec": "in another form" }).to_string();
     overwrite(&file, stored.name(), text.as_bytes());
-    let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
+    let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     assert!(master.jobs.find(stored.name()).is_none(), "the master has begun a driver");
     for wish in [Wish::Cancel, Wish::Delete] {
         let refused = master.jobs.wish(stored.name(), wish).await.expect_err("a record of another format was changed");
@@ -208,7 +144,7 @@ async fn leaves_a_record_alone(format: u32) {
         assert!(refused.to_string().ends_with(&formats), "{refused}");
     }
     let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
-    assert_eq!(master.ask("POST", "/v1/jobs", &taken).await.0, 409, "the name of the record is reused");
+    assert_eq!(master.post("/v1/jobs", &taken).await.status, 409, "the name of the record is reused");
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'later'", [], |row| row.get::<_, String>(0));
     assert_eq!(after.expect("no record"), text, "the record has changed");
 }
@@ -217,27 +153,25 @@ async fn leaves_a_record_alone(format: u32) {
 async fn a_master_stops_driving_a_job_whose_record_gets_another_format() {
     let dir = tempfile::tempdir().expect("no folder");
     let (store, file) = open(dir.path());
-    let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
+    let master = over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     let spec = conformance::record("handed-over").spec;
-    let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job was not created") };
-    let replicas = plan::replicas(&spec);
-    let agent = master.backend.agent(&spec.name, replicas[0]).await;
-    timeout(DEADLINE, agent.started()).await.expect("the run did not start in time");
+    master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
     let text = json!({ "format": FORMAT + 1 }).to_string();
     overwrite(&file, &spec.name, text.as_bytes());
     // When the driver records this failure, it finds the record with the other format.
-    agent.exit(ExitOutcome::Code(1));
+    agents[0].exit(ExitOutcome::Code(1));
     let is_waiting = |view: &JobView| view.replicas.iter().any(|replica| replica.reason.is_some());
     let waits = async {
         // When a new driver replaces the job's driver, the new driver's views come through a new channel.
-        while master.jobs.find(&spec.name).expect("no such job").view.wait_for(is_waiting).await.is_err() {
+        while master.job(&spec.name).view.wait_for(is_waiting).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(DEADLINE, waits).await.expect("the view does not say in time why the job waits");
+    in_time("the view says why the job waits", waits).await;
     let after = file.query_row("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
     assert_eq!(after.expect("no record"), text, "the record has changed");
-    assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "pods were deleted");
+    assert_eq!(master.backend.table(&spec.name).borrow().len(), agents.len(), "pods were deleted");
 }
 
 #[test]

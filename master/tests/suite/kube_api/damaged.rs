@@ -1,15 +1,10 @@
 //! Tests that a master ignores unreadable records in ConfigMaps, and that other jobs are not affected.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use job::key::JobKey;
-use job::plan;
-use master::agents::client::AgentClient;
-use master::agents::token::AgentKey;
 use master::backend::PodBackend;
-use master::driver::Context;
-use master::registry::{JobHandle, Jobs, JobsError, Submitted};
+use master::registry::{JobHandle, JobsError};
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreError, Wish};
 use protocol::agent::ExitOutcome;
@@ -18,64 +13,35 @@ use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
 use testkit::damage::damaged;
-use testkit::fake::{Arrival, FakeBackend, code_below};
-use tokio::time::timeout;
+use testkit::fake::{Arrival, FakeBackend};
 
 use super::objects::failure;
 use super::server::{ApiServer, Kind, Reply, gone};
 use crate::captured_log;
+use crate::service::harness::{Master, in_time, reach, until};
 
 const MUTATIONS: u64 = 500;
-/// How long a step may take. These tests run in real time.
-const LIMIT: Duration = Duration::from_secs(60);
+
+/// A master with this boot id, these pods, and records in the simulated API server.
+async fn over(boot_id: &str, backend: FakeBackend, server: &ApiServer) -> Master {
+    Master::reading(boot_id, backend, Arc::new(KubeStore::new(&server.cluster()))).await
+}
 
 /// A master with records in the simulated API server and pods in memory.
-struct Master {
-    jobs: Arc<Jobs>,
-    backend: FakeBackend,
-    _logs: tempfile::TempDir,
+async fn first(server: &ApiServer) -> Master {
+    over("first", FakeBackend::new(Arrival::AtOnce), server).await
 }
 
-impl Master {
-    async fn over(server: &ApiServer) -> Self {
-        Self::named("first", FakeBackend::new(Arrival::AtOnce), server).await
-    }
-
-    async fn named(boot_id: &str, backend: FakeBackend, server: &ApiServer) -> Self {
-        let logs = tempfile::tempdir().expect("no folder");
-        let context = Context {
-            store: Arc::new(KubeStore::new(&server.cluster())),
-            backend: Arc::new(backend.clone()),
-            agents: AgentClient::new(),
-            agent_key: AgentKey::random(),
-            boot_id: boot_id.to_owned(),
-            code: code_below(logs.path()),
-        };
-        let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
-        tokio::spawn(Arc::clone(&jobs).run());
-        timeout(LIMIT, jobs.complete()).await.expect("the master did not read its jobs in time");
-        Self { jobs, backend, _logs: logs }
-    }
-
-    async fn start(&self, name: &str) -> JobHandle {
-        let submitted = self.jobs.submit(conformance::record(name).spec).await;
-        let Ok(Submitted::Created(job)) = submitted else { panic!("{submitted:?}") };
-        reach(&job, JobState::Running).await;
-        job
-    }
-
-    async fn end(&self, name: &str) {
-        let spec = conformance::record(name).spec;
-        for replica in plan::replicas(&spec) {
-            self.backend.agent(&spec.name, replica).await.exit(ExitOutcome::Code(0));
-        }
-    }
+/// Submits a job, and waits until it runs.
+async fn start(master: &Master, job: &str) -> JobHandle {
+    let job = master.submit(conformance::record(job).spec).await;
+    reach(&job, JobState::Running).await;
+    job
 }
 
-async fn reach(job: &JobHandle, state: JobState) {
-    let mut view = job.view.clone();
-    let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
-    assert!(reached, "the job is not {state:?} in time: {:#?}", job.view.borrow());
+/// Lets all scripts of a job succeed.
+fn end(master: &Master, job: &str) {
+    master.backend.agents(&name(job)).values().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
 }
 
 fn config_map(name: &str, text: &str) -> Value {
@@ -121,13 +87,13 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
     }
     assert!((200..450).contains(&unreadable.len()), "{} of {MUTATIONS} records are unreadable", unreadable.len());
 
-    let master = Master::over(&server).await;
-    let healthy = master.start("healthy").await;
+    let master = first(&server).await;
+    let healthy = start(&master, "healthy").await;
     let lists = server.count(Kind::List);
     server.end_watches(Some(gone()));
     let lists_again = |asked: &[super::server::Asked]| asked.iter().filter(|a| a.kind == Kind::List).count() > lists;
     server.until("the records are listed again", lists_again).await;
-    master.end("healthy").await;
+    end(&master, "healthy");
     reach(&healthy, JobState::Succeeded).await;
     for job in &unreadable {
         assert!(master.backend.table(&name(job)).borrow().is_empty(), "{job} has pods");
@@ -148,7 +114,7 @@ async fn unreadable_records_are_logged_once_each_and_do_not_disturb_a_healthy_jo
 async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let server = ApiServer::new();
     server.put("configmaps", config_map("taken", "{"));
-    let master = Master::over(&server).await;
+    let master = first(&server).await;
     let spec = conformance::record("taken").spec;
     let refused = master.jobs.submit(spec.clone()).await;
     assert!(matches!(&refused, Err(JobsError::Unreadable { job, .. }) if job.name == spec.name), "{refused:?}");
@@ -160,7 +126,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let journal = server.journal();
     let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("no delete");
     assert!(deleted.body["preconditions"]["resourceVersion"].is_string(), "{deleted:?}");
-    master.start("taken").await;
+    start(&master, "taken").await;
 }
 
 #[tokio::test]
@@ -169,7 +135,7 @@ async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
     let mut copy = config_map("copy", "{}");
     copy["metadata"]["labels"]["muster/job"] = json!("original");
     server.put("configmaps", copy);
-    let master = Master::over(&server).await;
+    let master = first(&server).await;
     let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("not refused").to_string();
     let removal = "remove the record with kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
@@ -180,8 +146,8 @@ async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
 #[tokio::test]
 async fn a_record_that_is_damaged_while_its_job_runs_is_rewritten() {
     let server = ApiServer::new();
-    let master = Master::over(&server).await;
-    let job = master.start("digits").await;
+    let master = first(&server).await;
+    let job = start(&master, "digits").await;
     let whole = recorded(&server, "digits");
     let mut broken = server.object("configmaps", "muster-digits").expect("no ConfigMap");
     broken["data"]["record"] = json!("{\"uid\"");
@@ -190,7 +156,7 @@ async fn a_record_that_is_damaged_while_its_job_runs_is_rewritten() {
     server.until("the record is rewritten", is_mended).await;
     let anew = recorded(&server, "digits");
     assert_eq!((&anew["spec"], &anew["epoch"]), (&whole["spec"], &whole["epoch"]));
-    master.end("digits").await;
+    end(&master, "digits");
     reach(&job, JobState::Succeeded).await;
     assert_eq!(recorded(&server, "digits")["ended"]["result"]["outcome"], "succeeded");
 }
@@ -207,16 +173,13 @@ fn refused() -> Reply {
 #[tokio::test]
 async fn a_refused_write_of_a_result_is_shown_and_retried() {
     let server = ApiServer::new();
-    let master = Master::over(&server).await;
-    let job = master.start("digits").await;
+    let master = first(&server).await;
+    let job = start(&master, "digits").await;
     server.script_times(2, Kind::Replace, &refused());
-    let mut view = job.view.clone();
     let says = |view: &JobView| {
         view.replicas.iter().all(|replica| replica.reason.as_deref().is_some_and(|reason| reason.contains("webhook")))
     };
-    let shown = tokio::spawn(async move { timeout(LIMIT, view.wait_for(says)).await.is_ok() });
-    master.end("digits").await;
-    assert!(shown.await.expect("the task has panicked"), "the view does not show the message of the API");
+    let (_, ()) = tokio::join!(until(&job, says), async { end(&master, "digits") });
     reach(&job, JobState::Succeeded).await;
     assert_eq!(recorded(&server, "digits")["ended"]["result"]["outcome"], "succeeded");
 }
@@ -224,11 +187,11 @@ async fn a_refused_write_of_a_result_is_shown_and_retried() {
 #[tokio::test]
 async fn a_takeover_is_retried_if_the_api_refuses_it() {
     let server = ApiServer::new();
-    let first = Master::over(&server).await;
-    first.start("digits").await;
+    let first = self::first(&server).await;
+    start(&first, "digits").await;
     server.script_times(2, Kind::Replace, &refused());
-    let second = Master::named("second", first.backend.clone(), &server).await;
-    let job = second.jobs.find(&name("digits")).expect("the second master has no job");
+    let second = over("second", first.backend.clone(), &server).await;
+    let job = second.job(&name("digits"));
     reach(&job, JobState::Running).await;
     assert_eq!(recorded(&server, "digits")["holder"], "second");
 }
@@ -236,11 +199,11 @@ async fn a_takeover_is_retried_if_the_api_refuses_it() {
 #[tokio::test]
 async fn a_new_master_takes_a_job_over_with_one_write_and_reads_no_single_record() {
     let server = ApiServer::new();
-    let first = Master::over(&server).await;
-    first.start("digits").await;
+    let first = self::first(&server).await;
+    start(&first, "digits").await;
     let (reads, writes) = (server.count(Kind::Get), server.count(Kind::Replace));
-    let second = Master::named("second", first.backend.clone(), &server).await;
-    let job = second.jobs.find(&name("digits")).expect("the second master has no job");
+    let second = over("second", first.backend.clone(), &server).await;
+    let job = second.job(&name("digits"));
     reach(&job, JobState::Running).await;
     assert_eq!(recorded(&server, "digits")["holder"], "second");
     assert_eq!((server.count(Kind::Get), server.count(Kind::Replace)), (reads, writes + 1));
@@ -249,23 +212,21 @@ async fn a_new_master_takes_a_job_over_with_one_write_and_reads_no_single_record
 #[tokio::test]
 async fn after_the_deletion_of_a_record_its_name_is_free_although_the_jobs_result_is_not_written_yet() {
     let server = ApiServer::new();
-    let master = Master::over(&server).await;
-    let before = master.start("digits").await;
+    let master = first(&server).await;
+    let before = start(&master, "digits").await;
     server.script_times(3, Kind::Replace, &refused());
     let refusals = server.count(Kind::Replace);
-    master.end("digits").await;
+    end(&master, "digits");
     server
         .until("the API refuses a write", |asked| asked.iter().filter(|a| a.kind == Kind::Replace).count() > refusals)
         .await;
     server.remove("configmaps", "muster-digits");
     let key = JobKey { name: name("digits"), uid: before.view.borrow().uid.clone() };
     master.backend.delete_all(&key).await.expect("cannot delete the pods");
-    let job = master.start("digits").await;
+    let job = start(&master, "digits").await;
     // When the driver of the first job ends, it drops the view's sender.
     let mut view = before.view.clone();
-    timeout(LIMIT, async { while view.changed().await.is_ok() {} })
-        .await
-        .expect("the first driver did not end in time");
-    master.end("digits").await;
+    in_time("the first driver ends", async { while view.changed().await.is_ok() {} }).await;
+    end(&master, "digits");
     reach(&job, JobState::Succeeded).await;
 }

@@ -2,7 +2,6 @@
 //! writes while the job runs.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use job::plan;
@@ -18,16 +17,14 @@ use sha2::{Digest, Sha256};
 use testkit::fake::{Arrival, FakeBackend};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, begin_with_agent, jobs, wanted};
 use crate::service::delivering::keep;
+use crate::service::harness::{reach, until};
 
 const WORKERS: u32 = 4;
-/// How long a step may take. These tests run in real time.
-const LIMIT: Duration = Duration::from_secs(60);
 
 fn spec() -> JobSpec {
     let request = JobRequest {
@@ -96,12 +93,6 @@ async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::T
         Submitted::Created(handle) => handle,
         Submitted::Existing(_) => panic!("the job exists already"),
     }
-}
-
-async fn reach(job: &JobHandle, state: JobState) {
-    let mut view = job.view.clone();
-    let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
-    assert!(reached, "the job is not {state:?} in time: {:#?}", job.view.borrow());
 }
 
 #[tokio::test]
@@ -181,14 +172,9 @@ async fn the_replacement_of_a_pod_waits_while_the_quota_is_full() {
         "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
     server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", full)));
     server.remove("pods", "digits-worker-0");
-    let mut view = job.view.clone();
     let waits =
         |view: &JobView| view.replicas[0].reason.as_deref().is_some_and(|reason| reason.contains("exceeded quota"));
-    let waiting = timeout(LIMIT, view.wait_for(waits))
-        .await
-        .expect("the view does not show the reason in time")
-        .expect("the driver has ended")
-        .clone();
+    let waiting = until(&job, waits).await;
     assert_eq!((waiting.state, waiting.result), (JobState::Restarting, None));
     let is_there_again = |asked: &[Asked]| {
         asked.iter().filter(|asked| asked.kind == Kind::Create && asked.path == "pods").count()

@@ -17,6 +17,7 @@ use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::master::BackendKind;
+use protocol::patch::JobPatch;
 use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
 use serde_json::Value;
@@ -111,14 +112,30 @@ impl Master {
         Self::new().serve(token).await
     }
 
-    /// A master that serves HTTP and uses the store `seen_store`.
+    /// A master that serves HTTP, with the records in `seen_store`.
     pub(crate) async fn serving_over(seen_store: Arc<dyn JobStore>) -> Self {
-        let backend = FakeBackend::new(Arrival::AtOnce);
-        let (stores, logs) = ((FakeStore::default(), seen_store), tempfile::tempdir().expect("no folder"));
-        Self::with(("first", AgentKey::random()), backend, stores, logs).serve(None).await
+        Self::reading("first", FakeBackend::new(Arrival::AtOnce), seen_store).await.serve(None).await
     }
 
-    async fn serve(self, token: Option<&str>) -> Self {
+    /// A master with this boot id, these pods, and the records in `seen_store`, which it has read.
+    pub(crate) async fn reading(boot_id: &str, backend: FakeBackend, seen_store: Arc<dyn JobStore>) -> Self {
+        let (stores, logs) = ((FakeStore::default(), seen_store), tempfile::tempdir().expect("no folder"));
+        Self::with((boot_id, AgentKey::random()), backend, stores, logs).complete().await
+    }
+
+    /// Stops this master. Returns a second master with the same pods and records, which it has read.
+    pub(crate) async fn successor(&self) -> Self {
+        self.stop_following().await;
+        Self::over("second", self.backend.clone(), self.store.clone()).complete().await
+    }
+
+    /// Waits until the master has read the records.
+    pub(crate) async fn complete(self) -> Self {
+        in_time("the master has read the records", self.jobs.complete()).await;
+        self
+    }
+
+    pub(crate) async fn serve(self, token: Option<&str>) -> Self {
         let mut master = self;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("no free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("the listener has no address")));
@@ -182,6 +199,16 @@ impl Master {
             Submitted::Created(handle) => handle,
             Submitted::Existing(handle) => panic!("the job exists already: {:?}", handle.view.borrow()),
         }
+    }
+
+    /// The job with this name.
+    pub(crate) fn job(&self, name: &JobName) -> JobHandle {
+        self.jobs.find(name).expect("no record of the job")
+    }
+
+    pub(crate) async fn suspend(&self, spec: &JobSpec, is_suspended: bool) {
+        let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
+        self.jobs.patch(&spec.name, patch).await.expect("the change was refused");
     }
 
     pub(crate) async fn wish(&self, job: &JobName, wish: Wish) {
