@@ -67,14 +67,15 @@ async fn a_job_with_too_many_replicas_for_the_descriptor_limit_is_refused_with_t
 }
 
 #[tokio::test]
-async fn the_soft_limit_of_open_files_applies_to_scripts_but_not_to_the_master() {
+async fn the_soft_limit_of_open_files_applies_to_scripts_but_not_to_the_master_and_no_process_is_left() {
     let folders = Folders::new("import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n");
     let master = folders.limited_master("ulimit -S -n 64");
     let mut job = job();
     job["worker_num"] = json!(16);
     assert_eq!(master.submit(&job).await.0, 201);
-    let view = master.until("job", |view| view["result"].is_object()).await;
+    let view = master.until("job", |view| view["result"].is_object() && view["times"]["finished"].is_u64()).await;
     assert_eq!(view["result"], json!({"outcome": "succeeded"}), "{view:#}");
+    assert_eq!(descendants(master.id()), [0; 0], "a process still runs");
     let printed = master.get("/v1/jobs/job/logs?replica=worker-15&follow=true").await;
     assert_eq!(printed, (200, json!(64)));
 }
@@ -90,17 +91,6 @@ async fn a_replica_whose_pod_cannot_be_created_fails_as_never_started() {
     let view = master.until("job", |view| view["state"] == "failed").await;
     let reason = view["result"]["failure"]["reason"].as_str().unwrap_or_default();
     assert!(reason.starts_with("never started: create pod \"job-worker-0\": create the pod's folder: "), "{view:#}");
-}
-
-#[tokio::test]
-async fn a_job_of_two_workers_succeeds_and_leaves_no_process() {
-    let folders = Folders::new("import os\nprint('rank', os.environ['RANK'])\n");
-    let master = folders.master();
-    let (status, _) = master.submit(&job()).await;
-    assert_eq!(status, 201);
-    let view = master.until("job", |view| view["result"].is_object() && view["times"]["finished"].is_u64()).await;
-    assert_eq!(view["state"], "succeeded", "{view:#}");
-    assert_eq!(descendants(master.id()), [0; 0], "a process still runs");
 }
 
 #[tokio::test]

@@ -226,16 +226,3 @@ fn command_line(id: u32) -> Option<String> {
 pub(crate) fn is_dead(id: u32) -> bool {
     command_line(id).is_none()
 }
-
-/// Waits until each of these processes has ended or is a zombie.
-pub(crate) fn wait_until_dead(processes: &[u32]) {
-    let begin = Instant::now();
-    loop {
-        let alive: Vec<String> = processes.iter().filter_map(|id| command_line(*id)).collect();
-        if alive.is_empty() {
-            return;
-        }
-        assert!(begin.elapsed() < DEADLINE, "still running: {alive:#?}");
-        std::thread::yield_now();
-    }
-}

@@ -2,8 +2,8 @@
 //! what it leaves behind.
 
 mod admitting;
-mod crashing;
 pub(crate) mod harness;
 mod refusing_to_start;
+mod starting;
 mod stopped;
 mod struck;
