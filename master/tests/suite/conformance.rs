@@ -6,7 +6,7 @@ use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
 use master::host::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
-use master::store::{JobRecord, JobStore, StoreError, StoreEvent, wall_clock};
+use master::store::{JobRecord, JobStore, StoreError, wall_clock};
 use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
 use protocol::failure::{FINGERPRINT_JSON_BYTES, Fingerprint};
 use protocol::ids::UnixMillis;
@@ -15,20 +15,11 @@ use protocol::text::json_bytes;
 
 use crate::process::harness::built;
 
-fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
-    matches!(outcome, Err(StoreError::Unavailable(_)))
-}
-
 #[tokio::test]
 async fn the_sqlite_store_conforms() {
     let dir = tempfile::tempdir().expect("no folder");
     let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).expect("cannot open the store");
     testkit::conformance::store::check(&store).await;
-}
-
-#[tokio::test]
-async fn the_store_in_memory_of_these_tests_conforms() {
-    testkit::conformance::store::check(&testkit::fake::FakeStore::default()).await;
 }
 
 #[tokio::test]
@@ -45,36 +36,6 @@ async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
     assert_eq!(second.list().await.expect("cannot list the records"), [updated]);
     let late = second.update(raised, &created.version).await;
     assert!(matches!(late, Err(StoreError::Conflict(_))), "{late:?}");
-}
-
-#[tokio::test]
-async fn if_the_file_is_not_a_database_the_store_reports_that_it_is_unavailable() {
-    let dir = tempfile::tempdir().expect("no folder");
-    let path = dir.path().join("jobs.sqlite");
-    std::fs::write(&path, "this is no database, whatever its name says\n".repeat(100)).expect("cannot write the file");
-    let opened = SqliteStore::open(&path);
-    assert!(is_unavailable(&opened), "{opened:?}");
-}
-
-#[tokio::test]
-async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
-    let dir = tempfile::tempdir().expect("no folder");
-    let path = dir.path().join("jobs.sqlite");
-    let store = SqliteStore::open(&path).expect("cannot open the store");
-    let record = testkit::conformance::store::record("damaged");
-    let name = record.spec.name.clone();
-    store.create(record).await.expect("cannot create the record");
-    let file = rusqlite::Connection::open(&path).expect("no second connection");
-    file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("the record cannot be damaged");
-
-    store.create(testkit::conformance::store::record("whole")).await.expect("cannot create the record");
-
-    let got = store.get(&name).await;
-    assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "damaged"), "{got:?}");
-    let listed = store.list().await.expect("the readable records cannot be listed");
-    assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
-    let first = store.watch().await.expect("the readable records cannot be listed").recv().await;
-    assert!(matches!(&first, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"), "{first:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,18 +132,6 @@ async fn a_permanent_refusal_is_reported_in_the_words_of_the_cluster() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_of_an_absent_or_changed_record_fails() {
-    let server = ApiServer::new();
-    let store = store(&server);
-    let absent = store.update(record(), &Version("1".to_owned())).await;
-    assert!(matches!(&absent, Err(StoreError::NotFound(name)) if name.as_str() == "digits"), "{absent:?}");
-    let first = store.create(record()).await.expect("cannot create the record");
-    store.update(first.record.clone(), &first.version).await.expect("cannot update the record");
-    let late = store.update(first.record, &first.version).await;
-    assert!(matches!(&late, Err(StoreError::Conflict(name)) if name.as_str() == "digits"), "{late:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_delete_names_the_uid_and_does_not_delete_the_record_of_another_job() {
     let server = ApiServer::new();
     let store = store(&server);

@@ -222,9 +222,8 @@ async fn a_replica_that_waits_for_lost_code_takes_the_code_of_a_push_instead() {
     first.submit(spec.clone()).await;
     first.stop_following().await;
     store.tamper(spec.code.expect("no code"), None).await;
-    let second = Master::over("second", FakeBackend::new(Arrival::AtOnce), store);
-    in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = Master::over("second", FakeBackend::new(Arrival::AtOnce), store).complete().await;
+    let job = second.job(&spec.name);
     until(&job, wants(spec.code)).await;
     let other = keep_other(&second);
     push(&second, &spec, other).await.expect("the code was refused");

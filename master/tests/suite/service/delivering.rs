@@ -68,15 +68,12 @@ async fn each_agent_gets_the_code_once_for_two_starts_and_is_asked_for_a_warm_in
 
 /// A master that has taken over a running job. Its own disk does not have the job's code.
 pub(crate) async fn taken_over() -> (Master, JobHandle, JobSpec) {
-    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
-    let first = Master::over("first", backend.clone(), store.clone());
+    let first = Master::new();
     let spec = spec(keep(first.jobs.code()), 1);
     let job = first.submit(spec.clone()).await;
     reach(&job, JobState::Running).await;
-    first.stop_following().await;
-    let second = Master::over("second", backend, store);
-    in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     reach(&job, JobState::Running).await;
     (second, job, spec)
 }
@@ -92,23 +89,6 @@ async fn a_new_master_offers_no_code_to_agents_that_have_the_code() {
         assert_eq!((agent.history().offers, agent.history().configs.len()), (1, 2));
         agent.exit(ExitOutcome::Code(0));
     }
-    reach(&job, JobState::Succeeded).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_has_lost_the_code_gets_it_again_before_the_next_start() {
-    let master = Master::new();
-    let spec = spec(keep(master.jobs.code()), 1);
-    let job = master.submit(spec.clone()).await;
-    reach(&job, JobState::Running).await;
-    let agents = agents(&master, &spec).await;
-    agents[0].lose_code();
-    agents[1].exit(ExitOutcome::Code(1));
-    let next = Some(Generation { epoch: 1, sequence: 2 });
-    let view = until(&job, |view| view.state == JobState::Running && view.generation == next).await;
-    assert_eq!(view.restarts.counted, 1);
-    assert_eq!(agents.each_ref().map(|agent| agent.history().offers), [2, 1]);
-    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
 }
 

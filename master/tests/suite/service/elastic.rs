@@ -1,9 +1,7 @@
 //! Tests of elastic jobs: workers come and go while the job runs.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use master::agents::token::AgentKey;
 use master::registry::JobHandle;
 use master::store::{JobStore, wall_clock};
 use protocol::agent::ExitOutcome;
@@ -16,7 +14,7 @@ use protocol::run_policy::RunPolicy;
 use protocol::starts::ChangeCause;
 use protocol::view::{JobState, JobView};
 use serde_json::json;
-use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+use testkit::fake::FakeAgent;
 
 use crate::service::harness::{Master, client, in_time, reach, until, worker};
 
@@ -129,67 +127,25 @@ async fn the_cause_of_a_start_names_the_steps_that_worker_0_had_not_saved() {
     assert_eq!(newest.lost_steps, None);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_seat() {
-    let master = Master::new();
-    let spec = elastic("evicted", 2, 4);
-    let job = master.submit(spec.clone()).await;
-    running_with(&job, &[0, 1, 2, 3]).await;
-    let revision = revision(&master, &spec).await;
-    master.backend.evict(&spec.name, worker(0), "node drained");
-    let is_over = |view: &JobView| view.state == JobState::Running && view.roster.first() == Some(&worker(1));
-    let view = until(&job, is_over).await;
-    let cause = view.changes.iter().rev().find_map(|change| match &change.cause {
-        ChangeCause::Left { failure } => Some(failure.to_string()),
-        ChangeCause::First
-        | ChangeCause::Joined { .. }
-        | ChangeCause::Shrunk
-        | ChangeCause::Resumed
-        | ChangeCause::Pushed
-        | ChangeCause::TakenOver => None,
-    });
-    assert_eq!(cause.expect("the cause is not in the view"), "worker-0 was lost: node drained");
-    running_with(&job, &[1, 2, 3, 0]).await;
-    let agents = agents(&master, &spec, &[0, 1, 2, 3]).await;
-    assert_eq!(newest(&agents[&0], "RANK"), json!(3));
-    assert_eq!(newest(&agents[&1], "RANK"), json!(0));
-    assert_eq!(newest(&agents[&1], "TF_CONFIG")["task"], json!({"type": "worker", "index": 0}));
-    assert_eq!(self::revision(&master, &spec).await, revision, "the record has changed");
-    succeed(&agents);
-    assert_eq!(reach(&job, JobState::Succeeded).await.restarts.total(), 0);
-}
-
 async fn revision(master: &Master, spec: &JobSpec) -> u64 {
     master.store.get(&spec.name).await.expect("no answer").expect("no record of the job").record.revision
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_script_uses_a_restart_and_the_gang_starts_again_with_all_workers() {
-    let master = Master::new();
-    let spec = elastic("failed", 2, 3);
-    let job = master.submit(spec.clone()).await;
-    running_with(&job, &[0, 1, 2]).await;
-    agents(&master, &spec, &[1]).await[&1].exit(ExitOutcome::Code(3));
-    let view = until(&job, |view| view.state == JobState::Running && view.restarts.counted == 1).await;
-    assert_eq!(view.roster, workers(&[0, 1, 2]));
-    let agents = agents(&master, &spec, &[0, 1, 2]).await;
-    assert_eq!(newest(&agents[&2], "MUSTER_RESTART_COUNT"), json!(1));
-    succeed(&agents);
-    reach(&job, JobState::Succeeded).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_continues_with_the_same_members() {
-    let first = Master::with_key("first", AgentKey::random(), FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::new();
     let spec = elastic("adopted", 2, 4);
     let job = first.submit(spec.clone()).await;
     running_with(&job, &[0, 1, 2, 3]).await;
+    let revision = revision(&first, &spec).await;
     first.backend.evict(&spec.name, worker(1), "node drained");
     let seats = running_with(&job, &[0, 2, 3, 1]).await;
-    first.stop_following().await;
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let mut causes = seats.changes.iter().map(|change| &change.cause);
+    let is_eviction = |cause: &ChangeCause| matches!(cause, ChangeCause::Left { failure } if failure.to_string() == "worker-1 was lost: node drained");
+    assert!(causes.any(is_eviction), "{:?}", seats.changes);
+    assert_eq!(self::revision(&first, &spec).await, revision, "the record has changed");
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     let view = running_with(&job, &[0, 2, 3, 1]).await;
     assert_eq!(view.generation, seats.generation, "the start has not continued");
     scale(&second, &spec, None, 3).await;
@@ -209,9 +165,8 @@ async fn the_next_master_notices_that_a_member_left_while_no_master_ran() {
     running_with(&job, &[0, 1, 2]).await;
     first.stop_following().await;
     first.backend.replace(&spec.name, worker(1)).await;
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     let view = running_with(&job, &[0, 2, 1]).await;
     assert_eq!((view.restarts.total(), view.generation.expect("no start").epoch), (0, 2));
     succeed(&agents(&second, &spec, &[0, 1, 2]).await);
@@ -248,24 +203,10 @@ async fn a_script_that_left_is_not_the_cause_of_a_start_if_a_member_was_lost_whi
     first.stop_following().await;
     agents(&first, &spec, &[1]).await[&1].exit(ExitOutcome::Code(75));
     first.backend.replace(&spec.name, worker(0)).await;
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     let view = reach(&job, JobState::Running).await;
     assert_eq!(newest_cause(&view), ChangeCause::TakenOver);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_gang_that_is_large_enough_does_not_wait_for_pods_that_cannot_be_scheduled() {
-    let backend = FakeBackend::new(Arrival::AtOnce);
-    backend.keep_pending(&[worker(2), worker(3)], "0/3 nodes have room");
-    let master = Master::over("first", backend, FakeStore::default());
-    let spec = elastic("small", 2, 4);
-    let job = master.submit(spec.clone()).await;
-    let view = running_with(&job, &[0, 1]).await;
-    assert_eq!(view.replicas[3].reason.as_deref(), Some("0/3 nodes have room"));
-    succeed(&agents(&master, &spec, &[0, 1]).await);
-    reach(&job, JobState::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -339,32 +280,6 @@ async fn the_output_of_a_worker_that_joins_later_reaches_a_reader_that_follows()
         while lines.chunk().await.expect("the stream broke").is_some() {}
     })
     .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn workers_that_come_and_go_in_any_order_leave_a_gang_that_succeeds() {
-    let master = Master::new();
-    let spec = elastic("churn", 2, 6);
-    let job = master.submit(spec.clone()).await;
-    running_with(&job, &[0, 1, 2, 3, 4, 5]).await;
-    for round in 0_u32..30 {
-        let index = round * 7 % 6;
-        match round % 3 {
-            0 => master.backend.evict(&spec.name, worker(index), "node drained"),
-            1 => master.backend.replace(&spec.name, worker(index)).await,
-            _ => drop(scale(&master, &spec, Some(2), 3 + round % 4).await),
-        }
-        tokio::time::sleep(Duration::from_millis(u64::from(round) * 3 % 40)).await;
-    }
-    scale(&master, &spec, Some(2), 4).await;
-    let is_settled =
-        |view: &JobView| view.state == JobState::Running && view.roster.len() == 4 && view.replicas.len() == 4;
-    let view = until(&job, is_settled).await;
-    assert_eq!(view.restarts.counted, 0, "{:#?}", view.restarts);
-    for id in view.roster.clone() {
-        master.backend.agent(&spec.name, id).await.exit(ExitOutcome::Code(0));
-    }
-    reach(&job, JobState::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

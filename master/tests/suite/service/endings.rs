@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use master::backend::PodTable;
 use master::store::{JobStore, Wish};
-use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::agent::ExitOutcome;
 use protocol::failure::{Failure, Loss};
 use protocol::view::{JobResult, JobState, ReplicaState};
-
+use serde_json::json;
 use tokio::time::timeout;
 
-use crate::service::harness::{DEADLINE, Master, files_below, reach, spec, until, worker};
+use crate::service::harness::{Answer, DEADLINE, Master, client, files_below, reach, spec, until, worker};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_failure_stops_all_other_runs_at_once_and_is_reported() {
@@ -24,23 +24,13 @@ async fn the_first_failure_stops_all_other_runs_at_once_and_is_reported() {
         panic!("{:?}", view.result)
     };
     assert_eq!((replica, exit.outcome, exit.stopped), (worker(2), ExitOutcome::Code(3), false));
-    for (index, agent) in agents.iter().enumerate() {
-        let expected = if index == 2 { vec![] } else { vec![Duration::ZERO] };
-        assert_eq!(agent.history().stops, expected, "worker-{index}");
+    for (shown, agent) in view.replicas.iter().zip(&agents) {
+        let stopped = shown.replica != worker(2);
+        let (outcome, stops) =
+            if stopped { (ExitOutcome::Signal(9), vec![Duration::ZERO]) } else { (ExitOutcome::Code(3), vec![]) };
+        assert_eq!(agent.history().stops, stops, "{shown:?}");
+        assert_eq!(shown.exit.clone().map(|exit| (exit.outcome, exit.stopped)), Some((outcome, stopped)));
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn stopped_runs_are_shown_as_stopped() {
-    let master = Master::new();
-    let spec = spec("shown", 2);
-    let job = master.submit(spec.clone()).await;
-    master.started(&spec).await[0].exit(ExitOutcome::Signal(11));
-    let view = reach(&job, JobState::Failed).await;
-    let exit = |index: usize| view.replicas[index].exit.clone();
-    let how = |exit: Option<ExitReport>| exit.map(|exit| (exit.outcome, exit.stopped));
-    assert_eq!(how(exit(0)), Some((ExitOutcome::Signal(11), false)));
-    assert_eq!(how(exit(1)), Some((ExitOutcome::Signal(9), true)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,14 +67,14 @@ async fn the_job_fails_if_another_program_stops_a_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_stops_all_runs_with_grace_and_keeps_the_record() {
-    let master = Master::new();
+    let master = Master::serving(None).await;
     let spec = spec("cancelled", 2);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     reach(&job, JobState::Running).await;
-    master.wish(&spec.name, Wish::Cancel).await;
-    let view = reach(&job, JobState::Cancelled).await;
-    assert_eq!(view.result, Some(JobResult::Cancelled));
+    assert_eq!(Answer::of(client().post(master.url("/v1/jobs/cancelled/cancel"))).await.status, 202);
+    reach(&job, JobState::Cancelled).await;
+    assert_eq!(master.get("/v1/jobs/cancelled").await.json()["result"], json!({"outcome": "cancelled"}));
     for agent in &agents {
         assert_eq!(agent.history().stops, [job::policy::STOP_GRACE]);
     }
@@ -104,7 +94,7 @@ async fn a_delete_right_after_the_submit_leaves_no_pod_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
-    let master = Master::new();
+    let master = Master::serving(None).await;
     let spec = spec("deleted", 2);
     let job = master.submit(spec.clone()).await;
     for agent in master.started(&spec).await {
@@ -115,11 +105,15 @@ async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
     // Each replica has three files: its output, the times of this output, and the offset at which the output of its
     // newest agent begins.
     assert_eq!(files_below(master.logs.path()), 6);
-    master.wish(&spec.name, Wish::Delete).await;
+    assert_eq!(master.delete("/v1/jobs/deleted").await.status, 202);
     master.forgotten(&spec.name).await;
     assert_eq!(master.backend.pods(), 0);
     assert_eq!(files_below(master.logs.path()), 0);
     assert_eq!(master.store.get(&spec.name).await.expect("cannot read the record"), None);
+    let (output, again) = (master.get("/v1/jobs/deleted/logs").await, master.delete("/v1/jobs/deleted").await);
+    for answer in [master.get("/v1/jobs/deleted").await, output, again] {
+        assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_job"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,28 +126,6 @@ async fn a_running_job_that_is_deleted_is_stopped_first() {
     master.forgotten(&spec.name).await;
     assert!(agents.iter().all(|agent| agent.history().stops.len() == 1));
     assert_eq!(master.backend.pods(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_jobs_name_can_be_used_again() {
-    let master = Master::new();
-    let spec = spec("reused", 2);
-    let first = master.succeed(&spec).await;
-    master.wish(&spec.name, Wish::Delete).await;
-    master.forgotten(&spec.name).await;
-    let second = master.succeed(&spec).await;
-    assert_ne!(first.uid, second.uid);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_finished_job_has_released_its_pods() {
-    let master = Master::new();
-    let view = master.succeed(&spec("released", 2)).await;
-    assert_eq!(view.state, JobState::Succeeded);
-    let table = master.backend.table(&view.name).borrow().clone();
-    for (id, pod) in table {
-        assert!(matches!(pod.state, job::observation::PodState::Terminated { .. }), "{id} is {pod:?}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

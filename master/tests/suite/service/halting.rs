@@ -16,7 +16,7 @@ use testkit::fake::FakeAgent;
 use crate::service::delivering::{agents, keep, spec};
 use crate::service::elastic::newest;
 use crate::service::harness::{Master, in_time, reach, until, worker};
-use crate::service::pushing::{keep_both, keep_other, push, put_push_on_record, runs_in};
+use crate::service::pushing::{keep_both, keep_other, push, runs_in};
 
 /// A job without restarts that waits for new code when its script has failed.
 fn halting(master: &Master) -> JobSpec {
@@ -36,15 +36,9 @@ async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgen
 
 /// A second master with the pods and the records of the first master. The second master has both versions of the code.
 async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
-    let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both);
-    in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both).complete().await;
+    let job = second.job(&spec.name);
     (second, job)
-}
-
-async fn suspend(master: &Master, spec: &JobSpec, is_suspended: bool) {
-    let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,21 +72,6 @@ async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
         }
         reach(&job, JobState::Succeeded).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_finds_the_job_halted_and_starts_it_with_pushed_code_in_the_same_pods() {
-    let first = Master::new();
-    let spec = halting(&first);
-    let (_, _, agents) = halt(&first, &spec).await;
-    first.stop_following().await;
-    let (second, job) = taken_over(&first, &spec).await;
-    let view = until(&job, |view| view.state == JobState::Halted).await;
-    assert_eq!((view.restarts.failed_starts.len(), view.restarts.total()), (1, 0));
-    push(&second, &spec, keep_other(&second)).await.expect("the code was refused");
-    let view = until(&job, |view| view.state == JobState::Running).await;
-    assert_eq!(view.restarts.total(), 0);
-    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "a script did not start again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,12 +130,13 @@ async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
     let on_record = async || master.store.get(&spec.name).await.expect("no answer").expect("no record").record;
     let (job, ..) = halt(&master, &spec).await;
     assert_eq!(on_record().await.halted.map(|halted| halted.pushes), Some(0));
-    suspend(&master, &spec, true).await;
-    reach(&job, JobState::Suspended).await;
+    master.suspend(&spec, true).await;
+    let view = reach(&job, JobState::Suspended).await;
+    assert_eq!((view.restarts.total(), view.times.halted), (0, None));
     let record = on_record().await;
     let first = Generation { epoch: 1, sequence: 1 };
     assert_eq!((record.halted, record.suspension.ended, record.suspension.starts), (None, Some(first), 1));
-    suspend(&master, &spec, false).await;
+    master.suspend(&spec, false).await;
     until(&job, runs_in(1, 2)).await;
     agents(&master, &spec).await[1].exit(ExitOutcome::Code(1));
     reach(&job, JobState::Halted).await;
@@ -164,43 +144,6 @@ async fn the_record_of_a_job_that_is_suspended_or_has_ended_has_no_halt() {
     master.wish(&spec.name, Wish::Cancel).await;
     reach(&job, JobState::Cancelled).await;
     assert_eq!(on_record().await.halted, None);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_starts_a_halted_job_again_if_a_push_is_on_record() {
-    let first = Master::new();
-    let spec = halting(&first);
-    halt(&first, &spec).await;
-    first.stop_following().await;
-    put_push_on_record(&first.store, &spec, keep_other(&first)).await;
-    let (_second, job) = taken_over(&first, &spec).await;
-    let runs_new_code = |view: &JobView| {
-        view.state == JobState::Running && view.generation >= Some(Generation { epoch: 2, sequence: 1 })
-    };
-    let view = until(&job, runs_new_code).await;
-    assert_eq!((view.pushes, view.restarts.total()), (1, 0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_halted_job_can_be_cancelled_deleted_and_suspended() {
-    for wish in [Wish::Cancel, Wish::Delete] {
-        let master = Master::new();
-        let spec = halting(&master);
-        let (job, ..) = halt(&master, &spec).await;
-        master.wish(&spec.name, wish).await;
-        match wish {
-            Wish::Delete => master.forgotten(&spec.name).await,
-            Wish::Run | Wish::Cancel => drop(reach(&job, JobState::Cancelled).await),
-        }
-    }
-    let master = Master::new();
-    let spec = halting(&master);
-    let (job, ..) = halt(&master, &spec).await;
-    suspend(&master, &spec, true).await;
-    let view = until(&job, |view| view.state == JobState::Suspended).await;
-    assert_eq!((view.restarts.total(), view.times.halted), (0, None));
-    suspend(&master, &spec, false).await;
-    until(&job, runs_in(1, 2)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,50 +43,32 @@ fn lines(answer: &Answer) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_one_replica_is_returned_unchanged() {
+async fn the_output_of_one_replica_is_its_bytes_from_an_offset_on_or_its_last_lines() {
     let (master, _) = with_output().await;
-    let answer = master.get("/v1/jobs/printed/logs?replica=worker-1").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "hello 1\nbye 1\n"));
-    assert_eq!((answer.header("muster-log-offset"), answer.header("muster-log-dropped")), ("0", "0"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_one_replica_can_start_at_an_offset() {
-    let (master, _) = with_output().await;
-    let answer = master.get("/v1/jobs/printed/logs?replica=worker-0&offset=8").await;
-    assert_eq!((answer.body.as_str(), answer.header("muster-log-offset")), ("bye 0\n", "8"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_one_replica_can_be_limited_to_its_last_lines() {
-    let (master, _) = with_output().await;
-    let answer = master.get("/v1/jobs/printed/logs?replica=worker-0&tail=1").await;
-    assert_eq!((answer.body.as_str(), answer.header("muster-log-offset")), ("bye 0\n", "8"));
+    for (query, output, offset) in [
+        ("worker-1", "hello 1\nbye 1\n", "0"),
+        ("worker-0&offset=8", "bye 0\n", "8"),
+        ("worker-0&tail=1", "bye 0\n", "8"),
+    ] {
+        let answer = master.get(&format!("/v1/jobs/printed/logs?replica={query}")).await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, output), "{query}");
+        let headers = (answer.header("muster-log-offset"), answer.header("muster-log-dropped"));
+        assert_eq!(headers, (offset, "0"), "{query}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_output_of_all_replicas_comes_as_lines_that_name_their_replica() {
     let (master, _) = with_output().await;
-    let lines = lines(&master.get("/v1/jobs/printed/logs").await);
-    let expected = [
-        ("worker-0".to_owned(), vec!["8 hello 0".to_owned(), "14 bye 0".to_owned()]),
-        ("worker-1".to_owned(), vec!["8 hello 1".to_owned(), "14 bye 1".to_owned()]),
-    ];
-    assert_eq!(lines, BTreeMap::from(expected));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_all_replicas_can_start_at_an_offset_for_each_replica() {
-    let (master, _) = with_output().await;
-    let lines = lines(&master.get("/v1/jobs/printed/logs?from=worker-0:14,worker-1:8").await);
-    assert_eq!(lines, BTreeMap::from([("worker-1".to_owned(), vec!["14 bye 1".to_owned()])]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each_replica() {
-    let (master, _) = with_output().await;
-    let lines = lines(&master.get("/v1/jobs/printed/logs?tail=1").await);
-    assert_eq!(lines.values().cloned().collect::<Vec<_>>(), [["14 bye 0"], ["14 bye 1"]]);
+    for (query, expected) in [
+        ("", &["worker-0: 8 hello 0, 14 bye 0", "worker-1: 8 hello 1, 14 bye 1"][..]),
+        ("?from=worker-0:14,worker-1:8", &["worker-1: 14 bye 1"]),
+        ("?tail=1", &["worker-0: 14 bye 0", "worker-1: 14 bye 1"]),
+    ] {
+        let lines = lines(&master.get(&format!("/v1/jobs/printed/logs{query}")).await);
+        let shown: Vec<_> = lines.iter().map(|(replica, lines)| format!("{replica}: {}", lines.join(", "))).collect();
+        assert_eq!(shown, expected, "{query}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -388,25 +370,6 @@ async fn the_next_master_knows_the_times_of_all_agents_of_a_replica() {
     assert_eq!(times_in(dir.path()).await, [Some(1000), Some(2000)]);
     std::fs::write(dir.path().join("worker-0.times"), "damaged").expect("cannot damage the file");
     assert_eq!(times_in(dir.path()).await, [None, None]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_without_follow_does_not_wait_for_a_running_job() {
-    let master = Master::serving(None).await;
-    let spec = spec("runs", 1);
-    master.submit(spec.clone()).await;
-    master.started(&spec).await;
-    let answer = master.get("/v1/jobs/runs/logs?replica=worker-0").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, ""));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_a_deleted_job_is_unknown() {
-    let (master, spec) = with_output().await;
-    master.wish(&spec.name, master::store::Wish::Delete).await;
-    master.forgotten(&spec.name).await;
-    let answer = master.get("/v1/jobs/printed/logs").await;
-    assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_job"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

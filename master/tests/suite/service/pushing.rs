@@ -140,33 +140,6 @@ async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: CodeId) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_starts_a_job_again_if_a_push_is_on_record() {
-    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
-    let first = Master::over("first", backend.clone(), store.clone());
-    let spec = spec(keep(first.jobs.code()), 0);
-    let job = first.submit(spec.clone()).await;
-    until(&job, runs_in(1, 1)).await;
-    first.stop_following().await;
-    let second = Master::with_code("second", backend, store.clone(), keep_both);
-    let other = keep_other(&second);
-    // The first master died after it had written the record.
-    put_push_on_record(&store, &spec, other).await;
-    in_time("the second master has read the records", second.jobs.complete()).await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
-    let view = until(&job, |view| {
-        view.state == JobState::Running
-            && view.started_pushes == 1
-            && view.generation >= Some(Generation { epoch: 2, sequence: 1 })
-    });
-    assert_eq!(view.await.restarts.counted, 0);
-    for agent in agents(&second, &spec).await {
-        assert_eq!(agent.status().code.running, Some(other));
-        agent.exit(ExitOutcome::Code(0));
-    }
-    reach(&job, JobState::Succeeded).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn after_a_master_died_while_it_stopped_scripts_for_a_push_the_next_master_runs_the_new_code_without_a_failure() {
     let fixed = spec(keep(Master::new().jobs.code()), 0);
     for spec in [fixed.clone(), JobSpec { worker_min: Some(1), ..fixed }] {
@@ -181,9 +154,8 @@ async fn after_a_master_died_while_it_stopped_scripts_for_a_push_the_next_master
         for agent in agents(&first, &spec).await {
             agent.end_as_stopped();
         }
-        let second = Master::with_code("second", backend, store.clone(), keep_both);
-        in_time("the second master has read the records", second.jobs.complete()).await;
-        let job = second.jobs.find(&spec.name).expect("no record of the job");
+        let second = Master::with_code("second", backend, store, keep_both).complete().await;
+        let job = second.job(&spec.name);
         let view = until(&job, |view| view.state == JobState::Running && view.pushes == 1).await;
         assert!(view.restarts.is_empty(), "{:?}", view.restarts);
         let cause = view.changes.last().map(|change| &change.cause);

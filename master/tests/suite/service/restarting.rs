@@ -1,13 +1,12 @@
 //! Tests of failed starts, and of the restarts after them.
 
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::http::StatusCode;
 use job::policy::RELEASE_TIMEOUT;
 use master::logs::JobLogs;
 use master::registry::JobHandle;
-use master::store::{JobStore, Wish, wall_clock};
+use master::store::wall_clock;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{Generation, JobName};
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy};
@@ -165,24 +164,6 @@ async fn a_job_without_restarts_left_fails_and_lists_the_failure_of_each_start()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_evicted_pod_is_replaced_and_no_restart_is_counted() {
-    let master = Master::new();
-    let spec = spec_with("evicted", 2, at_once(0));
-    let job = master.submit(spec.clone()).await;
-    running(&job, 1).await;
-    let before = agents(&master, &spec.name, 2).await;
-    master.backend.evict(&spec.name, worker(1), "Evicted: the node was low on memory");
-    let view = running(&job, 2).await;
-    assert_eq!((view.restarts.counted, view.restarts.uncounted), (0, 1));
-    let after = agents(&master, &spec.name, 2).await;
-    assert_eq!(before[0].address(), after[0].address());
-    assert_ne!(before[1].address(), after[1].address());
-    assert_eq!(values(&after[1], "TF_CONFIG")[0]["cluster"], values(&after[0], "TF_CONFIG")[1]["cluster"]);
-    after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
-    reach(&job, JobState::Succeeded).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_503_of_an_ending_agent_causes_an_uncounted_restart_and_a_503_of_a_proxy_causes_a_counted_restart() {
     let ending = r#"{"status":503,"code":"unavailable","detail":"the agent is ending"}"#;
     for (body, counts) in [(ending, (1, 1)), ("no healthy upstream", (2, 0))] {
@@ -213,32 +194,6 @@ async fn a_pod_is_replaced_at_once_even_right_after_another_replacement() {
     }
     running(&job, 3).await;
     assert!(begin.elapsed() < RELEASE_TIMEOUT, "the third start runs only after {:?}", begin.elapsed());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
-    for outcome in [ExitOutcome::Code(2), ExitOutcome::NotStarted("there is no python".to_owned())] {
-        let master = Master::new();
-        let policy = RunPolicy { no_retry_exit_codes: BTreeSet::from([2]), ..at_once(3) };
-        let spec = spec_with("hopeless", 2, policy);
-        let job = master.submit(spec.clone()).await;
-        running(&job, 1).await;
-        master.backend.agent(&spec.name, worker(0)).await.exit(outcome);
-        let view = reach(&job, JobState::Failed).await;
-        assert_eq!(view.restarts.total(), 0);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_during_the_pause_before_a_restart_ends_the_job() {
-    let master = Master::new();
-    let spec = spec_with("paused", 2, RunPolicy { backoff_seconds: 300, ..RunPolicy::default() });
-    let job = master.submit(spec.clone()).await;
-    running(&job, 1).await;
-    master.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(1));
-    reach(&job, JobState::Restarting).await;
-    master.wish(&spec.name, Wish::Cancel).await;
-    reach(&job, JobState::Cancelled).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -319,16 +274,6 @@ async fn the_pods_of_a_requeued_gang_are_deleted_and_created_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_has_not_ended_by_its_deadline_fails() {
-    let master = Master::new();
-    let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
-    let job = master.submit(spec.clone()).await;
-    let view = reach(&job, JobState::Failed).await;
-    let failure = view.restarts.failed_starts.last().expect("no failed start").failure.to_string();
-    assert_eq!(failure, "the job exceeded its deadline of 1 s");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn after_a_deadline_the_run_that_was_silent_longest_is_listed_first_and_its_last_lines_are_kept() {
     let master = Master::new();
     let spec = spec_with("hangs", 2, RunPolicy { deadline_seconds: Some(5), ..at_once(3) });
@@ -341,6 +286,7 @@ async fn after_a_deadline_the_run_that_was_silent_longest_is_listed_first_and_it
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
     let failed = view.restarts.failed_starts.last().expect("no failed start").clone();
+    assert_eq!(failed.failure.to_string(), "the job exceeded its deadline of 5 s");
     let outcomes: Vec<(String, bool)> =
         failed.consequences.iter().map(|one| (format!("{} {}", one.replica, one.how), one.stopped)).collect();
     assert!(outcomes[0].0.starts_with("worker-1 had printed nothing for ") && outcomes[0].1, "{outcomes:?}");
@@ -373,35 +319,6 @@ async fn clean_pods_decides_which_pods_of_a_finished_job_stay() {
         let living = table.borrow().values().filter(|pod| lives(pod)).count();
         assert_eq!(living, if clean_pods == CleanPods::None { 2 } else { 0 }, "{clean_pods:?}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_master_counts_a_failed_start_once_and_numbers_its_starts_above_all_earlier_starts() {
-    let first = Master::new();
-    let spec = spec_with("counted", 2, RunPolicy { max_restarts: 1, backoff_seconds: 2, ..RunPolicy::default() });
-    let job = first.submit(spec.clone()).await;
-    running(&job, 1).await;
-    first.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(1));
-    reach(&job, JobState::Restarting).await;
-    first.stop_following().await;
-
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    let find = async {
-        loop {
-            if let Some(job) = second.jobs.find(&spec.name) {
-                return job;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let job = in_time("the job is found", find).await;
-    let view = reach(&job, JobState::Running).await;
-    assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
-    assert_eq!(view.restarts.counted, 1);
-    let record = first.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
-    assert_eq!(record.restarts.failed_starts.len(), 1);
-    let agent = first.backend.agent(&spec.name, worker(1)).await;
-    assert_eq!((agent.history().starts.len(), agent.history().stops.as_slice()), (2, &[Duration::ZERO][..]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

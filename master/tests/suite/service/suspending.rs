@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use master::agents::token::AgentKey;
 use master::registry::JobHandle;
 use master::store::Wish;
 use protocol::job::JobSpec;
@@ -10,7 +9,6 @@ use protocol::patch::JobPatch;
 use protocol::starts::ChangeCause;
 use protocol::view::{JobState, JobView};
 use serde_json::json;
-use testkit::fake::{Arrival, FakeBackend, FakeStore};
 
 use crate::service::elastic::{agents, elastic, newest, succeed};
 use crate::service::harness::{Master, in_time, reach, until};
@@ -18,11 +16,6 @@ use crate::service::harness::{Master, in_time, reach, until};
 /// A fixed job with this number of workers.
 fn fixed(name: &str, workers: u32) -> JobSpec {
     JobSpec { worker_min: None, ..elastic(name, 1, workers) }
-}
-
-async fn suspend(master: &Master, spec: &JobSpec, is_suspended: bool) {
-    let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
-    master.jobs.patch(&spec.name, patch).await.expect("the change was refused");
 }
 
 /// Waits until the job is suspended and all its pods are deleted.
@@ -43,10 +36,10 @@ async fn a_suspended_job_has_no_pods_and_starts_again_when_it_is_resumed() {
         let master = Master::new();
         let job = master.submit(spec.clone()).await;
         until(&job, |view| view.state == JobState::Running).await;
-        suspend(&master, &spec, true).await;
+        master.suspend(&spec, true).await;
         let view = emptied(&master, &job, &spec).await;
         assert_eq!((view.restarts.total(), view.result), (0, None));
-        suspend(&master, &spec, false).await;
+        master.suspend(&spec, false).await;
         until(&job, |view| view.state == JobState::Running && view.generation.is_some_and(|one| one.sequence == 2))
             .await;
         let agents = agents(&master, &spec, &[0, 1, 2]).await;
@@ -62,18 +55,15 @@ async fn a_suspended_job_has_no_pods_and_starts_again_when_it_is_resumed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_keeps_a_suspended_job_suspended_and_counts_its_starts() {
     for spec in [elastic("left", 2, 3), fixed("left", 3)] {
-        let key = AgentKey::random();
-        let first = Master::with_key("first", key, FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+        let first = Master::new();
         let job = first.submit(spec.clone()).await;
         until(&job, |view| view.state == JobState::Running).await;
-        suspend(&first, &spec, true).await;
+        first.suspend(&spec, true).await;
         emptied(&first, &job, &spec).await;
-        first.stop_following().await;
-        let second = Master::over("second", first.backend.clone(), first.store.clone());
-        second.jobs.complete().await;
-        let job = second.jobs.find(&spec.name).expect("the second master has no job");
+        let second = first.successor().await;
+        let job = second.job(&spec.name);
         emptied(&second, &job, &spec).await;
-        suspend(&second, &spec, false).await;
+        second.suspend(&spec, false).await;
         until(&job, |view| view.state == JobState::Running).await;
         let agents = agents(&second, &spec, &[0, 1, 2]).await;
         let count = newest(&agents[&0], "MUSTER_RESTART_COUNT").as_u64().expect("not a number");
@@ -89,22 +79,11 @@ async fn a_suspended_job_can_be_cancelled_and_an_ended_job_cannot_be_suspended()
     let spec = fixed("paused", 2);
     let job = master.submit(spec.clone()).await;
     until(&job, |view| view.state == JobState::Running).await;
-    suspend(&master, &spec, true).await;
+    master.suspend(&spec, true).await;
     emptied(&master, &job, &spec).await;
     master.jobs.wish(&spec.name, Wish::Cancel).await.expect("the cancel was refused");
     reach(&job, JobState::Cancelled).await;
     let patch = JobPatch { suspended: Some(true), ..JobPatch::default() };
     let error = master.jobs.patch(&spec.name, patch).await.expect_err("an ended job was suspended");
     assert_eq!(error.to_string(), "job \"paused\" has ended, or is being stopped, so it can no longer be changed");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_job_can_be_suspended_before_its_agents_answer() {
-    let master =
-        Master::with_key("m", AgentKey::random(), FakeBackend::new(Arrival::Never("no node")), FakeStore::default());
-    let spec = fixed("early", 2);
-    let job = master.submit(spec.clone()).await;
-    suspend(&master, &spec, true).await;
-    let view = until(&job, |view| view.state == JobState::Suspended).await;
-    assert_eq!(view.generation, None);
 }

@@ -7,17 +7,12 @@ use master::store::{JobStore, Wish};
 use protocol::agent::{ExitOutcome, MESSAGES};
 use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
-use protocol::view::{JobResult, JobState, ReplicaState};
+use protocol::view::{JobResult, JobState};
 use testkit::fake::FakeStore;
 use testkit::fake::{Arrival, FakeBackend};
 
 use crate::service::elastic::elastic;
 use crate::service::harness::{Master, in_time, reach, spec};
-
-/// Starts a second master with the pods and records of `master`.
-fn successor(master: &Master) -> Master {
-    Master::over("second", master.backend.clone(), master.store.clone())
-}
 
 /// Waits until this master has the job, and returns it.
 async fn found(master: &Master, name: &protocol::ids::JobName) -> master::registry::JobHandle {
@@ -148,8 +143,8 @@ async fn a_second_master_continues_a_running_job_without_starting_it_again() {
     let agents = first.started(&spec).await;
     reach(&job, JobState::Running).await;
 
-    let second = successor(&first);
-    let job = found(&second, &spec.name).await;
+    let second = Master::over("second", first.backend.clone(), first.store.clone()).complete().await;
+    let job = second.job(&spec.name);
     let view = reach(&job, JobState::Running).await;
     assert_eq!(view.generation.map(|generation| generation.to_string()).as_deref(), Some("1.1"));
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
@@ -168,10 +163,9 @@ async fn agents_of_the_prototype_are_started_once_and_their_pods_tell_the_exit_c
     let job = first.submit(spec.clone()).await;
     let agents = first.started(&spec).await;
     reach(&job, JobState::Running).await;
-    first.stop_following().await;
 
-    let second = successor(&first);
-    let job = found(&second, &spec.name).await;
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     reach(&job, JobState::Running).await;
     agents[0].exit(ExitOutcome::Code(0));
     agents[1].exit(ExitOutcome::Code(3));
@@ -216,8 +210,8 @@ async fn an_unseen_end_of_the_prototypes_agents_is_read_from_their_pods() {
     };
     in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("no table");
 
-    let second = successor(&first);
-    reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
+    let second = first.successor().await;
+    reach(&second.job(&spec.name), JobState::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,85 +229,14 @@ async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_epoch_is_raised_once_and_the_first_master_stops_driving_the_job() {
-    let first = Master::new();
-    let spec = spec("yields", 2);
-    let job = first.submit(spec.clone()).await;
-    first.started(&spec).await;
-    reach(&job, JobState::Running).await;
-
-    let second = successor(&first);
-    reach(&found(&second, &spec.name).await, JobState::Running).await;
-    let record = first.store.get(&spec.name).await.expect("cannot read the record").expect("no record").record;
-    assert_eq!((record.epoch, record.holder.as_str()), (2, "second"));
-    // A driver that has ended drops the view's sender.
-    let mut view = job.view.clone();
-    in_time("the first master's driver ends", async { while view.changed().await.is_ok() {} }).await;
-    assert_eq!(view.borrow().state, JobState::Running);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_next_master_shows_that_a_job_succeeded_while_no_master_ran() {
-    let first = Master::new();
-    let spec = spec("meanwhile", 2);
-    let job = first.submit(spec.clone()).await;
-    let agents = first.started(&spec).await;
-    reach(&job, JobState::Running).await;
-    first.stop_following().await;
-    agents[0].exit(ExitOutcome::Code(0));
-    agents[1].exit(ExitOutcome::Code(0));
-
-    let second = successor(&first);
-    let view = reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
-    assert_eq!(view.replicas[1].state, ReplicaState::Exited);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_that_was_recorded_while_no_master_ran_is_carried_out_by_the_next_master() {
-    let first = Master::new();
-    let spec = spec("cancelled", 2);
-    let job = first.submit(spec.clone()).await;
-    first.started(&spec).await;
-    reach(&job, JobState::Running).await;
-    first.stop_following().await;
-    first.wish(&spec.name, master::store::Wish::Cancel).await;
-
-    let second = successor(&first);
-    reach(&found(&second, &spec.name).await, JobState::Cancelled).await;
-    let table = second.backend.table(&spec.name).borrow().clone();
-    let lives = |pod: &job::observation::Pod| matches!(pod.state, job::observation::PodState::Running(_));
-    assert!(!table.values().any(lives), "{table:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn runs_that_the_first_master_stopped_for_a_cancel_are_not_a_failure_for_the_second_master() {
-    let first = Master::new();
-    let spec = spec("half-way", 2);
-    let job = first.submit(spec.clone()).await;
-    let agents = first.started(&spec).await;
-    reach(&job, JobState::Running).await;
-    first.stop_following().await;
-    first.wish(&spec.name, master::store::Wish::Cancel).await;
-    let client = master::agents::client::AgentClient::new();
-    for agent in &agents {
-        client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("cannot stop the run");
-    }
-
-    let second = successor(&first);
-    let job = found(&second, &spec.name).await;
-    let view = crate::service::harness::until(&job, |view| view.result.is_some()).await;
-    assert_eq!(view.result, Some(JobResult::Cancelled));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_second_master_shows_a_finished_job_unchanged() {
     let first = Master::new();
     let before = first.succeed(&spec("stays", 2)).await;
-    first.stop_following().await;
 
-    let second = successor(&first);
-    let after = reach(&found(&second, &before.name).await, JobState::Succeeded).await;
+    let second = first.successor().await;
+    let after = reach(&second.job(&before.name), JobState::Succeeded).await;
     assert_eq!((&after.uid, &after.result, &after.spec), (&before.uid, &before.result, &before.spec));
+    assert_eq!((after.generation, &after.replicas), (before.generation, &before.replicas));
     let times =
         |view: &protocol::view::JobView| (view.times.accepted, view.times.joined, view.times.started, view.times.ended);
     assert_eq!(times(&after), times(&before));

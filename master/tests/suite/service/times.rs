@@ -12,14 +12,6 @@ use crate::service::harness::{Master, reach, spec, until, worker};
 /// The time at which the scripts of fake agents start.
 const STARTED: Option<UnixMillis> = Some(UnixMillis(1));
 
-/// Stops this master. Returns a second master with the pods and records of the first.
-async fn successor(first: &Master) -> Master {
-    first.stop_following().await;
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    second.jobs.complete().await;
-    second
-}
-
 /// When the gang was complete, configured, started for the first time, and started again.
 fn steps(times: &JobTimes) -> [Option<UnixMillis>; 4] {
     let JobTimes { joined, configured, started, restarted, .. } = times;
@@ -39,8 +31,8 @@ async fn one_of_two(name: &str) -> (Master, JobSpec) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_shows_only_the_times_that_it_has_seen_and_those_that_the_agents_report() {
     let (first, spec) = one_of_two("taken-over").await;
-    let second = successor(&first).await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     let before = running_with(&job, &[0]).await;
     assert_eq!(steps(&before.times), [None, None, STARTED, None]);
     second.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(3));
@@ -54,10 +46,10 @@ async fn a_new_master_shows_only_the_times_that_it_has_seen_and_those_that_the_a
 async fn a_new_master_does_not_take_a_later_start_for_the_first_one() {
     let (first, spec) = one_of_two("restarted").await;
     first.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(3));
-    let job = first.jobs.find(&spec.name).expect("no record of the job");
+    let job = first.job(&spec.name);
     until(&job, |view| view.state == JobState::Running && view.restarts.total() == 1).await;
-    let second = successor(&first).await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     assert_eq!(steps(&running_with(&job, &[0]).await.times), [None, None, None, STARTED]);
     second.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(0));
     assert_eq!(steps(&reach(&job, JobState::Succeeded).await.times), [None, None, None, STARTED]);
@@ -71,9 +63,9 @@ async fn the_first_start_under_a_new_master_may_not_be_the_jobs_first_start() {
     let spec = spec("late", 1);
     let job = first.submit(spec.clone()).await;
     until(&job, |view| view.replicas[0].reason.is_some()).await;
-    let second = successor(&first).await;
+    let second = first.successor().await;
     second.backend.limit_room(1);
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let job = second.job(&spec.name);
     let view = reach(&job, JobState::Running).await;
     let [joined, configured, started, restarted] = steps(&view.times);
     assert_eq!([joined, configured, started], [None; 3]);

@@ -70,28 +70,14 @@ async fn queued(jobs: &[JobHandle], count: usize) -> Vec<&JobHandle> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_gangs_of_four_with_room_for_four_run_one_after_the_other() {
-    let master = with_room(4);
-    let jobs = join_all(four().into_iter().map(|spec| master.submit(spec))).await;
-    for waiting in queued(&jobs, 2).await {
-        assert_eq!(waiting.view.borrow().state, JobState::Pending);
-    }
-    let views = in_time("all gangs run", join_all(jobs.iter().map(|job| run(&master, job)))).await;
-    for view in views {
-        assert_eq!((view.restarts.total(), view.queued_behind), (0, None), "{} has restarted", view.name);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_goes_on_with_gangs_that_wait_for_their_turn() {
     let first = with_room(4);
     let jobs = join_all(four().into_iter().map(|spec| first.submit(spec))).await;
-    queued(&jobs, 2).await;
-    first.stop_following().await;
-
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    second.jobs.complete().await;
-    let jobs: Vec<JobHandle> = four().iter().map(|spec| second.jobs.find(&spec.name).expect("no such job")).collect();
+    for waiting in queued(&jobs, 2).await {
+        assert_eq!(waiting.view.borrow().state, JobState::Pending);
+    }
+    let second = first.successor().await;
+    let jobs: Vec<JobHandle> = four().iter().map(|spec| second.job(&spec.name)).collect();
     let views = in_time("all gangs run", join_all(jobs.iter().map(|job| run(&second, job)))).await;
     assert!(views.iter().all(|view| view.restarts.total() == 0), "{views:?}");
 }

@@ -3,14 +3,13 @@
 
 use std::time::Instant;
 
-use master::agents::token::AgentKey;
-use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::job::JobSpec;
 use protocol::run_policy::{OnUnreachable, RunPolicy};
 use protocol::starts::ChangeCause;
 use protocol::view::{JobState, JobView};
-use testkit::fake::{AgentEvent, Arrival, FakeAgent, FakeBackend, FakeStore};
+use testkit::fake::{AgentEvent, FakeAgent};
 
-use crate::service::elastic::{agents, running_with, succeed};
+use crate::service::elastic::{agents, elastic, running_with, succeed};
 use crate::service::harness::{Master, reach, worker};
 
 /// An elastic job of 2 to 3 workers with a lease of 1 s.
@@ -21,13 +20,7 @@ fn leased(name: &str) -> JobSpec {
         lease_seconds: 1,
         ..RunPolicy::default()
     };
-    let request = JobRequest {
-        worker_min: Some(2),
-        worker_num: Some(3),
-        run_policy,
-        ..JobRequest::new(name.parse().expect("not a job's name"), Strategy::AllReduce)
-    };
-    JobSpec::try_from(request).expect("an invalid request")
+    JobSpec { run_policy, ..elastic(name, 2, 3) }
 }
 
 /// When this agent's run ended.
@@ -79,17 +72,15 @@ async fn an_unreachable_pod_that_can_be_deleted_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_waits_for_the_fence_of_an_agent_that_it_cannot_reach() {
-    let first = Master::with_key("first", AgentKey::random(), FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::new();
     let spec = leased("inherited");
     let job = first.submit(spec.clone()).await;
     running_with(&job, &[0, 1, 2]).await;
     let agents = agents(&first, &spec, &[0, 1, 2]).await;
     first.backend.hold(worker(1));
     agents[&1].cut_off(true);
-    first.stop_following().await;
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    second.jobs.complete().await;
-    let job = second.jobs.find(&spec.name).expect("no record of the job");
+    let second = first.successor().await;
+    let job = second.job(&spec.name);
     let view = running_with(&job, &[0, 2, 1]).await;
     assert_eq!((view.restarts.total(), view.changes[0].workers), (0, 2), "{:#?}", view.changes);
     let began = agents[&0].history().configured_at[1];
