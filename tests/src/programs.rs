@@ -1,5 +1,6 @@
 //! Finds the programs under test.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,6 +10,23 @@ use std::process::Command;
 /// If this crate is not in the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate has no parent folder").to_owned()
+}
+
+/// Returns all files in a folder and its subfolders, except in folders with the name `target`.
+///
+/// # Panics
+/// If the folder cannot be read.
+pub fn files_in(dir: &Path) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display())).flatten() {
+        let path = entry.path();
+        if !path.is_dir() {
+            found.push(path);
+        } else if entry.file_name() != "target" {
+            found.extend(files_in(&path));
+        }
+    }
+    found
 }
 
 /// Returns the path of one of Muster's programs. Prefers programs built beside this test over those of `make build`.

@@ -173,11 +173,15 @@ async fn answer(request: Request<Incoming>, agent: &Agent, authenticated: &Authe
         return Err(Failure::Framing);
     }
     let check = || agent.access.check(request.uri(), headers);
-    let is_anonymous = check().is_err() && request.uri().path() == routes::HEALTHZ;
-    if !is_anonymous && check().is_err() {
-        agent.access.settled(headers).await;
-        check()?;
-    }
+    let is_anonymous = match check() {
+        Ok(()) => false,
+        Err(_) if request.uri().path() == routes::HEALTHZ => true,
+        Err(_) => {
+            agent.access.settled(headers).await;
+            check()?;
+            false
+        }
+    };
     // An anonymous request does not delay the agent's end.
     let _open = (!is_anonymous).then(|| {
         authenticated.set();

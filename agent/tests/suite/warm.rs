@@ -14,12 +14,13 @@ use crate::support::{Agent, children_of, process_state, signal, supervised, wait
 const ENDLESS: &str =
     "import os, standin, time\nos.write(1, f'main={os.getpid()}\\n'.encode())\nwhile True: time.sleep(1000)";
 
-/// An agent with a warm interpreter for this script.
-fn warm(folders: &Folders, script: &str) -> Agent {
+/// An agent with a warm interpreter for this script, and the variables of its runs.
+fn warm(script: &str) -> (Folders, Agent, Value) {
+    let folders = Folders::new();
     folders.write_script(script);
-    let agent = folders.agent();
-    assert_eq!(agent.warm_up(&folders.env(&json!({})), &json!(["standin"])), WarmState::Ready);
-    agent
+    let (agent, env) = (folders.agent(), folders.env(&json!({})));
+    assert_eq!(agent.warm_up(&env, &json!(["standin"])), WarmState::Ready);
+    (folders, agent, env)
 }
 
 /// The only child of an agent without a run.
@@ -41,8 +42,7 @@ fn reason_of(script: &str, modules: &Value) -> String {
 
 #[test]
 fn a_script_is_read_again_for_each_run() {
-    let folders = Folders::new();
-    let (agent, env) = (warm(&folders, "import standin\nprint('first')"), folders.env(&json!({})));
+    let (folders, agent, env) = warm("import standin\nprint('first')");
     assert_eq!(agent.ran(&env).stdout, "first\nstandin ends\n");
     folders.write_script("import helper, standin\nprint('second', helper.VALUE)");
     for value in 1..4 {
@@ -56,8 +56,7 @@ fn a_script_is_read_again_for_each_run() {
 
 #[test]
 fn a_second_or_invalid_request_for_a_warm_interpreter_has_no_effect() {
-    let folders = Folders::new();
-    let agent = warm(&folders, "import standin");
+    let (_folders, agent, _) = warm("import standin");
     let interpreter = interpreter_of(&agent);
     assert_eq!(agent.warm_up(&json!({}), &json!(["no_such_module"])), WarmState::Ready);
     assert_eq!(interpreter_of(&agent), interpreter);
@@ -115,8 +114,7 @@ fn without_named_modules_the_heavy_imports_of_the_script_are_preloaded_if_possib
 
 #[test]
 fn an_interpreter_that_does_not_answer_is_killed_and_the_run_starts_cold() {
-    let folders = Folders::new();
-    let (agent, env) = (warm(&folders, "import standin"), folders.env(&json!({})));
+    let (folders, agent, env) = warm("import standin");
     signal(interpreter_of(&agent), Signal::STOP);
     assert_eq!((agent.ran(&env).outcome, folders.imports()), (ExitOutcome::Code(0), 2));
     assert_eq!(agent.wait_until_cold(), "a run could not be forked: no answer within 2 s");
@@ -125,8 +123,7 @@ fn an_interpreter_that_does_not_answer_is_killed_and_the_run_starts_cold() {
 
 #[test]
 fn a_start_that_is_abandoned_runs_no_line_of_the_script() {
-    let folders = Folders::new();
-    let (agent, env) = (warm(&folders, "import standin\nopen('ran', 'w')"), folders.env(&json!({})));
+    let (folders, agent, env) = warm("import standin\nopen('ran', 'w')");
     let interpreter = interpreter_of(&agent);
     signal(interpreter, Signal::STOP);
     agent.start_with(&env);
@@ -196,8 +193,7 @@ fn an_old_python_runs_the_script_cold_and_the_agent_logs_this_once() {
 
 #[test]
 fn a_run_with_other_variables_or_imports_than_the_interpreter_starts_cold_and_the_next_run_is_warm() {
-    let folders = Folders::new();
-    let (agent, env) = (warm(&folders, "import standin\nprint('ran')"), folders.env(&json!({})));
+    let (folders, agent, env) = warm("import standin\nprint('ran')");
     let run = |env: &Value, expected: usize| {
         let ran = agent.ran(env);
         assert_eq!((&ran.outcome, folders.imports()), (&ExitOutcome::Code(0), expected), "{ran:?}");
@@ -216,8 +212,7 @@ fn a_run_with_other_variables_or_imports_than_the_interpreter_starts_cold_and_th
 
 #[test]
 fn after_a_change_of_the_imports_one_run_is_cold_and_another_interpreter_serves_the_next() {
-    let folders = Folders::new();
-    let (agent, env) = (warm(&folders, "import standin"), folders.env(&json!({})));
+    let (folders, agent, env) = warm("import standin");
     let first = interpreter_of(&agent);
     folders.write_script("import os\nos.environ['TUNED'] = '1'\nimport standin\nassert standin.SEEN == '1'");
     assert_eq!(agent.ran(&env).outcome, ExitOutcome::Code(0));
@@ -246,8 +241,7 @@ fn each_warm_run_has_the_arguments_of_its_own_start() {
 
 #[test]
 fn a_warm_script_that_python_cannot_parse_or_open_is_reported_as_not_started() {
-    let folders = Folders::new();
-    let (agent, env) = (warm(&folders, "import standin"), folders.env(&json!({})));
+    let (folders, agent, env) = warm("import standin");
     let not_started = |expected: &str| match agent.ran(&env).outcome {
         ExitOutcome::NotStarted(reason) => assert!(reason.contains(expected), "{reason}"),
         other @ (ExitOutcome::Code(_) | ExitOutcome::Signal(_) | ExitOutcome::OutOfMemory { .. }) => {
@@ -286,11 +280,10 @@ fn a_run_waits_for_the_imports() {
 
 #[test]
 fn a_warm_run_is_stopped_and_reaped_with_its_descendants_and_its_interpreter_stays() {
-    let folders = Folders::new();
     let script = "import os, signal, standin, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
         if os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    os.write(1, f'detached={os.getpid()}\\n'.encode())\n    \
         while True: time.sleep(1000)\n  os._exit(0)\nos.write(1, f'main={os.getpid()}\\n'.encode())\nwhile True: time.sleep(1000)";
-    let (agent, env) = (warm(&folders, script), folders.env(&json!({})));
+    let (_folders, agent, env) = warm(script);
     let interpreter = interpreter_of(&agent);
     agent.start_with(&env);
     let pids = ["main", "detached"].map(|name| agent.wait_for_pid(name));
@@ -303,11 +296,10 @@ fn a_warm_run_is_stopped_and_reaped_with_its_descendants_and_its_interpreter_sta
 
 #[test]
 fn a_warm_run_handles_sigterm() {
-    let folders = Folders::new();
     let script = "import signal, standin, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n\
         print('ready', flush=True)\nwhile True: signal.pause()";
-    let agent = warm(&folders, script);
-    agent.start_with(&folders.env(&json!({})));
+    let (_folders, agent, env) = warm(script);
+    agent.start_with(&env);
     agent.wait_for_output("ready");
     assert_eq!(agent.post("/stop?grace=60", "").status, 202);
     assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(75));
@@ -316,10 +308,9 @@ fn a_warm_run_handles_sigterm() {
 #[test]
 fn the_end_of_the_agent_ends_the_interpreter_and_its_run() {
     for kill in [true, false] {
-        let folders = Folders::new();
-        let mut agent = warm(&folders, ENDLESS);
+        let (_folders, mut agent, env) = warm(ENDLESS);
         let interpreter = interpreter_of(&agent);
-        agent.start_with(&folders.env(&json!({})));
+        agent.start_with(&env);
         let main = agent.wait_for_pid("main");
         if kill {
             signal(agent.pid(), Signal::KILL);
@@ -333,8 +324,7 @@ fn the_end_of_the_agent_ends_the_interpreter_and_its_run() {
 
 #[test]
 fn a_killed_interpreter_leaves_its_run_alone_and_later_runs_start_cold() {
-    let folders = Folders::new();
-    let (agent, env) = (warm(&folders, ENDLESS), folders.env(&json!({})));
+    let (folders, agent, env) = warm(ENDLESS);
     let interpreter = interpreter_of(&agent);
     agent.start_with(&env);
     let main = agent.wait_for_pid("main");
@@ -352,8 +342,7 @@ fn a_killed_interpreter_leaves_its_run_alone_and_later_runs_start_cold() {
 fn two_hundred_kills_or_stops_leave_no_process_behind() {
     let mut dice = fastrand::Rng::with_seed(11);
     for _ in 0..20 {
-        let folders = Folders::new();
-        let (agent, env) = (warm(&folders, ENDLESS), folders.env(&json!({})));
+        let (_folders, agent, env) = warm(ENDLESS);
         for _ in 0..10 {
             agent.start_with(&env);
             // Kill the run sometimes before its process is forked, sometimes after.

@@ -19,13 +19,13 @@ pub fn runs_with(stage: &Stage, job: &str, indexes: &[u32]) -> JobView {
     within(&format!("{job} runs with {indexes:?}"), look, || format!("{:#?}", stage.status(job)))
 }
 
-/// Tells the script of each member to end.
+/// Tells the script of each member to end. A view of a job with a fixed number of workers has no roster.
 ///
 /// # Panics
 /// If a member does not listen, or sends an answer.
 pub fn end_all(view: &JobView) {
     for (place, replica) in view.replicas.iter().enumerate() {
-        if view.roster.contains(&replica.replica) {
+        if view.roster.is_empty() || view.roster.contains(&replica.replica) {
             assert_eq!(tell(view, place, "end"), "");
         }
     }

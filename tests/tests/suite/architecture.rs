@@ -3,10 +3,9 @@
 mod circles;
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use e2e::programs::root;
+use e2e::programs::{files_in, root};
 
 pub(crate) const CRATES: [&str; 10] =
     ["protocol", "job", "launchers", "bounded-log", "image-program", "agent", "master", "client", "testkit", "tests"];
@@ -15,22 +14,16 @@ const MOST_LINES: usize = 500;
 
 /// Returns the path and the text of all Rust files in a folder of the repository. Paths begin at the root.
 pub(crate) fn sources(dir: &str) -> Vec<(String, String)> {
-    let mut found = vec![];
-    collect(&root().join(dir), &mut found);
+    let files = files_in(&root().join(dir)).into_iter();
+    let rust = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let found: Vec<_> = rust
+        .map(|path| {
+            let name = path.strip_prefix(root()).expect("the file is not in the repository").display().to_string();
+            (name, fs::read_to_string(&path).expect("cannot read the file"))
+        })
+        .collect();
     assert!(!found.is_empty(), "there are no Rust files in {dir}");
     found
-}
-
-fn collect(dir: &Path, found: &mut Vec<(String, String)>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path: PathBuf = entry.path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-            collect(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.strip_prefix(root()).expect("the file is not in the repository").display().to_string();
-            found.push((name, fs::read_to_string(&path).expect("cannot read the file")));
-        }
-    }
 }
 
 /// Returns the lines of these files that contain one of `words`. Ignores comments.

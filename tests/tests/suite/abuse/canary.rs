@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use e2e::processes::working_in;
+use e2e::programs::files_in;
 use e2e::{Master, Running, Scene};
 
 const TOKEN: &str = "canary-of-the-master-7f3a9c52e8b1d604";
@@ -28,11 +29,8 @@ impl Seen {
     }
 
     fn add_folder(&mut self, folder: &Path) {
-        for entry in fs::read_dir(folder).expect("cannot read the folder").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                self.add_folder(&path);
-            } else if let Ok(bytes) = fs::read(&path) {
+        for path in files_in(folder) {
+            if let Ok(bytes) = fs::read(&path) {
                 self.add(path.display().to_string(), bytes);
             }
         }

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use e2e::config;
-use e2e::programs::root;
+use e2e::programs::{files_in, root};
 
 /// Returns the Markdown files of the root, docs/ and examples/, as paths from the root.
 fn pages() -> Vec<PathBuf> {
@@ -22,16 +22,9 @@ fn pages() -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .filter(|path| path.is_file());
     let mut found: Vec<PathBuf> = top.collect();
-    ["docs", "examples"].iter().for_each(|dir| collect(&root().join(dir), &mut found));
+    found.extend(["docs", "examples"].iter().flat_map(|dir| files_in(&root().join(dir))));
     found.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     found.iter().map(|path| path.strip_prefix(root()).expect("the file is not in the repository").to_owned()).collect()
-}
-
-/// Adds all files in a folder and its subfolders.
-fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.path().is_dir() { collect(&entry.path(), found) } else { found.push(entry.path()) }
-    }
 }
 
 /// Returns a page's text. Replaces lines `{{#include FILE:FIRST_LINE:}}` with the file's lines, like mdBook.

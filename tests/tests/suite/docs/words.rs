@@ -4,9 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use e2e::programs::root;
-
-use crate::docs::collect;
+use e2e::programs::{files_in, root};
 
 /// The files and folders to check. Add a folder when its files use none of the phrases.
 const PLACES: &[&str] = &[
@@ -81,7 +79,7 @@ fn phrases_in(text: &str) -> Vec<&'static str> {
 fn no_checked_file_uses_a_phrase_that_readers_stumble_over() {
     let mut files: Vec<PathBuf> = vec![];
     for place in PLACES.iter().map(|place| root().join(place)) {
-        if place.is_dir() { collect(&place, &mut files) } else { files.push(place) }
+        if place.is_dir() { files.extend(files_in(&place)) } else { files.push(place) }
     }
     files.retain(|file| *file != root().join(THIS_FILE));
     let found: Vec<String> = files
