@@ -76,7 +76,7 @@ pub(super) async fn started(
         return Ok(None);
     }
     let mut view = before.clone();
-    let settled = until(client, &mut view, |view| is_settled(view, pushed.pushes)).await;
+    let settled = until(client, &mut view, |view| is_settled(view, pushed.pushes), |_| ()).await;
     settled.map_err(|error| or_deleted(error, &before.name))?;
     Ok(Some(view))
 }

@@ -49,7 +49,7 @@ async fn wait(
     notes: &Notes,
 ) -> Result<JobView, Error> {
     let mut view = client.view(name).await?;
-    let ended = until(client, &mut view, |view| view.result.is_some());
+    let ended = until(client, &mut view, |view| view.result.is_some(), |_| ());
     match timeout {
         None => ended.await?,
         Some(timeout) => {

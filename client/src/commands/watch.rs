@@ -79,7 +79,7 @@ async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Resul
     let mut told = None;
     loop {
         let is_halted = |now: &JobView| now.state == JobState::Halted && now.generation > told;
-        let decided = until(client, &mut job, |now| now.result.is_some() || is_halted(now)).await;
+        let decided = until(client, &mut job, |now| now.result.is_some() || is_halted(now), |_| ()).await;
         decided.map_err(|error| or_deleted(error, &job.name))?;
         if job.result.is_some() {
             return Ok(job);

@@ -50,8 +50,6 @@ enum Event {
     View(Box<JobView>),
     Line(LogLine),
     LogsEnded,
-    /// The master cannot be reached. Contains the error's text.
-    Away(String),
     Failed(Error),
 }
 
@@ -61,7 +59,7 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     let (events, inbox) = channel(QUEUE);
     let logs_open = logs.is_some();
     let mut feeds = JoinSet::new();
-    feeds.spawn(feed_views(client.clone(), first.clone(), events.clone()));
+    feeds.spawn(feed_views(client.clone(), first.clone(), events.clone(), notes.clone()));
     if let Some(wanted) = logs {
         let until = if notes.shows_progress() { Until::EndWithUnfinished } else { Until::End };
         let offsets = BTreeMap::new();
@@ -122,7 +120,6 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
                 data.log_line(&line)?;
             }
             Some(Event::LogsEnded) => logs_open = false,
-            Some(Event::Away(reason)) => notes.say(&format!("{reason}; retrying")),
             Some(Event::Failed(error)) => return Err(error),
             None => {
                 let name = last.as_ref().map_or("NAME", |view| view.name.as_str());
@@ -176,11 +173,13 @@ pub(crate) fn or_deleted(error: Error, job: &JobName) -> Error {
     if is_deleted { Error::unsuccessful(format!("job {job} was deleted before it ended")) } else { error }
 }
 
-/// Waits until `test` is true for the job. Keeps the newest view in `view`.
+/// Waits until `test` is true for the job. Keeps the newest view in `view`. Calls `away` once each time the master
+/// becomes unreachable.
 pub(crate) async fn until(
     client: &MasterClient,
     view: &mut JobView,
     test: impl Fn(&JobView) -> bool,
+    away: impl Fn(&MasterError),
 ) -> Result<(), Error> {
     let mut patience = Patience::of_observer();
     while !test(view) {
@@ -190,7 +189,12 @@ pub(crate) async fn until(
                 patience.restore();
                 *view = next;
             }
-            Err(error) => patience.wait_after(error).await?,
+            Err(error) => {
+                if error.is_transient() && !patience.has_failed() {
+                    away(&error);
+                }
+                patience.wait_after(error).await?;
+            }
         }
     }
     Ok(())
@@ -198,45 +202,16 @@ pub(crate) async fn until(
 
 /// Sends the job's view at once and after each change. Ends when the job has a result, a request fails or the receiver
 /// is dropped.
-async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>) {
-    let mut patience = Patience::of_observer();
-    let mut view = first;
+async fn feed_views(client: MasterClient, mut view: JobView, events: Sender<Event>, notes: Notes) {
+    let away = |error: &MasterError| notes.say(&format!("{error}; retrying"));
     loop {
-        let (name, seq, has_ended) = (view.name.clone(), view.seq, view.result.is_some());
-        if events.send(Event::View(Box::new(view))).await.is_err() || has_ended {
+        let (seq, has_ended) = (view.seq, view.result.is_some());
+        if events.send(Event::View(Box::new(view.clone()))).await.is_err() || has_ended {
             return;
         }
-        view = match next_view(&client, &name, seq, &mut patience, &events).await {
-            Ok(view) => view,
-            Err(error) => {
-                let _ = events.send(Event::Failed(error.into())).await;
-                return;
-            }
-        };
-    }
-}
-
-async fn next_view(
-    client: &MasterClient,
-    name: &JobName,
-    seq: u64,
-    patience: &mut Patience,
-    events: &Sender<Event>,
-) -> Result<JobView, MasterError> {
-    loop {
-        match client.view_after(name, seq, LONG_POLL).await {
-            Ok(view) => {
-                patience.restore();
-                if view.seq != seq {
-                    return Ok(view);
-                }
-            }
-            Err(error) => {
-                if error.is_transient() && !patience.has_failed() {
-                    let _ = events.send(Event::Away(error.to_string())).await;
-                }
-                patience.wait_after(error).await?;
-            }
+        if let Err(error) = until(&client, &mut view, |now| now.seq != seq, away).await {
+            let _ = events.send(Event::Failed(error)).await;
+            return;
         }
     }
 }
