@@ -4,6 +4,7 @@ mod checks;
 pub(crate) mod command_line;
 mod duration;
 pub(crate) mod hints;
+mod last_lines;
 pub(crate) mod narrate;
 mod notes;
 mod progress;
@@ -25,6 +26,7 @@ use serde_json::Value;
 
 pub(crate) use checks::checks_text;
 pub(crate) use duration::spelled;
+pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
 pub(crate) use size::size;
 pub(crate) use table::{jobs_table, status_text, tfjobs_table};
@@ -57,13 +59,6 @@ const PARTIAL_LINE_MAX: usize = 16 * 1024;
 /// An object as YAML.
 pub(crate) fn yaml(object: &Value) -> String {
     serde_saphyr::to_string(object).expect("objects with names as keys always serialize")
-}
-
-/// The last lines of a program's output that are not blank, with a line break and two spaces before each line.
-pub(crate) fn last_lines(output: &[u8], max: usize) -> String {
-    let text = String::from_utf8_lossy(output);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(max)..].iter().map(|line| format!("\n  {line}")).collect()
 }
 
 /// The error if data could not be written, for example because the disk is full.
