@@ -34,19 +34,13 @@ pub(super) async fn wrap(
     let base = get(work, image).await?;
     let begun = Instant::now();
     check::user(&base, &name, users)?;
-    let up_to_date = || notes.say(&format!("image {}: up to date", short(&alias)));
-    let target = Target::new(image, &base.id, &agent.sha256, reach);
-    if let Some(target) = work.unless_stopped(current(engine, &target)).await? {
-        up_to_date();
-        return Ok(target);
-    }
-    notes.show_step(&format!("image {}: wrapping", short(&alias)));
     let agent = work.unless_stopped(agents.fitting(agent, &name, &base.architecture)).await?;
     let target = Target::new(image, &base.id, &agent.sha256, reach);
     if let Some(target) = work.unless_stopped(current(engine, &target)).await? {
-        up_to_date();
+        notes.say(&format!("image {}: up to date", short(&alias)));
         return Ok(target);
     }
+    notes.show_step(&format!("image {}: wrapping", short(&alias)));
     put_together(work, &base, &name, &agent, &target).await?;
     notes.say(&format!("image {}: wrapped in {}", short(&alias), spelled(begun.elapsed())));
     let made = work.unless_stopped(current(engine, &target)).await?;
