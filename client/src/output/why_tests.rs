@@ -20,23 +20,27 @@ fn exited(code: i32) -> Failure {
     Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: ExitReport::new(outcome, UnixMillis(4_000)) }
 }
 
+fn consequence(replica: &str, how: &str, stopped: bool) -> Consequence {
+    Consequence { replica: replica.parse().unwrap(), how: how.to_owned(), stopped }
+}
+
+/// The text about a job that failed in this start.
+fn text_of(failure: Failure, start: FailedStart) -> String {
+    why_text(&view(Some(JobResult::Failed { failure }), vec![start]))
+}
+
 fn failed(failure: Failure) -> FailedStart {
     FailedStart::new(Some("1.2".parse().unwrap()), UnixMillis(4_000), failure)
 }
 
 #[test]
 fn the_first_failed_replica_is_shown_with_its_last_lines_and_the_consequences_of_its_failure() {
-    let consequence = |replica: &str, stopped: bool| Consequence {
-        replica: replica.parse().unwrap(),
-        how: "exited with code 1".to_owned(),
-        stopped,
-    };
     let last = FailedStart {
         last_lines: vec!["Traceback".to_owned(), "ValueError: no".to_owned()],
         consequences: vec![
-            consequence("worker-0", false),
-            consequence("worker-2", true),
-            consequence("worker-3", true),
+            consequence("worker-0", "exited with code 1", false),
+            consequence("worker-2", "", true),
+            consequence("worker-3", "", true),
         ],
         lost_steps: Some(LostSteps { replica: "worker-0".parse().unwrap(), first: 51, last: 61 }),
         ..failed(exited(3))
@@ -67,26 +71,21 @@ fn an_exception_is_shown_before_last_lines_that_do_not_contain_it() {
     exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
     let last =
         FailedStart { last_lines: vec!["[1. 2.]".to_owned()], ..failed(Failure::ReplicaExited { replica, exit }) };
-    let text = why_text(&view(Some(JobResult::Failed { failure: exited(1) }), vec![last]));
+    let text = text_of(exited(1), last);
     let shown = "last lines of worker-1:\n  │ ValueError: Attempt to convert a value (PerReplica:{\n  │ …\n  │ [1. 2.]";
     assert!(text.ends_with(shown), "{text}");
 }
 
 #[test]
 fn after_a_deadline_all_replicas_are_shown_and_the_last_lines_are_those_of_the_first_stopped_replica() {
-    let member = |replica: &str, how: &str, stopped: bool| Consequence {
-        replica: replica.parse().unwrap(),
-        how: how.to_owned(),
-        stopped,
-    };
     let failure = Failure::DeadlineExceeded { after_seconds: 60 };
     let start = FailedStart {
         counted: false,
         last_lines: vec!["step 7".to_owned()],
         consequences: vec![
-            member("worker-1", "had printed nothing for 42 s", true),
-            member("worker-2", "had printed nothing for 1 s", true),
-            member("worker-0", "exited with code 0", false),
+            consequence("worker-1", "had printed nothing for 42 s", true),
+            consequence("worker-2", "had printed nothing for 1 s", true),
+            consequence("worker-0", "exited with code 0", false),
         ],
         ..failed(failure.clone())
     };
@@ -100,7 +99,7 @@ how            the job exceeded its deadline of 60 s
 when           3.0 s after the submit, start 1.2
 last lines of worker-1:
   │ step 7";
-    assert_eq!(why_text(&view(Some(JobResult::Failed { failure }), vec![start])), text);
+    assert_eq!(text_of(failure, start), text);
 }
 
 #[test]
@@ -117,7 +116,7 @@ job digits failed: 1 replica was not ready within 60 s: worker-1 (it cannot be s
 first missing  worker-1
 how            1 replica was not ready within 60 s: worker-1 (it cannot be scheduled: 1 Insufficient cpu.)
 when           3.0 s after the submit";
-    assert_eq!(why_text(&view(Some(JobResult::Failed { failure }), vec![start])), text);
+    assert_eq!(text_of(failure, start), text);
 }
 
 #[test]
@@ -159,7 +158,7 @@ fn the_same_failure_at_the_same_step_is_named_with_the_start_before_and_the_flag
 fn a_common_failure_comes_with_a_hint() {
     let with = |line: &str| {
         let start = FailedStart { last_lines: vec![line.to_owned()], ..failed(exited(1)) };
-        why_text(&view(Some(JobResult::Failed { failure: exited(1) }), vec![start]))
+        text_of(exited(1), start)
     };
     for (line, hint) in [
         ("ValueError: Attempt to convert a value (PerReplica:{", "hint: model.fit of Keras 3"),

@@ -36,26 +36,18 @@ fn missing_programs_are_named() {
 #[test]
 fn a_master_that_dies_or_prints_no_address_is_an_error_and_leaves_nothing_behind() {
     let _alone = alone();
-    let script = folder_with_script();
-    for (master, sentence) in [
+    for (says, sentence) in [
         ("echo 'cannot open the records' >&2; exit 7", "the local master ended before it listened (exit status: 7)"),
-        (
-            "echo 'good morning'; exec cat >/dev/null",
-            "the local master printed \"good morning\" instead of its address",
-        ),
-        ("echo 'listening on nowhere'; exec cat >/dev/null", "instead of its address"),
+        ("echo 'good morning'", "the local master printed \"good morning\" instead of its address"),
+        ("echo 'listening on nowhere'", "instead of its address"),
     ] {
-        let remember = "echo $$ > \"$TMPDIR/pid\"";
-        let (folder, client) = client_beside(&[("master", &format!("{remember}\n{master}")), ("agent", "")]);
-        let temporary = folder.path().join("tmp");
-        std::fs::create_dir(&temporary).unwrap();
-        let child = command(&client, script.path()).env("TMPDIR", &temporary).spawn().unwrap();
+        let (folder, _script, child) = started(says);
         let ended = finish(child).expect_code(3).expect_stderr(sentence);
         assert_eq!(ended.stdout, "");
         if sentence.contains("exit status") {
             ended.expect_stderr("cannot open the records");
         }
-        assert_nothing_is_left(&temporary);
+        assert_nothing_is_left(&folder.path().join("tmp"));
     }
 }
 
