@@ -13,14 +13,14 @@ use crate::ending::error::Error;
 /// The namespaces with TFJobs. The cluster must have the kind TFJob.
 pub(super) async fn places(cluster: &Cluster) -> Result<BTreeSet<String>, Error> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(TFJOB_GROUP, "v1", TFJOB_KIND));
-    namespaces(cluster, (rights::LIST_TFJOBS, &kind), &ListParams::default()).await
+    namespaces(cluster, rights::LIST_TFJOBS, &kind, &ListParams::default()).await
 }
 
 /// The namespaces whose master has the rights on TFJobs.
 pub(super) async fn followed(cluster: &Cluster) -> Result<BTreeSet<String>, Error> {
     let role = &manifests::tfjob_rights()[0];
     let named = ListParams::default().fields(&format!("metadata.name={}", manifests::name(role)));
-    namespaces(cluster, (rights::LIST_ROLES, &manifests::resource(role)), &named).await
+    namespaces(cluster, rights::LIST_ROLES, &manifests::resource(role), &named).await
 }
 
 /// The namespaces that have TFJobs, but no master that runs TFJobs. Empty if no master in the cluster runs TFJobs:
@@ -35,7 +35,8 @@ pub(super) async fn left_alone(cluster: &Cluster) -> Result<BTreeSet<String>, Er
 
 async fn namespaces(
     cluster: &Cluster,
-    (right, resource): (Right, &ApiResource),
+    right: Right,
+    resource: &ApiResource,
     selected: &ListParams,
 ) -> Result<BTreeSet<String>, Error> {
     let everywhere: Api<DynamicObject> = Api::all_with(cluster.client().clone(), resource);

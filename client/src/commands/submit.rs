@@ -123,8 +123,7 @@ async fn placed(
 ) -> Result<Order, Error> {
     let master = persist(notes, || client.about()).await?;
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
-        let url = client.url();
-        let script = request.script.clone().unwrap_or_default();
+        let (url, script) = (client.url(), request.script.clone().unwrap_or_default());
         notes.say(&format!("the master at {url} runs as another user (uid {uid}): {script} will run as that user too"));
     }
     if master.backend == BackendKind::Joined {
