@@ -90,18 +90,12 @@ fn read(args: &SpawnArgs) -> Result<Inputs, Error> {
     let script = Path::new(args.script.as_deref().ok_or_else(no_script)?);
     let default = Path::new(POD_FILE);
     let pod_file = args.pod_file.as_deref().or_else(|| default.is_file().then_some(default));
-    Ok(Inputs {
-        script: script.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        content: fs::read(script).map_err(unreadable(script))?,
-        commands: args.command.as_deref().map(text).transpose()?,
-        pod: pod_file.map(|path| spawn::pod_file(&text(path)?, path)).transpose()?,
-        env: args
-            .env_file
-            .as_deref()
-            .map(|path| spawn::environment(&text(path)?, path))
-            .transpose()?
-            .unwrap_or_default(),
-    })
+    let content = fs::read(script).map_err(unreadable(script))?;
+    let commands = args.command.as_deref().map(text).transpose()?;
+    let pod = pod_file.map(|path| spawn::pod_file(&text(path)?, path)).transpose()?;
+    let env = args.env_file.as_deref().map(|path| spawn::environment(&text(path)?, path)).transpose()?;
+    let script = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(Inputs { script, content, commands, pod, env: env.unwrap_or_default() })
 }
 
 /// The training, as a job. Checks the script if pods will run it.

@@ -100,11 +100,15 @@ pub(super) async fn stored_login(
         let key = key_with_path(&config, &asked);
         docker_credential::get_credential_from_reader(&config[..], key.as_deref().unwrap_or(login_server(&asked)))
     });
-    let found = found.await.expect("the task that reads the login neither panics nor is aborted");
-    if let Some(helper) = found.as_ref().err().and_then(failed_helper) {
-        notes.say(&format!("image {}: {helper}; continuing without a login", short(image)));
+    match found.await.expect("the task that reads the login neither panics nor is aborted") {
+        Ok(login) => Ok(Some(login)),
+        Err(error) => {
+            if let Some(helper) = without_login(&error, login_server(image))? {
+                notes.say(&format!("image {}: {helper}; continuing without a login", short(image)));
+            }
+            Ok(None)
+        }
     }
-    if_stored(found, login_server(image))
 }
 
 /// The key of the login for a part of a registry, such as `registry.example.com/team`, to which the image belongs. Podman
@@ -121,44 +125,27 @@ fn key_with_path(config: &[u8], image: &ImageRef) -> Option<String> {
     fitting.max().map(|(_, key)| key)
 }
 
-/// Describes a failure of a credential helper. A helper without a login for the registry has not failed.
-fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
+/// Most images need no login, so a missing login is not an error, as in the docker command. Describes a failure of a
+/// credential helper, if that is why there is no login. A helper without a login for the registry has not failed.
+fn without_login(error: &CredentialRetrievalError, server: &str) -> Result<Option<String>, Error> {
     match error {
         // The text is from docker-credential-helpers (`credentials/error.go`). Helpers print errors to stdout.
-        CredentialRetrievalError::HelperFailure { stdout, .. } if stdout.contains("credentials not found") => None,
+        CredentialRetrievalError::HelperFailure { stdout, .. } if stdout.contains("credentials not found") => Ok(None),
         CredentialRetrievalError::HelperFailure { helper, stdout, stderr } => {
             let words = [stdout, stderr].into_iter().flat_map(|text| text.lines()).find(|line| !line.trim().is_empty());
-            Some(format!("{helper} failed: {}", words.unwrap_or("no output").trim()))
+            Ok(Some(format!("{helper} failed: {}", words.unwrap_or("no output").trim())))
         }
-        CredentialRetrievalError::HelperCommunicationError => Some("the credential helper cannot be run".to_owned()),
+        CredentialRetrievalError::HelperCommunicationError => {
+            Ok(Some("the credential helper cannot be run".to_owned()))
+        }
         CredentialRetrievalError::MalformedHelperResponse => {
-            Some("the credential helper's answer cannot be read".to_owned())
+            Ok(Some("the credential helper's answer cannot be read".to_owned()))
         }
-        CredentialRetrievalError::CredentialDecodingError
-        | CredentialRetrievalError::CredentialMismatchError
-        | CredentialRetrievalError::NoCredentialConfigured
-        | CredentialRetrievalError::ConfigNotFound
-        | CredentialRetrievalError::ConfigReadError => None,
-    }
-}
-
-/// Most images need no login, so a missing login is not an error, as in the docker command.
-fn if_stored(
-    found: Result<DockerCredential, CredentialRetrievalError>,
-    server: &str,
-) -> Result<Option<DockerCredential>, Error> {
-    match found {
-        Ok(login) => Ok(Some(login)),
         // `ConfigReadError` may also mean that the file is missing.
-        Err(
-            CredentialRetrievalError::NoCredentialConfigured
-            | CredentialRetrievalError::ConfigNotFound
-            | CredentialRetrievalError::ConfigReadError
-            | CredentialRetrievalError::HelperCommunicationError
-            | CredentialRetrievalError::MalformedHelperResponse
-            | CredentialRetrievalError::HelperFailure { .. },
-        ) => Ok(None),
-        Err(error) => {
+        CredentialRetrievalError::NoCredentialConfigured
+        | CredentialRetrievalError::ConfigNotFound
+        | CredentialRetrievalError::ConfigReadError => Ok(None),
+        CredentialRetrievalError::CredentialDecodingError | CredentialRetrievalError::CredentialMismatchError => {
             let sentence = format!("read the login for {server}: {error}");
             Err(Error::image(sentence).hint("log in again: docker login HOST"))
         }
@@ -234,10 +221,9 @@ mod tests {
             (CredentialRetrievalError::HelperCommunicationError, Some("the credential helper cannot be run")),
             (CredentialRetrievalError::NoCredentialConfigured, None),
         ] {
-            assert_eq!(failed_helper(&error).as_deref(), said);
-            assert!(if_stored(Err(error), "r:5000").unwrap().is_none());
+            assert_eq!(without_login(&error, "r:5000").unwrap().as_deref(), said);
         }
-        let unreadable = if_stored(Err(CredentialRetrievalError::CredentialDecodingError), "r:5000");
+        let unreadable = without_login(&CredentialRetrievalError::CredentialDecodingError, "r:5000");
         assert_eq!(unreadable.unwrap_err().to_string(), "read the login for r:5000: Unable to decode credential");
     }
 
