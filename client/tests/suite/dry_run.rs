@@ -108,6 +108,8 @@ fn without_a_running_master_only_the_client_can_check_a_job() {
     assert!(ended.stdout.contains(&format!("work_dir: {}\n", folder.path().display())), "{}", ended.stdout);
     let refused = run(folder.path(), &["--dry-run=server"]).expect_code(2);
     refused.expect_stderr("error: --dry-run=server needs a running master").expect_stderr("--dry-run=client");
+    std::fs::remove_file(folder.path().join("exec.py")).unwrap();
+    run(folder.path(), &["--dry-run=client"]).expect_code(2).expect_stderr("error: no exec.py in ");
 }
 
 #[test]

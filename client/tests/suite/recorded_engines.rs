@@ -23,7 +23,7 @@ const PREPARES: &str = "#!/bin/sh\n. /opt/intel/setvars.sh\nexec \"$@\"\n";
 fn an_entrypoint_that_is_a_shell_script_is_passed_to_the_agent_as_flags_and_an_unneeded_entrypoint_is_not() {
     for (entrypoint, files, kept) in [
         (json!(["/entrypoint.sh"]), ("/entrypoint.sh", PREPARES), json!(["--entrypoint=/entrypoint.sh"])),
-        (json!(["start.sh"]), ("/bin/start.sh", PREPARES), json!(["--entrypoint=start.sh"])),
+        (json!(["my start.sh"]), ("/bin/my start.sh", PREPARES), json!(["--entrypoint=my start.sh"])),
         (json!(["tini", "--", "./start.sh"]), ("/work/start.sh", PREPARES), json!(["--entrypoint=./start.sh"])),
         (json!(["bash", "/e.sh"]), ("/e.sh", PREPARES), json!(["--entrypoint=bash", "--entrypoint=/e.sh"])),
         (json!(null), ("/e.sh", PREPARES), json!([])),
@@ -79,7 +79,7 @@ fn docker_29() -> Recording {
             "Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
         }),
         refuses_load: Some("unable to find layer sha256:one"),
-        ..Recording::docker(json!({"Entrypoint": ["/entrypoint.sh"]}), &[("/entrypoint.sh", PREPARES)])
+        ..Recording::docker(json!({"Entrypoint": ["/my start.sh"]}), &[("/my start.sh", PREPARES)])
     }
 }
 
@@ -90,7 +90,7 @@ fn podman() -> Recording {
         info: json!({"Driver": "overlay", "DriverStatus": [["Backing Filesystem", "extfs"]]}),
         lists_below: "localhost/",
         refuses_load: Some("some layer tarfiles are missing in the tarball"),
-        ..Recording::docker(json!({"Entrypoint": ["/entrypoint.sh"]}), &[("/entrypoint.sh", PREPARES)])
+        ..Recording::docker(json!({"Entrypoint": ["/my start.sh"]}), &[("/my start.sh", PREPARES)])
     }
 }
 
@@ -101,7 +101,7 @@ fn docker_29_and_podman_build_the_image_once_without_trying_to_load_it() {
         let ended = wrap(&engine).expect_code(0);
         assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
         assert!(ended.stdout.starts_with(&format!("{host}digits_pod:")), "{}", ended.stdout);
-        assert_eq!(engine.entrypoint(), json!(["/muster/agent", "--entrypoint=/entrypoint.sh"]));
+        assert_eq!(engine.entrypoint(), json!(["/muster/agent", "--entrypoint=/my start.sh"]));
         let asked = engine.asked();
         assert!(
             asked.contains(&"POST /build".to_owned()) && !asked.contains(&"POST /images/load".to_owned()),
