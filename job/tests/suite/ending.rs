@@ -12,8 +12,8 @@ use job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled}
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, exit, exited, fixed, gang, id, look, look_at, lost, member, running, seen, step,
-    stop_with, stopped, stopping, stopping_unstarted, workers,
+    FIRST, POLICY, SINCE, SOON, exit, exited, fixed, gang, grace_of, id, look, look_at, lost, member, running, seen,
+    step, stop_with, stopped, stopping, stopping_unstarted, with_restarts, workers,
 };
 
 fn succeeded() -> (JobPhase, Vec<Action>) {
@@ -66,11 +66,16 @@ fn the_job_fails_if_its_decider_fails() {
 }
 
 #[test]
-fn the_end_waits_until_every_run_is_dead() {
-    for alive in [Running(FIRST), Configured(FIRST)] {
-        let seen = workers(&[Exited(FIRST, exit(0, 1)), alive.clone()]);
-        let phase = stopping(Ending::Succeeded);
-        assert_eq!(look(phase.clone(), &seen), (phase, stop_with(POLICY.stop_grace)), "{alive:?}");
+fn the_end_and_the_next_start_wait_until_every_run_is_dead() {
+    let failed = Ending::Failed(exited("worker-0", exit(1, 9)));
+    let restarting = with_restarts(3);
+    for (ending, policy) in [(Ending::Succeeded, &POLICY), (failed, &restarting)] {
+        for alive in [Running(FIRST), Configured(FIRST)] {
+            let gang = workers(&[Exited(FIRST, exit(1, 9)), alive.clone()]);
+            let waiting = (stopping(ending.clone()), stop_with(grace_of(&ending)));
+            let moved = step(stopping(ending.clone()), JobEvent::Observed, seen(&gang, policy, SOON));
+            assert_eq!(moved, waiting, "{alive:?}");
+        }
     }
 }
 
@@ -113,48 +118,31 @@ fn pods_whose_runs_do_not_end_in_time_are_deleted() {
 }
 
 #[test]
-fn a_job_is_finished_when_its_last_pod_has_ended() {
-    let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
-    let waiting = look(releasing.clone(), &with_pods(&[Ended, Live]));
-    assert_eq!(waiting, (releasing.clone(), vec![Action::ReleasePods]));
-    let finished = JobPhase::Finished { result: JobResult::Succeeded };
-    assert_eq!(look(releasing, &with_pods(&[Ended, Ended])), (finished, vec![]));
-}
-
-#[test]
-fn pods_that_do_not_end_when_they_are_released_are_deleted() {
-    let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
-    let overdue = SINCE + POLICY.release_timeout;
-    let moved = look_at(overdue, releasing.clone(), &with_pods(&[Live]));
-    assert_eq!(moved, (releasing, vec![Action::DeletePods(PodSelection::Live)]));
-}
-
-#[test]
-fn a_job_is_not_finished_before_the_deletion_of_a_pod_with_other_running_containers_is_requested() {
-    let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
-    let waiting = look(releasing.clone(), &with_pods(&[Ended, Occupied]));
-    assert_eq!(waiting, (releasing.clone(), vec![Action::ReleasePods]));
-    let going = Member { deleted_by: ThisMaster, ..with_pods(&[Occupied]).places()[0].clone() };
-    let finished = JobPhase::Finished { result: JobResult::Succeeded };
-    let deleting = vec![Action::DeletePods(PodSelection::Live)];
-    assert_eq!(look(releasing, &fixed(vec![going.clone()])), (finished.clone(), vec![]));
-    assert_eq!(look(finished.clone(), &fixed(vec![going])), (finished, deleting));
-}
-
-#[test]
-fn a_finished_job_does_not_change() {
-    let finished = JobPhase::Finished { result: JobResult::Succeeded };
-    let failed = member("worker-0", Exited(FIRST, exit(1, 1)), Ended);
-    for seen in [workers(&[lost()]), fixed(vec![failed]), with_pods(&[Ended, Ended])] {
-        assert_eq!(look_at(SINCE * 1000, finished.clone(), &seen), (finished.clone(), vec![]));
+fn a_job_is_finished_when_its_last_pod_has_ended_and_pods_that_do_not_end_are_deleted() {
+    let releasing = || JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
+    let finished = || JobPhase::Finished { result: JobResult::Succeeded };
+    let deleting = || vec![Action::DeletePods(PodSelection::Live)];
+    let (overdue, long_after) = (SINCE + POLICY.release_timeout, SINCE * 1000);
+    let occupied = with_pods(&[Occupied]);
+    let going = || fixed(vec![Member { deleted_by: ThisMaster, ..occupied.places()[0].clone() }]);
+    for (now, phase, gang, expected) in [
+        (SOON, releasing(), with_pods(&[Ended, Live]), (releasing(), vec![Action::ReleasePods])),
+        (SOON, releasing(), with_pods(&[Ended, Ended]), (finished(), vec![])),
+        (overdue, releasing(), with_pods(&[Live]), (releasing(), deleting())),
+        // While other containers run, the job ends only after the deletion of their pod was requested.
+        (SOON, releasing(), with_pods(&[Ended, Occupied]), (releasing(), vec![Action::ReleasePods])),
+        (SOON, releasing(), going(), (finished(), vec![])),
+        (SOON, finished(), going(), (finished(), deleting())),
+        (SOON, finished(), with_pods(&[Ended, Live]), (finished(), deleting())),
+        (long_after, finished(), with_pods(&[Ended, Ended]), (finished(), vec![])),
+        (long_after, finished(), workers(&[lost()]), (finished(), vec![])),
+        (
+            long_after,
+            finished(),
+            fixed(vec![member("worker-0", Exited(FIRST, exit(1, 1)), Ended)]),
+            (finished(), vec![]),
+        ),
+    ] {
+        assert_eq!(look_at(now, phase.clone(), &gang), expected, "{phase:?}: {gang:?}");
     }
-}
-
-#[test]
-fn a_live_pod_of_a_finished_job_is_deleted() {
-    let finished = JobPhase::Finished { result: JobResult::Cancelled };
-    assert_eq!(
-        look(finished.clone(), &with_pods(&[Ended, Live])),
-        (finished, vec![Action::DeletePods(PodSelection::Live)])
-    );
 }

@@ -47,12 +47,6 @@ fn the_job_fails_at_once_if_a_replica_fails_while_the_gang_is_started() {
 }
 
 #[test]
-fn nothing_is_done_while_some_replicas_run_and_none_has_failed() {
-    let seen = workers(&[Running(FIRST), Exited(FIRST, exit(0, 1)), Running(FIRST)]);
-    assert_eq!(look(running(), &seen), (running(), vec![]));
-}
-
-#[test]
 fn the_first_failure_of_any_replica_fails_the_job() {
     let (first, echo) = (Exited(FIRST, exit(1, 10)), Exited(FIRST, exit(134, 20)));
     let crash = |replica| exited(replica, exit(1, 10));

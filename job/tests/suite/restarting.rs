@@ -135,16 +135,6 @@ fn when_all_runs_are_dead_the_job_restarts_or_fails_by_the_verdict_on_the_failur
 }
 
 #[test]
-fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
-    let failing = stopping(Ending::Failed(exited("worker-0", exit(1, 9))));
-    for alive in [Running(FIRST), Configured(FIRST)] {
-        let seen = workers(&[Exited(FIRST, exit(1, 9)), alive.clone()]);
-        let expected = (failing.clone(), stop_with(Duration::ZERO));
-        assert_eq!(look(failing.clone(), &seen, &THREE, 0), expected, "{alive:?}");
-    }
-}
-
-#[test]
 fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
     for state in [RunState::Running, RunState::Stopping] {
         let seen = Observation { agent: reported(status(state, FIRST, None)), ..running_pod() };
