@@ -31,6 +31,7 @@ pub mod pod;
 pub mod progress;
 pub mod routes;
 pub mod run_policy;
+mod spec_batches;
 mod spec_checks;
 mod spec_error;
 mod spec_replicas;

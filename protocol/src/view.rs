@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
 use crate::as_text::names;
+use crate::batching::Batches;
 use crate::code::CodeId;
 use crate::elastic::Workers;
 use crate::failure::{Failure, Restarts};
@@ -245,6 +246,9 @@ pub struct JobView {
     /// The job whose gang is first, while this gang waits for its turn to create pods. Its state is `pending`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_behind: Option<JobName>,
+    /// The batch sizes in use, if the job divides a batch and all workers have reported their sizes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batches: Option<Batches>,
     /// When the job reached each step.
     pub times: JobTimes,
     /// Fields of the request that have another meaning in Muster, or no effect: only in the answer to a submit. Also

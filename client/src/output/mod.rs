@@ -1,5 +1,6 @@
 //! The only code that prints: data to stdout ([`Data`]), everything else to stderr ([`Notes`]).
 
+mod batches;
 mod checks;
 pub(crate) mod command_line;
 mod duration;

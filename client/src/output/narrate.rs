@@ -11,6 +11,7 @@ use protocol::patch::JobPatch;
 use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
+use super::batches;
 use crate::output::command_line::command;
 use crate::output::spelled;
 
@@ -81,6 +82,7 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     }
     sentences.extend(complete(before, now));
     sentences.extend(running(before, now));
+    sentences.extend(batches::changed(before, now));
     sentences.extend(failures(before, now));
     sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));

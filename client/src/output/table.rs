@@ -9,6 +9,7 @@ use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobSummary, JobTimes, JobView, ReplicaView};
 use serde_json::Value;
 
+use super::batches;
 use crate::cluster::rfc3339;
 use crate::output::command_line::command;
 use crate::output::narrate::{between, composition, queued_behind, workers_now};
@@ -57,6 +58,10 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     let newest = view.changes.last().filter(|change| Some(change.generation) == view.generation);
     head.extend(newest.map(|change| ("last start", one_line(&change.to_string()))));
     head.extend(series.and_then(progress).map(|progress| ("progress", one_line(&progress))));
+    head.extend(view.batches.as_ref().map(|sizes| {
+        let changed_at = sizes.changed.as_ref().map(|changed| changed.at);
+        ("batches", batches::in_use(sizes, between(changed_at, Some(now))))
+    }));
     head.extend(view.times.halted.map(|since| ("waits", waits_for_code(view, since, now))));
     head.extend(view.queued_behind.as_ref().map(|first| ("waits", queued_behind(first))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));

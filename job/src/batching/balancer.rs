@@ -122,6 +122,10 @@ impl Balancer {
     /// Hears the newest report of a member of this start. Returns what the scripts are to be told.
     pub fn hear(&mut self, replica: ReplicaId, report: &Progress) -> Option<Order> {
         let rank = self.members.iter().position(|member| *member == replica)?;
+        if report.batch == 0 {
+            // The helper has only greeted.
+            return None;
+        }
         self.newest = self.newest.max(report.split).max(report.noticed);
         self.reports[rank] = Some(report.clone());
         self.note_used_sizes();

@@ -20,6 +20,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::agent::RunStatus;
+use protocol::batching::Notice;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Lease, Renewal};
@@ -216,6 +217,13 @@ impl AgentClient {
     pub async fn run(&self, agent: SocketAddr, generation: Generation) -> Result<(), AgentError> {
         let path = format!("{}?generation={generation}", routes::AGENT_RUN);
         self.call(get(agent, &path), CALL_TIMEOUT).await.map(drop)
+    }
+
+    /// `POST /notice`. Passes a notice to the script of this start.
+    pub async fn notify(&self, agent: SocketAddr, generation: Generation, notice: &Notice) -> Result<(), AgentError> {
+        let path = format!("{}?generation={generation}", routes::AGENT_NOTICE);
+        let body = serde_json::to_vec(notice).expect("numbers always serialize");
+        self.call(post(agent, &path, body.into()), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `POST /stop`. Stops the run of this generation. Without a generation, stops any run.

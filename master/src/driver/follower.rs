@@ -63,6 +63,8 @@ pub(super) struct Followed {
     pub(super) lease: Option<Lease>,
     /// Whether an earlier master may have asked the agent to start the script.
     pub(super) is_found: bool,
+    /// How often to pass the script's reports to the driver, if the job's batch sizes follow them.
+    pub(super) balance_every: Option<Duration>,
 }
 
 /// The progress of copying output, by run.
@@ -234,6 +236,7 @@ impl Pod {
                     self.note_answer(&mut status, vigil);
                     let Followed { series, subject, .. } = &self.followed;
                     series.note(subject.id, &status, wall_clock());
+                    self.pass_progress(&status).await;
                     // The long poll has timed out, or the script reports progress, which the driver does not need.
                     if heard.is_some_and(|heard| !status.is_news_after(heard)) {
                         continue;
@@ -247,6 +250,14 @@ impl Pod {
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
             let is_refusal = matches!(state, AgentState::Failed(_));
             return Some(state).filter(|_| !(is_refusal && is_known));
+        }
+    }
+
+    async fn pass_progress(&self, status: &RunStatus) {
+        let Followed { reporter, subject, balance_every: Some(_), .. } = &self.followed else { return };
+        if let (Some(progress), Some(generation), None) = (&status.helper, status.generation, &status.exit) {
+            // The send fails only if the driver has ended, so the error does not matter.
+            let _ = reporter.send(Report::Progress(*subject, generation, Box::new(progress.clone()))).await;
         }
     }
 
@@ -271,7 +282,8 @@ impl Pod {
         let Followed { agents, address, series, .. } = &self.followed;
         let is_worth_it = |error: &AgentError| is_unreachable(error) && !self.ended.is_cancelled();
         let reports = |heard: &RunStatus| heard.helper.is_some() && heard.exit.is_none();
-        let wait = if heard.is_some_and(reports) { series.interval() } else { POLL_WAIT_MAX };
+        let interval = || self.followed.balance_every.unwrap_or_else(|| series.interval());
+        let wait = if heard.is_some_and(reports) { interval() } else { POLL_WAIT_MAX };
         if let Some(leased) = heard.and_then(|heard| self.leased(heard)) {
             return leased.ask(self, wait, is_worth_it).await;
         }

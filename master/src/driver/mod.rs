@@ -2,6 +2,7 @@
 //! carries out the actions. Each part of the driver owns its own state, and knows nothing of the driver.
 
 mod adopt;
+mod balance;
 mod context;
 mod delivery;
 mod follower;
@@ -31,6 +32,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 pub use self::adopt::Tenure;
+use self::balance::Balance;
 use self::context::Common;
 pub use self::context::{Channels, Context, Staged, Staging};
 use self::job_code::JobCode;
@@ -77,6 +79,7 @@ struct Driver {
     pods: Pods,
     code: JobCode,
     starts: Starts,
+    balance: Balance,
     room: Room,
     shown: Shown,
     inbox: Inbox,
@@ -116,6 +119,7 @@ impl Driver {
         let common = Common { job: stored.key(), agents, context: Arc::clone(&context), reporter };
         Self {
             code: JobCode::new(common.clone(), stored.record.code()),
+            balance: Balance::new(common.clone()),
             pods: Pods::new(common, token, (logs, series), &stored.record),
             starts: Starts::new(&stored.record),
             room: Room::new(seat, asks),
@@ -208,10 +212,18 @@ impl Driver {
     fn take_reports(&mut self, batch: Vec<Report>) -> Result<bool, Stop> {
         let current = Current { record: self.ledger.get(), machine: &self.machine };
         let phase = self.machine.phase();
-        let are_awaited = batch.iter().all(|report| pods::is_awaited(phase, report));
+        let is_progress = |report: &Report| matches!(report, Report::Progress(..));
+        let is_only_progress = batch.iter().all(is_progress);
+        let are_awaited = batch.iter().all(|report| is_progress(report) || pods::is_awaited(phase, report));
         for report in batch {
             match report {
                 Report::Agent(subject, agent) => self.pods.hear((subject, agent), current, &self.code),
+                Report::Progress(subject, generation, report) => {
+                    if matches!(phase, JobPhase::Running { .. }) && phase.generation() == Some(generation) {
+                        let ranks = || self.pods.ranks(current);
+                        self.balance.hear((subject, &report), generation, &current.record.spec, ranks);
+                    }
+                }
                 Report::Waits(subject, wait) => self.pods.wait(subject, wait),
                 Report::NotStopped { replica, generation, reason } if generation == phase.generation() => {
                     self.pods.delete_unstopped((replica, &reason), phase.horizon(), &mut self.inbox.tasks);
@@ -221,7 +233,7 @@ impl Driver {
                 Report::Broken => return Err(Stop::Broken),
             }
         }
-        if !are_awaited || !self.pods.awaits_others(phase) {
+        if !is_only_progress && (!are_awaited || !self.pods.awaits_others(phase)) {
             return Ok(true);
         }
         self.publish(false);
@@ -240,8 +252,8 @@ impl Driver {
     }
 
     fn publish(&mut self, has_moved: bool) {
-        let Self { machine, ledger, starts, pods, code, shown, .. } = self;
-        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, pods, code });
+        let Self { machine, ledger, starts, pods, code, balance, shown, .. } = self;
+        shown.publish_in_time(has_moved, Scene { ledger, machine, starts, pods, code, balance });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use job::observation::{AgentState, Wait};
 use protocol::ids::{Generation, ReplicaId};
+use protocol::progress::Progress;
 
 /// A replica and the number of its current or next pod. A report about an earlier pod is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(super) struct Subject {
 pub(super) enum Report {
     /// A replica's agent has this state now.
     Agent(Subject, AgentState),
+    /// The script of a replica reports, in this start. Only for jobs whose batch sizes follow measured times.
+    Progress(Subject, Generation, Box<Progress>),
     /// A replica has no pod yet, or its agent is not ready yet, for this reason.
     Waits(Subject, Wait),
     /// A replica's agent does not stop its run.

@@ -9,6 +9,7 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::balance::Balance;
 use super::job_code::JobCode;
 use super::machine::Machine;
 use super::pods::{self, Pods};
@@ -49,6 +50,7 @@ fn recorded(record: &JobRecord, replicas: Arc<[ReplicaView]>) -> JobView {
         replicas,
         warnings: vec![],
         queued_behind: None,
+        batches: None,
         times: times(record, &JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() }),
     }
 }
@@ -67,6 +69,7 @@ pub(super) struct Scene<'a> {
     pub(super) starts: &'a Starts,
     pub(super) pods: &'a Pods,
     pub(super) code: &'a JobCode,
+    pub(super) balance: &'a Balance,
 }
 
 /// The view of one job, and what only the view shows.
@@ -130,7 +133,7 @@ impl Shown {
 
     /// The current view of the job, without its `seq`: see [`renew`].
     fn shown(&self, scene: Scene<'_>) -> JobView {
-        let Scene { ledger, machine, starts, pods, code } = scene;
+        let Scene { ledger, machine, starts, pods, code, balance } = scene;
         let (record, phase) = (ledger.get(), machine.phase());
         let mut view = JobView {
             state: phase.state(),
@@ -141,6 +144,7 @@ impl Shown {
             roster: record.ended.as_ref().map_or_else(|| roster(scene), |ended| ended.roster.clone()),
             changes: starts.changes().to_vec(),
             queued_behind: if let JobPhase::Queued { behind, .. } = phase { Some(behind.clone()) } else { None },
+            batches: balance.shown(phase.generation()),
             times: times(record, &self.times),
             ..recorded(record, pods.views(record, machine))
         };

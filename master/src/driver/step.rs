@@ -124,7 +124,8 @@ impl Driver {
             Action::Configure(generation) => {
                 // The record may include a push that the policy does not include yet.
                 self.starts.configure(self.machine.policy().pushes);
-                self.pods.configure(generation, Current { record, machine: &self.machine }, &self.code).await;
+                let current = Current { record, machine: &self.machine };
+                self.pods.configure(generation, current, &self.code, &self.balance).await;
             }
             Action::Launch(generation) => {
                 if self.pods.has_prototypes() {
@@ -142,8 +143,8 @@ impl Driver {
             }
             Action::RecordSuspension => self.ledger.record_suspension(self.starts_so_far()).await?,
             Action::Conclude(result) => {
-                let Self { machine, ledger, starts, pods, code, shown, .. } = &*self;
-                let ended = shown.end(result, Scene { ledger, machine, starts, pods, code });
+                let Self { machine, ledger, starts, pods, code, balance, shown, .. } = &*self;
+                let ended = shown.end(result, Scene { ledger, machine, starts, pods, code, balance });
                 self.ledger.conclude(ended).await?;
             }
             Action::ReleasePods => self.pods.release(self.machine.elapsed(), &mut self.inbox.tasks).await,

@@ -92,7 +92,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let record = conformance::record("taken");
     let key = JobKey { name: record.spec.name.clone(), uid: record.uid.clone() };
     store.create(record.clone()).await.expect("cannot create the record");
-    overwrite(&file, &key.name, b"{\"format\": 1, \"uid\": \"uid-of-taken\"}");
+    overwrite(&file, &key.name, b"{\"format\": 2, \"uid\": \"uid-of-taken\"}");
     let replayed = store.watch().await.expect("no watch").recv().await;
     assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the unreadable record is not reported");
     let backend = FakeBackend::new(Arrival::AtOnce);

@@ -43,7 +43,14 @@ fn the_global_batch_is_given_or_the_sum_of_fixed_sizes() {
         (request(4, Batching::default(), &[]), None),
         (request(4, global(256), &[]), Some(256)),
         (request(4, Batching::default(), &fixed), Some(160)),
-        (request(4, global(176), &[(json!({"batch": {"min": 64, "max": 64}}), 2), (json!({"batch": {"min": 16, "max": 32}}), 2)]), Some(176)),
+        (
+            request(
+                4,
+                global(176),
+                &[(json!({"batch": {"min": 64, "max": 64}}), 2), (json!({"batch": {"min": 16, "max": 32}}), 2)],
+            ),
+            Some(176),
+        ),
     ] {
         let spec = JobSpec::try_from(request).expect("the request is refused");
         assert_eq!(spec.global_batch(), batch);
@@ -71,8 +78,18 @@ fn impossible_batches_are_refused_and_named() {
             "a global batch of 3 is too small for 4 workers: their smallest batches have 4 samples",
         ),
         (request(4, bounds(Some(8), None), &[]), "the batches need a sum"),
-        (request(4, Batching::default(), &[(json!({"batch": {"min": 64, "max": 64}}), 2), (json!({"batch": {"min": 16, "max": 32}}), 2)]), "the batches need a sum"),
-        (elastic(request(4, Batching::default(), &[(json!({"batch": {"min": 64, "max": 64}}), 4)])), "the batches need a sum"),
+        (
+            request(
+                4,
+                Batching::default(),
+                &[(json!({"batch": {"min": 64, "max": 64}}), 2), (json!({"batch": {"min": 16, "max": 32}}), 2)],
+            ),
+            "the batches need a sum",
+        ),
+        (
+            elastic(request(4, Batching::default(), &[(json!({"batch": {"min": 64, "max": 64}}), 4)])),
+            "the batches need a sum",
+        ),
         (with(bounds(Some(17), None)), "too small for 4 workers: their smallest batches have 68 samples"),
         (with(bounds(None, Some(15))), "too large for 4 workers: their largest batches may have only 60 samples"),
         (elastic(with(bounds(None, Some(32)))), "too large for 1 workers"),
@@ -81,7 +98,10 @@ fn impossible_batches_are_refused_and_named() {
         (with(multiple(0)), "not a multiple of 0"),
         (with(multiple(7)), "global-batch 64 is not a multiple of 7"),
         (with(Batching { min_batch: Some(9), max_batch: Some(15), ..multiple(8) }), "no multiple of 8 is from 9 to 15"),
-        (request(2, global(64), &[(json!({"gpus": 1}), 1), (json!({"cpu": "4"}), 1)]), "some workers have GPUs and some have none"),
+        (
+            request(2, global(64), &[(json!({"gpus": 1}), 1), (json!({"cpu": "4"}), 1)]),
+            "some workers have GPUs and some have none",
+        ),
         (
             JobRequest {
                 groups: vec![of_server],

@@ -63,6 +63,7 @@ fn pending_view() -> JobView {
         .into(),
         warnings: vec![],
         queued_behind: None,
+        batches: None,
         times: JobTimes::default(),
     }
 }

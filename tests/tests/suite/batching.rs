@@ -1,5 +1,6 @@
-//! The rule for batch sizes on machines of unequal speed, in virtual time.
+//! The rule for batch sizes on machines of unequal speed, in virtual time; and a job whose sizes follow measured times.
 
+use e2e::Scene;
 use e2e::mixed_machines::{Costs, Outcome, Rule, run};
 
 const BATCH: u32 = 256;
@@ -52,4 +53,51 @@ fn where_small_batches_take_the_same_time_or_communication_overlaps_no_run_is_lo
             }
         }
     }
+}
+
+/// Two ranks that sum over a socket. Rank 1 needs three times as long for a sample. The script prints the size of each
+/// step, and ends 10 steps after a change of the sizes.
+const UNEQUAL: &str = "import os, socket, struct, time, muster
+job = muster.Job()
+address = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))
+if job.rank == 0:
+    peer = socket.create_server(address).accept()[0]
+else:
+    while True:
+        try:
+            peer = socket.create_connection(address)
+            break
+        except OSError: time.sleep(0.01)
+
+def summed(numbers):
+    peer.sendall(struct.pack('2d', *numbers))
+    return [mine + theirs for mine, theirs in zip(numbers, struct.unpack('2d', peer.recv(16, socket.MSG_WAITALL)))]
+
+job.started()
+step, last = 0, None
+while step != last:
+    step += 1
+    print('step', step, 'size', job.batch, flush=True)
+    with job.measure():
+        time.sleep(0.002 * job.batch * (1, 3)[job.rank])
+    job.step(step, summed(job.signal()))
+    last = last or (step + 10 if job._split else None)
+job.done()";
+
+#[test]
+fn sizes_follow_measured_times_at_the_same_step_of_all_ranks_and_with_the_same_sum() {
+    let scene = Scene::new(UNEQUAL);
+    let run = scene.run(&["--worker-num", "2", "--global-batch", "128"]).code(0);
+    let run =
+        run.says(&["--- batch sizes 64, 64 → 96, 32: worker-1 needed 3.0 times as long as worker-0 for a sample"]);
+    let sizes = |rank: &str| -> Vec<String> {
+        let lines = run.stdout.lines().filter_map(|line| line.strip_prefix(rank)?.split_once("size "));
+        lines.map(|(_, size)| size.to_owned()).collect()
+    };
+    let (first, second) = (sizes("worker-0"), sizes("worker-1"));
+    assert_eq!(first.len(), second.len());
+    let changed = first.iter().position(|size| size != "64").expect("no change");
+    assert!(first[..changed].iter().chain(&second[..changed]).all(|size| size == "64"), "{first:?} {second:?}");
+    assert!(first[changed..].iter().all(|size| size == "96") && second[changed..].iter().all(|size| size == "32"));
+    assert_eq!(first.len() - changed, 10);
 }

@@ -71,7 +71,10 @@ fn unequal(rank: usize, size: u32) -> u64 {
 #[test]
 fn sizes_follow_the_measured_speeds_and_the_gain_is_measured() {
     let (mut balancer, mut scripts) = (balancer(2, 1), Scripts::new(&[48, 48], unequal));
-    assert_eq!(balancer.sizes(), None);
+    for rank in [0, 1] {
+        assert_eq!(balancer.hear(member(rank), &Progress::default()), None, "a greeting has no size");
+    }
+    assert_eq!((balancer.sizes(), balancer.held()), (None, None));
     scripts.report(&mut balancer);
     assert_eq!(balancer.sizes(), Some(&[48, 48][..]));
     assert_eq!(scripts.window(&mut balancer), None, "one window is too little");

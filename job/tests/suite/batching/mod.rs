@@ -28,7 +28,8 @@ fn first_sizes_follow_measured_speeds_and_for_other_places_the_resources_that_th
         sizes_by_rank(&spec, &places, |place| measured[place.index as usize]).expect("no sizes")
     };
     let none = Batching::default;
-    let with = |cpu: &str, count| Group { cpu: Some(cpu.parse().expect("not an amount")), ..Group::new(Role::Worker, count) };
+    let with =
+        |cpu: &str, count| Group { cpu: Some(cpu.parse().expect("not an amount")), ..Group::new(Role::Worker, count) };
     let unequal = [with("1", 1), with("2", 1)];
     assert_eq!(sized(&unequal, none(), &[None, None]), [32, 64]);
     assert_eq!(sized(&unequal, none(), &[Some(10.0), None]), [32, 64], "as fast as its CPUs");

@@ -36,6 +36,7 @@ use tracing::warn;
 pub(super) use self::awaited::is_awaited;
 use self::replica::Replica;
 pub(super) use self::views::initial;
+use super::balance::Balance;
 use super::context::Common;
 use super::follower::{self, Followed, Follower};
 use super::job_code::JobCode;
@@ -141,6 +142,7 @@ impl Pods {
 
     /// Begins to follow the pods that have an address and are not followed yet.
     fn follow(&mut self, spec: &JobSpec, policy: &Policy, code: &JobCode) {
+        let balance_every = Balance::interval(spec);
         for (id, replica) in &mut self.replicas {
             if let (Some(address), Some(log)) = (replica.to_follow(), self.logs.of(*id)) {
                 replica.follower = Some(Follower::begin(Followed {
@@ -154,6 +156,7 @@ impl Pods {
                     delivery: code.delivery(),
                     lease: policy.lease,
                     is_found: replica.tracked.seen.is_found,
+                    balance_every,
                 }));
             }
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use job::batching::sizes_by_rank;
+use job::gang::Member;
 use job::observation::Enrolled;
 use job::phase::{Ending, JobPhase, Stop};
 use job::replica::ReplicaPhase;
@@ -14,6 +15,7 @@ use tokio::task::JoinSet;
 use tracing::debug;
 
 use super::{Pods, Replica};
+use crate::driver::balance::{Balance, Rank};
 use crate::driver::follower::Follower;
 use crate::driver::job_code::JobCode;
 use crate::driver::machine::{Current, Machine};
@@ -30,6 +32,7 @@ impl Pods {
         generation: Generation,
         Current { record, machine }: Current<'_>,
         code: &JobCode,
+        balance: &Balance,
     ) {
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.logs.of(*id).map_or(0, |log| log.progress().end);
@@ -53,7 +56,8 @@ impl Pods {
             });
         }
         let restarts = seats.first().map_or(0, |seat| seat.membership.start);
-        let sizes = sizes_by_rank(&record.spec, &places, |_| None);
+        let speed = |place| balance.speed(self.replicas.get(&place)?.subject(place));
+        let sizes = sizes_by_rank(&record.spec, &places, speed);
         let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts, sizes };
         let fanout = self.fanout(generation, machine, code);
         self.begin(tasks::configure(fanout, seats, meeting)).await;
@@ -64,6 +68,18 @@ impl Pods {
         let waiting = self.agents(machine, |_, phase| !phase.was_launched());
         let fanout = self.fanout(generation, machine, code);
         self.begin(tasks::launch(fanout, waiting)).await;
+    }
+
+    /// The members of the current start that have a batch, in the order of their ranks.
+    pub(in crate::driver) fn ranks(&self, Current { record, machine }: Current<'_>) -> Vec<Rank> {
+        let gang = self.gang(machine.horizon());
+        let mut members: Vec<_> = gang.members().filter(|member| record.spec.has_batch(member.id.role)).collect();
+        members.sort_by_key(|member| gang.seat(member));
+        let rank = |member: &&Member| {
+            let replica = self.replicas.get(&member.id)?;
+            Some((replica.subject(member.id), replica.tracked.seen.addresses()?.agent))
+        };
+        members.iter().filter_map(rank).collect()
     }
 
     /// Whether a replica has an agent of the first prototype.

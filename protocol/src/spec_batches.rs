@@ -1,0 +1,112 @@
+//! The batches of a job: their sum, bounds and first weights, and the rules that they follow.
+
+use crate::batching::{BATCH_SIZE_LIST_KEY, BadBatching, BatchBounds, Batching, GLOBAL_BATCH_MAX};
+use crate::group::Group;
+use crate::ids::{ReplicaId, Role};
+use crate::job::{JobSpec, SpecError};
+use crate::pod::thousandths;
+
+impl JobSpec {
+    /// Samples of all workers together in one step, if the job divides them. The number of workers of an elastic job
+    /// changes, so its sizes have no sum.
+    pub fn global_batch(&self) -> Option<u32> {
+        let fixed =
+            |place| self.batch_of_group(place).filter(|bounds| bounds.min == bounds.max).map(|bounds| bounds.min);
+        let sum = || self.training_places().map(fixed).sum::<Option<u32>>();
+        self.batching.global_batch.or_else(|| self.worker_min.is_none().then(sum).flatten())
+    }
+
+    /// Whether replicas of this role have a batch. With parameter servers, a chief only directs the workers.
+    pub fn has_batch(&self, role: Role) -> bool {
+        role == Role::Worker || role == Role::Chief && self.ps_num == 0
+    }
+
+    /// The batch bounds of a replica: those of its group, or those of the job. `min` is what a worker without a minimum
+    /// gets.
+    pub fn batch_bounds(&self, place: ReplicaId, global_batch: u32, min: u32) -> BatchBounds {
+        let Batching { min_batch, max_batch, .. } = self.batching;
+        let of_job = BatchBounds { min: min_batch.unwrap_or(min), max: max_batch.unwrap_or(global_batch) };
+        self.batch_of_group(place).unwrap_or(of_job)
+    }
+
+    /// How fast a replica is compared with others, before it has been measured: its GPUs if all workers have GPUs, else
+    /// its requested CPUs if all workers request some, else 1.
+    pub fn batch_weight(&self, place: ReplicaId) -> f64 {
+        let gpus = |place| self.gpus_of(place).filter(|gpus| *gpus > 0).map(f64::from);
+        let cpus = |place| thousandths(&self.pod_of(place).cpu?.request).map(|amount| amount as f64);
+        let of_all = |of: &dyn Fn(ReplicaId) -> Option<f64>| self.training_places().all(|place| of(place).is_some());
+        if of_all(&gpus) {
+            gpus(place).unwrap_or(1.0)
+        } else if of_all(&cpus) {
+            cpus(place).unwrap_or(1.0)
+        } else {
+            1.0
+        }
+    }
+
+    fn training_places(&self) -> impl Iterator<Item = ReplicaId> {
+        let roles = [Role::Chief, Role::Worker].into_iter().filter(|role| self.has_batch(*role));
+        roles.flat_map(|role| (0..self.count(role)).map(move |index| ReplicaId { role, index }))
+    }
+
+    fn batch_of_group(&self, place: ReplicaId) -> Option<BatchBounds> {
+        self.group_of(place).and_then(|group| group.batch)
+    }
+
+    /// Checks that with any number of workers that the job may have, and any of its places, there are sizes within all
+    /// bounds.
+    pub(crate) fn check_batching(&self) -> Result<(), SpecError> {
+        if self.batching.is_default() && self.groups.iter().all(|group| group.batch.is_none()) {
+            return Ok(());
+        }
+        if self.tf_config.extra.contains_key(BATCH_SIZE_LIST_KEY) {
+            return Err(SpecError::ComputedKey(BATCH_SIZE_LIST_KEY));
+        }
+        let has_no_batch = |group: &&Group| group.batch.is_some() && !self.has_batch(group.role);
+        if let Some(group) = self.groups.iter().find(has_no_batch) {
+            return Err(BadBatching::Role(group.role).into());
+        }
+        let global = self.global_batch().ok_or(BadBatching::NoGlobal)?;
+        if !(1..=GLOBAL_BATCH_MAX).contains(&global) {
+            return Err(BadBatching::Global(global).into());
+        }
+        let multiple = self.batching.multiple.unwrap_or(1);
+        if multiple == 0 || !global.is_multiple_of(multiple) {
+            return Err(BadBatching::Multiple { global, multiple }.into());
+        }
+        self.check_bounds(global, multiple)?;
+        let with_gpus =
+            self.training_places().filter(|place| self.gpus_of(*place).is_some_and(|gpus| gpus > 0)).count();
+        let is_open = self.training_places().any(|place| self.batch_of_group(place).is_none());
+        if is_open && with_gpus > 0 && with_gpus < self.training_places().count() {
+            return Err(BadBatching::SomeGpus.into());
+        }
+        Ok(())
+    }
+
+    fn check_bounds(&self, global: u32, multiple: u32) -> Result<(), BadBatching> {
+        let (mut least, mut most) = (vec![], vec![]);
+        for place in self.training_places() {
+            let BatchBounds { min, max } = self.batch_bounds(place, global, 1);
+            if min == 0 || min > max {
+                return Err(BadBatching::Bounds { min, max });
+            }
+            let (low, high) = (min.div_ceil(multiple), max / multiple);
+            if low > high {
+                return Err(BadBatching::NoMultiple { min, max, multiple });
+            }
+            least.push(u64::from(low) * u64::from(multiple));
+            most.push(u64::from(high) * u64::from(multiple));
+        }
+        let sum = least.iter().sum();
+        if sum > u64::from(global) {
+            return Err(BadBatching::TooSmall { global, workers: least.len(), sum });
+        }
+        // The fewest workers may be those with the smallest maxima.
+        most.sort_unstable();
+        let absent = self.worker_min.map_or(0, |min| self.worker_num.saturating_sub(min)) as usize;
+        let workers = most.len().saturating_sub(absent);
+        let sum = most.iter().take(workers).sum();
+        if sum < u64::from(global) { Err(BadBatching::TooLarge { global, workers, sum }) } else { Ok(()) }
+    }
+}
