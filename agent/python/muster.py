@@ -60,7 +60,7 @@ class Job:
     """This process as a rank of the job. Create one Job in each process, before the strategy.
 
     `global_batch` is the number of samples of all ranks in a step. It can be left out if the job has --global-batch.
-    `ahead` is how many batches a thread may take from the sampler before the step that uses them, beside the next one.
+    `ahead` is how many batches beyond the next one another thread may take early from the sampler.
     """
 
     def __init__(self, global_batch=None, environ=os.environ, ahead=0):
@@ -170,6 +170,10 @@ class Job:
         leave, versions, self._stepper = float(summed[0]), float(summed[1]), threading.get_ident()
         if self._step is None and self._save:
             self._saved = step - 1 if step > 0 else None
+        with self._batches:  # a thread that takes batches sees all of this step or nothing
+            return self._end_step(step, leave, versions)
+
+    def _end_step(self, step, leave, versions):
         now = time.perf_counter_ns()
         samples, is_full = self._finish_batch()
         if self._is_counted and is_full:
@@ -195,21 +199,19 @@ class Job:
 
     def _finish_batch(self):
         """This rank's number of samples in the step that has ended, and whether its batch was full."""
-        with self._batches:
-            taken = [sampler._finish() for sampler in self._samplers if sampler._pending]
+        taken = [sampler._finish() for sampler in self._samplers if sampler._pending]
         return (taken[0][0], all(is_full for _, is_full in taken)) if taken else (self.batch, True)
 
     def _begin_batch(self, agreed):
         """Counts a completed step. The agreed split, if there is one, begins with the first batch that no rank can have
         taken yet. All ranks agree at the same step, so for all ranks this is the same batch."""
-        with self._batches:
-            self._stepped += 1
-            if agreed:
-                self._splits.append((self._stepped + self.ahead, *agreed))
-            if len(self._splits) > 1 and self._splits[1][0] <= self._stepped:
-                del self._splits[0]
-                self._is_counted, self._totals = False, (0, 0, 0, 0)
-            self._batches.notify_all()
+        self._stepped += 1
+        if agreed:
+            self._splits.append((self._stepped + self.ahead, *agreed))
+        if len(self._splits) > 1 and self._splits[1][0] <= self._stepped:
+            del self._splits[0]
+            self._is_counted, self._totals = False, (0, 0, 0, 0)
+        self._batches.notify_all()
 
     @contextlib.contextmanager
     def measure(self):
@@ -374,10 +376,11 @@ class Sampler:
         Another thread waits here until at most `ahead` batches beside this one are taken and not stepped.
         """
         job = self._job
-        if job.ahead == 0:
+        is_stepper = threading.get_ident() == job._stepper
+        if is_stepper:
             job._begin_update()
         with job._batches:
-            if len(self._pending) > job.ahead and threading.get_ident() == job._stepper:
+            if len(self._pending) > job.ahead and is_stepper:
                 raise RuntimeError(f"a batch was taken before the step of an earlier one: create Job(ahead={len(self._pending)})")
             job._batches.wait_for(lambda: len(self._pending) <= job.ahead)
             number = job._stepped + len(self._pending)
@@ -599,6 +602,8 @@ def first_sizes(global_batch, world, listed):
         if global_batch not in (None, sum(sizes)):
             raise ValueError(f"Job has a global batch of {global_batch}, but --global-batch is {sum(sizes)}")
         return sizes
+    if global_batch is None and sizes:
+        raise ValueError(f"pass the global batch to Job: the job has sizes for {len(sizes)} ranks, but WORLD_SIZE is {world}")
     if global_batch is None:
         raise ValueError("pass the global batch to Job, or start the job with --global-batch")
     return shares(global_batch, [1] * world)

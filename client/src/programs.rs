@@ -18,8 +18,7 @@ const PROGRAMS: [&str; 2] = ["master", "agent"];
 /// If a program is missing.
 pub(crate) fn master() -> Result<PathBuf, Error> {
     let unknown = |error| Error::master("find the folder of this program").because(error);
-    let (own, libexec) = folders().map_err(unknown)?;
-    let folder = if libexec.join("master").is_file() { libexec } else { own };
+    let folder = folder().map_err(unknown)?;
     match PROGRAMS.into_iter().find(|program| !folder.join(program).is_file()) {
         None => Ok(folder.join("master")),
         Some(missing) => {
@@ -32,8 +31,7 @@ pub(crate) fn master() -> Result<PathBuf, Error> {
 
 /// The path of this program's agent, if there is one.
 pub(crate) fn agent() -> Option<PathBuf> {
-    let (own, libexec) = folders().ok()?;
-    [own, libexec].map(|folder| folder.join("agent")).into_iter().find(|path| path.is_file())
+    folder().ok().map(|folder| folder.join("agent")).filter(|path| path.is_file())
 }
 
 /// Whether the word after the program's name starts another program, as in `muster master --listen 127.0.0.1:7897`.
@@ -51,10 +49,11 @@ pub(crate) fn become_program(name: &OsString, arguments: &[OsString]) -> Error {
     Error::master(format!("start {}", path.display())).because(error)
 }
 
-/// This program's folder, and the folder of the programs that pip does not put on the PATH.
-fn folders() -> io::Result<(PathBuf, PathBuf)> {
+/// The folder of the programs: this program's own folder, unless only the folder that pip uses has a master.
+fn folder() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?.canonicalize()?;
     let own = program.parent().map(Path::to_owned).unwrap_or_default();
     let libexec = own.with_file_name("libexec").join("muster");
-    Ok((own, libexec))
+    let is_by_pip = !own.join("master").is_file() && libexec.join("master").is_file();
+    Ok(if is_by_pip { libexec } else { own })
 }

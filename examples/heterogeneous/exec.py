@@ -1,6 +1,6 @@
 """Trains a digit classifier on workers of unequal speed. Each worker has its own batch size.
 
-`--work 1=3` makes rank 1 compute each of its samples three times, like a machine with a third of the speed. Muster then
+`--work 1=4` gives rank 1 four times as much work in the largest part of each sample, like a slower machine. Muster then
 gives this rank smaller batches, so that the other ranks do not wait for it.
 """
 

@@ -70,7 +70,7 @@ pub enum JobPhase {
     Queued {
         /// The start that the gang will gather for.
         gathering: Gathering,
-        /// The job whose gang is first.
+        /// The job that this gang waits for.
         behind: JobName,
     },
     /// The gang is complete and its runs are being started.
@@ -190,7 +190,7 @@ impl Seen<'_> {
 pub struct Known {
     /// The number of the first start under this master.
     pub first: Generation,
-    /// The newest start that has ended, according to the record.
+    /// The newest failed start in the record.
     pub newest_failed: Option<Generation>,
     /// The state of the wait for new code, if an earlier master has halted the job.
     pub halted: Option<Halt>,

@@ -76,7 +76,7 @@ impl<'a> Rendezvous<'a> {
     /// Sets the first batch size of each rank. A rank without a batch has 0.
     #[must_use]
     pub fn with_sizes(self, of_ranks: Vec<u32>) -> Self {
-        let text = serde_json::to_string(&of_ranks).unwrap_or_default();
+        let text = serde_json::to_string(&of_ranks).expect("numbers always serialize");
         let servers = vec![0; self.count(Role::Ps)];
         let tf_config = match self.spec.batching.list {
             BatchList::Text => Value::from(text.as_str()),
@@ -94,7 +94,7 @@ impl<'a> Rendezvous<'a> {
         let own = size
             .into_iter()
             .flat_map(|size| [launchers::BATCH_SIZE, launchers::WORKER_BATCH_SIZE].map(|name| (name, *size)));
-        let global = self.spec.global_batch().unwrap_or_default();
+        let global = sizes.of_ranks.iter().sum::<u32>();
         let of_all = [launchers::GLOBAL_BATCH_SIZE, launchers::GLOBAL_CLUSTER_BATCH_SIZE].map(|name| (name, global));
         let numbers = own.chain(of_all).map(|(name, number)| (name, Variable::Own(number.into())));
         numbers.chain([(launchers::BATCH_SIZE_LIST, Variable::OfAll(&sizes.list))]).collect()

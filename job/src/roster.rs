@@ -68,7 +68,7 @@ pub fn choose(gang: &Gang, policy: &Policy, ready_since: Option<Duration>, now: 
         wanted(gang, policy.workers).into_iter().partition(|place| is_ready(place));
     let mut roster = Roster(ready.iter().map(|place| place.id).collect());
     if policy.is_fixed() {
-        // TF_CONFIG and the success rule name replicas by their index.
+        // The seat must be the replica's index, which TF_CONFIG and the success rule use.
         roster.0.sort_unstable();
     }
     let is_enough = roster.workers() >= policy.workers.min && missing.iter().all(|place| place.id.role == Role::Worker);
@@ -136,9 +136,9 @@ pub fn resize(gang: &Gang, policy: &Policy, since: Duration, now: Duration) -> O
     (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
 }
 
-/// Minimum time from a start to a restart that adds workers. If every wanted worker is ready, the gang restarts
-/// earlier. The default is shorter if the scripts of the chief and of all workers have reported a step with the helper:
-/// these scripts lose no step.
+/// How long a running gang waits before it restarts to add workers. If every wanted worker is ready, it does not wait.
+/// The default is shorter if the scripts of the chief and of all workers have reported a step with the helper, because a
+/// restart then loses no step.
 pub fn grow_interval(gang: &Gang, policy: &Policy) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.helper == HelperUse::Stepped) {

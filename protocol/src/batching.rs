@@ -161,8 +161,9 @@ impl fmt::Display for Held {
             Self::NoGain => f.write_str("the last change has not made a step shorter"),
             Self::OtherGlobalBatch { script } => write!(f, "the script uses a global batch of {script}"),
             Self::NoHelper { replica } => write!(f, "{replica} sends no reports: its script does not use muster.py"),
-            Self::Stalled { replica } => write!(f, "{replica} has reported no step for long"),
+            Self::Stalled { replica } => write!(f, "{replica} has reported no step for a long time"),
             Self::NotUsed { replica } => write!(f, "{replica} did not take the last sizes that it was sent"),
+            Self::NotAgreed => f.write_str("the scripts do not vote on new sizes with job.signal() and job.step()"),
             Self::OutOfVersions => f.write_str("this start has had too many changes"),
         }
     }
@@ -254,6 +255,8 @@ pub enum Held {
         /// The worker.
         replica: ReplicaId,
     },
+    /// All workers have received new sizes, but their scripts have not agreed on them.
+    NotAgreed,
     /// The versions that the scripts can vote on are used up.
     OutOfVersions,
 }

@@ -28,7 +28,7 @@ pub struct Progress {
     /// This replica's number of samples in a full step with these sizes.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub batch: u32,
-    /// The version of the newest sizes that the script has received, and that it uses soon; 0 if there are none.
+    /// The version of the newest sizes that the script has received; 0 if there are none.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub noticed: u64,
     /// Total number of steps.

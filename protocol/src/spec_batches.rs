@@ -5,14 +5,15 @@ use crate::group::Group;
 use crate::ids::{ReplicaId, Role};
 use crate::job::{JobSpec, SpecError};
 use crate::pod::thousandths;
+use crate::tf_config::members_max;
 
 impl JobSpec {
-    /// Samples of all workers together in one step, if the job divides them. The number of workers of an elastic job
-    /// changes, so its sizes have no sum.
+    /// Samples of all workers together in one step, if the job divides them. If the spec does not name them, they are the
+    /// sum of the workers' fixed batches. An elastic job must name them.
     pub fn global_batch(&self) -> Option<u32> {
         let fixed =
             |place| self.batch_of_group(place).filter(|bounds| bounds.min == bounds.max).map(|bounds| bounds.min);
-        let sum = || self.training_places().map(fixed).sum::<Option<u32>>();
+        let sum = || self.training_places().map(fixed).try_fold(0_u32, |sum, size| Some(sum.saturating_add(size?)));
         self.batching.global_batch.or_else(|| self.worker_min.is_none().then(sum).flatten())
     }
 
@@ -29,19 +30,19 @@ impl JobSpec {
         self.batch_of_group(place).unwrap_or(of_job)
     }
 
-    /// How fast a replica is compared with others, before it has been measured: its GPUs if all workers have GPUs, else
-    /// its requested CPUs if all workers request some, else 1.
-    pub fn batch_weight(&self, place: ReplicaId) -> f64 {
-        let gpus = |place| self.gpus_of(place).filter(|gpus| *gpus > 0).map(f64::from);
-        let cpus = |place| thousandths(&self.pod_of(place).cpu?.request).map(|amount| amount as f64);
-        let of_all = |of: &dyn Fn(ReplicaId) -> Option<f64>| self.training_places().all(|place| of(place).is_some());
-        if of_all(&gpus) {
-            gpus(place).unwrap_or(1.0)
-        } else if of_all(&cpus) {
-            cpus(place).unwrap_or(1.0)
-        } else {
-            1.0
-        }
+    /// How fast these replicas are, before they have been measured: their GPUs if all workers of the job have GPUs, else
+    /// their requested CPUs if all workers request some, else 1.
+    pub fn batch_weights(&self, places: &[ReplicaId]) -> Vec<f64> {
+        let gpus = |place: ReplicaId| self.gpus_of(place).filter(|gpus| *gpus > 0).map(f64::from);
+        let cpus = |place: ReplicaId| {
+            let of_group = self.group_of(place).and_then(|group| group.cpu.as_ref());
+            thousandths(&of_group.or(self.pod.cpu.as_ref())?.request).map(|amount| amount as f64)
+        };
+        let known = |of: &dyn Fn(ReplicaId) -> Option<f64>| -> Option<Vec<f64>> {
+            let is_known = self.training_places().all(|place| of(place).is_some());
+            is_known.then(|| places.iter().filter_map(|place| of(*place)).collect())
+        };
+        known(&gpus).or_else(|| known(&cpus)).unwrap_or_else(|| vec![1.0; places.len()])
     }
 
     fn training_places(&self) -> impl Iterator<Item = ReplicaId> {
@@ -74,6 +75,10 @@ impl JobSpec {
         if multiple == 0 || !global.is_multiple_of(multiple) {
             return Err(BadBatching::Multiple { global, multiple }.into());
         }
+        let fits = members_max(&self.tf_config, Some(global)).saturating_sub(self.ps_num + self.chief_num);
+        if self.worker_num > fits {
+            return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
+        }
         self.check_bounds(global, multiple)?;
         let with_gpus =
             self.training_places().filter(|place| self.gpus_of(*place).is_some_and(|gpus| gpus > 0)).count();
@@ -102,8 +107,9 @@ impl JobSpec {
         if sum > u64::from(global) {
             return Err(BadBatching::TooSmall { global, workers: least.len(), sum });
         }
-        // The fewest workers may be those with the smallest maxima.
-        most.sort_unstable();
+        // The fewest workers may be those with the smallest maxima. A chief is never absent.
+        let chiefs = most.len() - self.worker_num as usize;
+        most[chiefs..].sort_unstable();
         let absent = self.worker_min.map_or(0, |min| self.worker_num.saturating_sub(min)) as usize;
         let workers = most.len().saturating_sub(absent);
         let sum = most.iter().take(workers).sum();

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import queue
 import random
 import shutil
 import signal
@@ -280,11 +281,11 @@ class Sampling(unittest.TestCase):
                     sizes = muster.shares(24, [chance.randint(1, 9) for _ in jobs])
                     for job in jobs:
                         job._on_notice({"split": {"version": step + 1, "sizes": sizes}})
-                for job, sampler, queue in zip(jobs, samplers, queues):
+                for job, sampler, taken in zip(jobs, samplers, queues):
                     # Each rank has taken another number of batches, at least the one of this step.
-                    while len(queue) < chance.randint(1, ahead + 1):
-                        queue.append(sampler.take()[:2])
-                parts = [queue.pop(0) for queue in queues]
+                    while len(taken) < chance.randint(1, ahead + 1):
+                        taken.append(sampler.take())
+                parts = [taken.pop(0) for taken in queues]
                 used = [int(i) for indexes, weights in parts for i, weight in zip(indexes, weights) if weight > 0]
                 boundary(jobs, step)
                 self.assertAlmostEqual(sum(float(weights.sum()) for _, weights in parts), 1, places=5)
@@ -296,6 +297,27 @@ class Sampling(unittest.TestCase):
                 self.assertEqual(len(epochs[max(epochs)]), state[1] or count)
             for epoch in range(state[0]):
                 self.assertEqual(sorted(epochs[epoch]), list(range(count)))
+
+    def test_a_thread_that_takes_batches_sees_new_sizes_from_the_same_batch_on_as_all_ranks(self):
+        world, ahead, steps = 2, 2, 3000
+        jobs = [muster.Job(24, {"RANK": str(rank), "WORLD_SIZE": str(world)}, ahead) for rank in range(world)]
+        samplers = [job.sampler(24 * 50, seed=1) for job in jobs]
+        queues = [queue.Queue() for _ in jobs]
+
+        def prefetch(sampler, taken):
+            for _ in range(steps):
+                taken.put(len(sampler.take()[0]))
+
+        threads = [threading.Thread(target=prefetch, args=pair, daemon=True) for pair in zip(samplers, queues)]
+        for thread in threads:
+            thread.start()
+        for step in range(steps):
+            if step % 5 == 0:
+                for job in jobs:
+                    job._on_notice({"split": {"version": step + 1, "sizes": [step % 11 + 1, 23 - step % 11]}})
+            parts = [taken.get(timeout=DEADLINE_SECONDS) for taken in queues]
+            self.assertEqual((sum(parts), parts), (24, jobs[0].sizes), step)
+            boundary(jobs, step)
 
     def test_a_restored_sampler_forgets_the_batches_that_no_step_has_used(self):
         job = muster.Job(24, {}, ahead=2)
@@ -806,9 +828,10 @@ print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
         with self.assertRaisesRegex(ValueError, "global batch of 97, but --global-batch is 96"):
             muster.Job(97, sizes)
         self.assertEqual(muster.Job(9, {**sizes, "WORLD_SIZE": "3"}).sizes, [3, 3, 3], "ranks of the script's own")
-        for environ in ({}, {**sizes, "WORLD_SIZE": "3"}):
-            with self.assertRaisesRegex(ValueError, "pass the global batch to Job, or start the job with --global-batch"):
-                muster.Job(environ=environ)
+        with self.assertRaisesRegex(ValueError, "pass the global batch to Job, or start the job with --global-batch"):
+            muster.Job(environ={})
+        with self.assertRaisesRegex(ValueError, "the job has sizes for 2 ranks, but WORLD_SIZE is 3"):
+            muster.Job(environ={**sizes, "WORLD_SIZE": "3"})
 
     def test_progress_tells_the_sizes_in_use_and_the_newest_that_are_known(self):
         (job,) = ranks(1)

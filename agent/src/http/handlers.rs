@@ -24,11 +24,12 @@ use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 use crate::run::{Command, clock};
 
-/// Maximum bytes of a body. The largest body is a config. It contains the addresses of the TensorFlow cluster in up to
-/// four variables, which the kernel limits to 128 KiB each, and at most 512 KiB of the job's own variables.
-const BODY_LIMIT: usize = 1024 * 1024;
+/// Maximum bytes of a body. The largest body is a config. Up to four variables contain the addresses of the TensorFlow
+/// cluster, which the kernel limits to 128 KiB each. The job's own variables have at most 512 KiB, and two lists of batch
+/// sizes have less than 64 KiB each.
+const BODY_LIMIT: usize = (1024 + 128) * 1024;
 
-/// Maximum bytes of a notice. With its key, it fits into a line for the helper.
+/// Maximum bytes of a notice. A line for the helper has room for `{"notice": …}` around it.
 const NOTICE_LIMIT: usize = LINE_BYTES - 64;
 
 /// How long another machine may take to accept a connection.
@@ -111,7 +112,7 @@ pub(super) async fn stop(request: Request<Incoming>, agent: &Agent) -> Result {
     ask(agent, Command::Apply(Event::Stop { generation: query.generation()?, grace })).await
 }
 
-/// Passes a JSON object to the script's helper, unread. The body is the value of `notice` in a message to the helper.
+/// Passes a JSON object to the script's helper, which reads it as the value of `notice`. The agent does not interpret it.
 pub(super) async fn notice(request: Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(&request).generation()?;
     let generation = generation.ok_or_else(|| Failure::Query("generation is missing".to_owned()))?;

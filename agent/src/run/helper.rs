@@ -104,11 +104,6 @@ impl Helper {
         }
     }
 
-    /// Drops a notice that was not sent.
-    pub(super) fn forget_notice(&mut self) {
-        self.notice = None;
-    }
-
     /// The helper of a run, with a notice that came before its start.
     pub(super) fn with_notice_of(self, earlier: &mut Self) -> Self {
         Self { notice: earlier.notice.take(), ..self }

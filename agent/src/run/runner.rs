@@ -155,7 +155,7 @@ impl Runner {
         let before = self.state.phase.generation();
         let answer = self.apply(Event::Config(assignment));
         if self.state.phase.generation() != before {
-            self.helper.forget_notice();
+            self.helper = Helper::default();
         }
         match renewal {
             // If the request is late, `keep_fence` ends the run before its start.

@@ -134,16 +134,16 @@ async fn placed(
         let why = format!("the master at {} runs replicas as processes on its host", client.url());
         return Err(of_kubernetes(&flag, &format!("works only in Kubernetes: {why}")));
     }
+    if master.backend == BackendKind::Process {
+        say_what_cpus_are_for(&request, notes);
+    }
     let (spec, code) = match (named, master.backend) {
         (Some(named), backend) => {
             let image = if backend == BackendKind::Kubernetes { Some(unmodified(image)?) } else { None };
             let code = bring::pack(named, backend, syntax).await?;
             (JobSpec::try_from(JobRequest { image, code: Some(code.id()), ..request })?, Some(code))
         }
-        (None, BackendKind::Process | BackendKind::Joined) => {
-            say_what_cpus_are_for(&request, notes);
-            (request::in_folder(request, &folder)?, None)
-        }
+        (None, BackendKind::Process | BackendKind::Joined) => (request::in_folder(request, &folder)?, None),
         (None, BackendKind::Kubernetes) => {
             let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&request.pod)?;
             // Check the job before the image is made, which may take long.
@@ -197,12 +197,12 @@ fn at_machines(request: JobRequest, place: &Place, client: &MasterClient) -> Res
 
 fn say_what_cpus_are_for(request: &JobRequest, notes: &Notes) {
     if request.groups.iter().any(|group| group.cpu.is_some()) {
-        notes.say("on this machine, cpu only sets the first batch sizes");
+        notes.say("without Kubernetes, cpu has one effect: it sets the first batch sizes");
     }
 }
 
-/// The first flag that only works in Kubernetes. If the job divides a batch, the CPUs of a group are useful anywhere: they
-/// say how fast its workers are.
+/// The first flag that only works in Kubernetes. If the job divides a batch, `cpu` of a group works everywhere, because it is
+/// the speed of the group's workers.
 fn flag_for_kubernetes(image: &ImageArgs, request: &JobRequest) -> Option<String> {
     let of_pods = || request.pod.asked_for().first().map(|name| format!("--{name}"));
     let of_group = |group: &Group| {

@@ -36,13 +36,13 @@ const LAST_LINES: Duration = Duration::from_secs(15);
 pub(crate) struct Following {
     /// The job's master.
     pub(crate) client: MasterClient,
-    /// The newest view of the job.
+    /// The first view to show: the newest one when following begins.
     pub(crate) first: JobView,
     /// Whether the user knows the job's state in `first`. Then only later changes are printed.
     pub(crate) is_told: bool,
     /// The output to show, if any.
     pub(crate) logs: Option<Wanted>,
-    /// Receives the code that the master has lost and wants again; see [`JobView::wanted_code`].
+    /// The client sends here the id of the code that the master has lost and needs again; see [`JobView::wanted_code`].
     pub(crate) wanted: watch::Sender<Option<CodeId>>,
 }
 

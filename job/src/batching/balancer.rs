@@ -1,7 +1,7 @@
 //! The batch sizes of one start: which are in use, which are ordered, and why.
 //!
-//! All that a balancer knows comes from the reports of the scripts. So a new master begins with the sizes in use,
-//! whichever master ordered them.
+//! A balancer learns the sizes in use only from the reports of the scripts. So a new master finds them, also if an
+//! earlier master ordered them.
 
 use protocol::batching::{Held, Split};
 use protocol::ids::ReplicaId;
@@ -11,16 +11,16 @@ use super::law::{Change, Decision, decide};
 use super::sizes::Rules;
 use super::windows::{Window, Windows};
 
-/// A sum of versions of this size and more is not exact in the vote of the scripts, which adds 32-bit floats.
+/// The scripts vote by adding their versions as 32-bit floats. The sum is exact only below this number.
 const EXACT: u64 = 1 << 24;
-/// Each version is a multiple of this number, plus the master's epoch modulo this number. So two masters never give one
-/// version to different sizes.
+/// A version modulo this number is the master's epoch modulo this number. So two masters of which one follows the other
+/// never use the same version.
 const EPOCHS: u64 = 16;
-/// After so many windows, sizes that not all ranks use are withdrawn.
+/// An order is withdrawn if after this many windows a rank does not use the sizes.
 const CHANGE_WINDOWS: u32 = 10;
-/// A change that has achieved less than this share of its expected gain has achieved nothing.
+/// A change is in vain if its gain is below this share of the expected gain.
 const LEAST_OF_GAIN: f64 = 0.25;
-/// If the longest computation differs by this factor from what it was, the machines have changed.
+/// After a change in vain, the speeds of the machines have changed if the longest computation differs by this factor.
 const OTHER_SPEED: f64 = 1.2;
 
 /// The batch sizes of one start.
@@ -36,8 +36,9 @@ pub struct Balancer {
     newest: u64,
     /// The newest change that all ranks use.
     changed: Option<Changed>,
-    /// Why there is no change, until the start ends.
+    /// Why this start gets no further changes.
     ended: Option<Held>,
+    /// Why there is no change at present.
     held: Option<Held>,
 }
 
@@ -55,15 +56,15 @@ enum Phase {
 /// A change that all ranks use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
-    /// The sizes before, by rank.
+    /// The old sizes, by rank.
     pub from: Vec<u32>,
     /// Why the sizes changed.
     pub change: Change,
-    /// The last window with the sizes before.
+    /// The last window with the old sizes.
     before: Window,
-    /// The time of a step, divided by the time before. `None` until it has been measured.
+    /// The time of a step with the new sizes, divided by the time with the old sizes. `None` until it is measured.
     pub step_time: Option<f64>,
-    /// The longest computation of a change without a gain.
+    /// The longest computation after the change, if the change was in vain.
     in_vain: Option<f64>,
 }
 
@@ -77,7 +78,8 @@ pub enum Order {
 }
 
 impl Balancer {
-    /// The balancer of a start whose members, by rank, have these rules. `epoch` is the number of this master.
+    /// The balancer of one start. `members` are in the order of their ranks. `epoch` is the epoch of this master, which may
+    /// have taken the start over.
     pub fn new(members: Vec<ReplicaId>, rules: Rules, epoch: u32) -> Self {
         let (ranks, windows) = (members.len(), Windows::new(members.len(), 0));
         Self {
@@ -102,6 +104,17 @@ impl Balancer {
         }
     }
 
+    /// Samples of all ranks together in one step.
+    pub fn global_batch(&self) -> u32 {
+        self.rules.global_batch
+    }
+
+    /// Whether the ranks have trained for long enough with the newest sizes that were ordered, if there are any.
+    pub fn is_proven(&self) -> bool {
+        let is_ordered = matches!(self.phase, Phase::Ordered { .. });
+        !is_ordered && self.changed.as_ref().is_none_or(|changed| changed.step_time.is_some())
+    }
+
     /// The newest change that all ranks use.
     pub fn changed(&self) -> Option<&Changed> {
         self.changed.as_ref()
@@ -123,14 +136,18 @@ impl Balancer {
     pub fn hear(&mut self, replica: ReplicaId, report: &Progress) -> Option<Order> {
         let rank = self.members.iter().position(|member| *member == replica)?;
         if report.batch == 0 {
-            // The helper has only greeted.
+            // The helper has sent its first message, but no size yet.
             return None;
         }
         self.newest = self.newest.max(report.split).max(report.noticed);
         self.reports[rank] = Some(report.clone());
         self.note_used_sizes();
         let is_closed = self.windows.hear(rank, report);
-        if is_closed { self.step() } else { self.note_silence() }
+        if is_closed {
+            return self.step();
+        }
+        self.note_silence();
+        None
     }
 
     /// Notes which sizes all ranks use.
@@ -152,6 +169,7 @@ impl Balancer {
         if let (Phase::Ordered { sizes: from, split, change, .. }, Some(before)) = (phase, before)
             && split.sizes == sizes
         {
+            self.ended = None;
             self.changed = Some(Changed { from, change, before, step_time: None, in_vain: None });
         }
         let sum = sizes.iter().map(|&size| u64::from(size)).sum::<u64>();
@@ -170,13 +188,14 @@ impl Balancer {
             }
             Phase::Ordered { sizes, split, windows, .. } => {
                 *windows += 1;
-                if *windows < CHANGE_WINDOWS {
-                    return None;
-                }
-                let late =
+                let is_late =
                     |report: &Option<Progress>| report.as_ref().is_none_or(|known| known.noticed != split.version);
-                let rank = self.reports.iter().position(late).unwrap_or_default();
-                self.ended = Some(Held::NotUsed { replica: self.members[rank] });
+                let late = self.reports.iter().position(is_late);
+                if *windows < CHANGE_WINDOWS {
+                    // A rank that has no notice yet may have been unreachable.
+                    return late.map(|_| Order::Use(split.clone()));
+                }
+                self.ended = Some(late.map_or(Held::NotAgreed, |rank| Held::NotUsed { replica: self.members[rank] }));
                 self.phase = Phase::Used { sizes: std::mem::take(sizes) };
                 Some(Order::Withdraw)
             }
@@ -192,18 +211,20 @@ impl Balancer {
         };
         let Decision::Change(change) = decision else { return None };
         let sizes = self.sizes().filter(|_| self.held().is_none())?.to_vec();
-        let version = (self.newest / EPOCHS + 1) * EPOCHS + self.epoch % EPOCHS;
-        if version * self.members.len() as u64 >= EXACT {
+        let next = |newest: u64| (newest / EPOCHS + 1) * EPOCHS + self.epoch % EPOCHS;
+        let is_exact = |version: &u64| version * (self.members.len() as u64) < EXACT;
+        // A script may report any number.
+        let Some(version) = Some(self.newest).filter(|newest| *newest < EXACT).map(next).filter(is_exact) else {
             self.ended = Some(Held::OutOfVersions);
             return None;
-        }
+        };
         self.newest = version;
         let split = Split { version, sizes: change.sizes.clone() };
         self.phase = Phase::Ordered { sizes, split: split.clone(), change, windows: 0 };
         Some(Order::Use(split))
     }
 
-    /// Notes what the newest change has achieved, once there are as many windows as a change needs.
+    /// Notes what the newest change has achieved, once two windows with the new sizes are closed.
     fn note_gain(&mut self) {
         let (Some(changed), [newest, second, ..]) = (&mut self.changed, self.windows.closed().as_slices().0) else {
             return;
@@ -225,14 +246,14 @@ impl Balancer {
         longest.zip(in_vain).is_some_and(is_as_before)
     }
 
-    /// Notes that a rank does not report, while the other ranks have trained for long.
-    fn note_silence(&mut self) -> Option<Order> {
+    /// Notes that a rank has made no step, although another rank has trained for long.
+    fn note_silence(&mut self) {
         let silent = self.windows.silent().map(|rank| (self.members[rank], self.reports[rank].is_some()));
         match silent {
             Some((replica, true)) => self.held = Some(Held::Stalled { replica }),
             Some((replica, false)) => self.held = Some(Held::NoHelper { replica }),
+            None if matches!(self.held, Some(Held::Stalled { .. } | Held::NoHelper { .. })) => self.held = None,
             None => {}
         }
-        None
     }
 }

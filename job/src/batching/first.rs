@@ -41,10 +41,11 @@ pub fn sizes_by_rank(
 /// The sizes of these places: in proportion to their speeds. If the speed of a place has not been measured, it follows
 /// from the resources that the place asks for. `None` if the job divides no batch.
 fn first_sizes(spec: &JobSpec, places: &[ReplicaId], measured: impl Fn(ReplicaId) -> Option<f64>) -> Option<Vec<u32>> {
-    let scaled = |place: &ReplicaId| Some(measured(*place)? / spec.batch_weight(*place));
-    let mut known: Vec<f64> = places.iter().filter_map(scaled).collect();
+    let weights = spec.batch_weights(places);
+    let scaled = |(place, weight): (&ReplicaId, &f64)| Some(measured(*place)? / weight);
+    let mut known: Vec<f64> = places.iter().zip(&weights).filter_map(scaled).collect();
     known.sort_by(f64::total_cmp);
     let usual = known.get(known.len() / 2).copied().unwrap_or(1.0);
-    let speed = |place: &ReplicaId| measured(*place).unwrap_or_else(|| usual * spec.batch_weight(*place));
-    rules(spec, places)?.divide(&places.iter().map(speed).collect::<Vec<f64>>())
+    let speed = |(place, weight): (&ReplicaId, &f64)| measured(*place).unwrap_or(usual * weight);
+    rules(spec, places)?.divide(&places.iter().zip(&weights).map(speed).collect::<Vec<f64>>())
 }

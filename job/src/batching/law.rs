@@ -1,16 +1,16 @@
-//! When other sizes are worth a change, and which.
+//! Decides whether other sizes are worth a change, and chooses them.
 //!
 //! A rank's speed is its size, divided by the time of its computation. The target sizes are in proportion to the speeds.
-//! Noise moves the target too, so a small gain must show in more windows than a large one, and in each half of them.
-//! Reports come every few steps, and a change costs nothing but a few numbers, so no model of a machine is fitted: a
-//! wrong first size is corrected by the next change.
+//! Noise moves the target too. So a small gain needs more windows as evidence than a large gain, and the newer and the
+//! older half of these windows must both show it. Reports are frequent and a change is cheap, so no model of a machine is
+//! fitted: the next change corrects wrong sizes.
 
 use std::collections::VecDeque;
 
 use super::sizes::Rules;
 use super::windows::Window;
 
-/// So many of the newest windows must show so much gain: the factor by which a step becomes shorter.
+/// How many of the newest windows must show which [`Change::gain`]. One of these pairs is enough.
 const EVIDENCE: [(usize, f64); 3] = [(2, 1.10), (4, 1.07), (8, 1.05)];
 /// The slowest rank computes for at least this share of a step. With less, the ranks wait for something else.
 const COMPUTE_SHARE: f64 = 2.0 / 3.0;
@@ -39,11 +39,11 @@ pub struct Change {
     pub slowest: usize,
     /// The rank that needs the shortest time for a sample.
     pub fastest: usize,
-    /// How many times as long as the fastest rank the slowest needs for a sample.
+    /// The slowest rank's time for a sample, divided by the fastest rank's time.
     pub ratio: f64,
 }
 
-/// Decides on the windows of one division, newest first. `sizes` are the sizes of that division.
+/// Decides from the windows that were measured with `sizes`, newest first.
 pub fn decide(windows: &VecDeque<Window>, sizes: &[u32], rules: &Rules) -> Decision {
     let Some(newest) = windows.front() else { return Decision::Keep };
     if !newest.is_measured() {

@@ -8,8 +8,8 @@ use protocol::progress::Progress;
 const WINDOW_US: u64 = 2_000_000;
 /// Minimum number of steps of a window.
 const WINDOW_STEPS: u64 = 8;
-/// After so many windows of another rank, a rank without a step is silent.
-const SILENT_WINDOWS: u64 = 10;
+/// A rank without a step is silent if another rank has trained for this time, in microseconds.
+const SILENCE_US: u64 = 20_000_000;
 /// How many windows are kept.
 const WINDOWS_KEPT: usize = 8;
 
@@ -94,9 +94,9 @@ impl Windows {
         self.close()
     }
 
-    /// The rank that has no step, if another rank has trained for ten windows since the last one.
+    /// The rank that has no step since the last window, if another rank has trained for long since then.
     pub fn silent(&self) -> Option<usize> {
-        let waits = |reports: &Reports| reports.wall_us() >= SILENT_WINDOWS * WINDOW_US;
+        let waits = |reports: &Reports| reports.steps() >= WINDOW_STEPS && reports.wall_us() >= SILENCE_US;
         let is_silent = |reports: &Option<Reports>| reports.as_ref().is_none_or(|reports| reports.steps() == 0);
         let waits = self.ranks.iter().flatten().any(waits);
         waits.then(|| self.ranks.iter().position(is_silent)).flatten()

@@ -19,19 +19,22 @@ use super::reports::Subject;
 use super::retry::{is_unreachable, patience};
 use super::tasks::{self, AGENTS_AT_ONCE};
 use crate::error_chain::error_chain;
+use crate::store::JobRecord;
 
-/// How often to ask each agent, if there are at most [`AGENTS_OF_INTERVAL`] of them. More agents are asked less often.
+/// The time between two requests to an agent, in jobs with at most [`AGENTS_OF_INTERVAL`] agents. In larger jobs, it is
+/// longer.
 const INTERVAL: Duration = Duration::from_secs(2);
 const AGENTS_OF_INTERVAL: u32 = 64;
+const INTERVAL_MAX: Duration = Duration::from_secs(30);
 
-/// A member of a start that has a batch, and the address of its agent.
+/// A member with a batch, and the address of its agent.
 pub(super) type Rank = (Subject, SocketAddr);
 
 /// The batch sizes of a job's newest start, and the speeds of its pods.
 pub(super) struct Balance {
     common: Common,
     current: Option<Current>,
-    /// The measured samples per second of each pod.
+    /// For each replica, the number of its pod, and the measured samples per second of this pod.
     speeds: BTreeMap<ReplicaId, (u32, f64)>,
     /// The task that tells the agents the newest order.
     notices: Option<AbortOnDropHandle<()>>,
@@ -50,34 +53,37 @@ impl Balance {
         Self { common, current: None, speeds: BTreeMap::new(), notices: None }
     }
 
-    /// Whether the sizes of this job may follow measured times. With parameter servers, the workers train without a
-    /// common step.
+    /// Whether the sizes of this job can follow measured times. With parameter servers they cannot, because the workers have
+    /// no common step.
     fn is_possible(spec: &JobSpec) -> bool {
         spec.global_batch().is_some() && spec.ps_num == 0
     }
 
-    /// How often to ask an agent for the reports of its script. `None` if the sizes stay.
+    /// How often to ask an agent for the reports of its script. `None` if the sizes of this job never change.
     pub(super) fn interval(spec: &JobSpec) -> Option<Duration> {
         let agents = spec.replica_num().div_ceil(AGENTS_OF_INTERVAL);
-        Self::is_possible(spec).then(|| INTERVAL * agents)
+        Self::is_possible(spec).then(|| (INTERVAL * agents).min(INTERVAL_MAX))
     }
 
-    /// The samples per second of this pod, if they were measured.
+    /// The samples per second of this pod, if they were measured. If the newest start has ended soon after a change, the
+    /// new sizes may be the reason, so nothing is known.
     pub(super) fn speed(&self, subject: Subject) -> Option<f64> {
+        if self.current.as_ref().is_some_and(|current| !current.balancer.is_proven()) {
+            return None;
+        }
         self.speeds.get(&subject.id).filter(|(pod, _)| *pod == subject.pod).map(|(_, speed)| *speed)
     }
 
-    /// Hears a report of a member of this start. `ranks` are the members of the start with a batch, in the order of their
-    /// ranks.
+    /// Hears a report of a member of this start. `ranks` lists the members that have a batch, in the order of their ranks.
     pub(super) fn hear(
         &mut self,
         (subject, report): (Subject, &Progress),
         generation: Generation,
-        spec: &JobSpec,
+        record: &JobRecord,
         ranks: impl FnOnce() -> Vec<Rank>,
     ) {
         if self.current.as_ref().is_none_or(|current| current.generation != generation) {
-            self.begin(generation, spec, ranks());
+            self.begin(generation, record, ranks());
         }
         let Some(Current { balancer, ranks, changed_at, .. }) = &mut self.current else { return };
         let before = (balancer.changed().cloned(), balancer.sizes().map(<[u32]>::to_vec));
@@ -94,15 +100,17 @@ impl Balance {
         }
     }
 
-    fn begin(&mut self, generation: Generation, spec: &JobSpec, ranks: Vec<Rank>) {
+    /// Begins to balance a start, which an earlier master may have begun.
+    fn begin(&mut self, generation: Generation, record: &JobRecord, ranks: Vec<Rank>) {
         self.notices = None;
         let places: Vec<ReplicaId> = ranks.iter().map(|(subject, _)| subject.id).collect();
-        let balancer = rules(spec, &places).map(|rules| Balancer::new(places, rules, generation.epoch));
+        let rules = rules(&record.spec, &places);
+        let balancer = rules.map(|rules| Balancer::new(places, rules, record.epoch));
         self.current = balancer.map(|balancer| Current { generation, balancer, ranks, changed_at: None });
     }
 
-    /// Tells all agents of the start. An agent that does not get the order keeps all scripts at their sizes, and the
-    /// balancer then withdraws the order.
+    /// Tells all agents of the start. If one agent does not get the order, no script changes its size, and the balancer
+    /// withdraws the order later.
     fn tell(&mut self, order: Order) {
         let Some(Current { generation, ranks, .. }) = &self.current else { return };
         let notice = match order {
@@ -133,6 +141,11 @@ impl Balance {
             ratio: changed.change.ratio,
             step_time: changed.step_time,
         });
-        Some(Batches { global: sizes.iter().sum(), sizes, changed, held: current.balancer.held().cloned() })
+        Some(Batches {
+            global: current.balancer.global_batch(),
+            sizes,
+            changed,
+            held: current.balancer.held().cloned(),
+        })
     }
 }

@@ -221,7 +221,7 @@ impl Driver {
                 Report::Progress(subject, generation, report) => {
                     if matches!(phase, JobPhase::Running { .. }) && phase.generation() == Some(generation) {
                         let ranks = || self.pods.ranks(current);
-                        self.balance.hear((subject, &report), generation, &current.record.spec, ranks);
+                        self.balance.hear((subject, &report), generation, current.record, ranks);
                     }
                 }
                 Report::Waits(subject, wait) => self.pods.wait(subject, wait),

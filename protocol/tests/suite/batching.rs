@@ -121,6 +121,23 @@ fn impossible_batches_are_refused_and_named() {
 }
 
 #[test]
+fn sizes_whose_sum_is_too_large_for_a_number_and_too_many_workers_for_the_list_are_refused() {
+    let huge = refusal(request(2, Batching::default(), &[(json!({"batch": {"min": u32::MAX, "max": u32::MAX}}), 2)]));
+    assert!(huge.to_string().contains("global-batch is 4294967295"), "{huge}");
+    let many = refusal(request(5_000, Batching::default(), &[(json!({"batch": {"min": 64, "max": 64}}), 5_000)]));
+    assert!(matches!(many, SpecError::TooManyWorkers { asked: 5_000, .. }), "{many}");
+}
+
+#[test]
+fn a_chief_is_never_missing_in_the_smallest_gang() {
+    let chief = Group { batch: Some(BatchBounds { min: 1, max: 100 }), ..Group::new(Role::Chief, 1) };
+    let mut elastic = request(4, global(100), &[(json!({"batch": {"min": 1, "max": 10}}), 4)]);
+    elastic.groups.push(chief);
+    let spec = JobSpec::try_from(JobRequest { chief_num: Some(1), worker_min: Some(1), ..elastic });
+    assert_eq!(spec.map(|spec| spec.global_batch()), Ok(Some(100)));
+}
+
+#[test]
 fn a_job_is_not_scaled_to_a_number_of_workers_for_which_there_are_no_sizes() {
     let bounds = Batching { min_batch: Some(16), max_batch: Some(64), ..global(128) };
     let spec = JobSpec::try_from(JobRequest { worker_min: Some(2), ..request(4, bounds, &[]) }).expect("refused");
@@ -136,7 +153,7 @@ fn a_job_is_not_scaled_to_a_number_of_workers_for_which_there_are_no_sizes() {
 fn first_weights_are_gpus_or_requested_cpus_or_equal() {
     let weights = |groups: &[(Value, u32)]| {
         let spec = JobSpec::try_from(request(2, global(96), groups)).expect("refused");
-        [0, 1].map(|index| spec.batch_weight(ReplicaId { role: Role::Worker, index }))
+        spec.batch_weights(&[0, 1].map(|index| ReplicaId { role: Role::Worker, index }))
     };
     assert_eq!(weights(&[]), [1.0, 1.0]);
     assert_eq!(weights(&[(json!({"cpu": "1"}), 1), (json!({"cpu": "2500m:3"}), 1)]), [1_000.0, 2_500.0]);

@@ -19,7 +19,7 @@ fn a_global_batch_is_divided_by_the_cpus_of_the_workers() {
     );
     let workers = ["--worker", "cpu=1:1", "--worker", "cpu=2:1"];
     let run = scene.run(&[&workers[..], &["--global-batch", "96", "--tf-config", "model_dir=/data"]].concat()).code(0);
-    let run = run.says(&["on this machine, cpu only sets the first batch sizes"]);
+    let run = run.says(&["without Kubernetes, cpu has one effect: it sets the first batch sizes"]);
     for line in ["worker-0 │ 0 96 32 32 [32,64] /data", "worker-1 │ 1 96 64 64 [32,64] /data"] {
         assert!(run.stdout.lines().any(|printed| printed == line), "{}", run.stdout);
     }

@@ -81,10 +81,12 @@ fn sizes_follow_the_measured_speeds_and_the_gain_is_measured() {
     let order = scripts.window(&mut balancer);
     assert_eq!(scripts.obey(order), Split { version: 17, sizes: vec![64, 32] });
     assert_eq!((balancer.sizes(), balancer.changed()), (Some(&[48, 48][..]), None), "the scripts have not agreed yet");
+    assert!(!balancer.is_proven());
     assert_eq!(scripts.windows(20, &mut balancer), []);
     let changed = balancer.changed().unwrap();
     assert_eq!((&changed.from[..], changed.change.slowest, changed.change.fastest), (&[48, 48][..], 1, 0));
     assert!((changed.step_time.unwrap() - 2.0 / 3.0).abs() < 0.01, "{changed:?}");
+    assert!(balancer.is_proven());
     assert_eq!((balancer.sizes(), balancer.held()), (Some(&[64, 32][..]), None));
     let speeds = balancer.speeds().unwrap();
     assert!((speeds[0] / speeds[1] - 2.0).abs() < 1e-9 && (speeds[0] - 1_000.0).abs() < 1e-6, "{speeds:?}");
@@ -119,10 +121,25 @@ fn sizes_that_a_rank_does_not_use_are_withdrawn_and_the_rank_is_named() {
     scripts.report(&mut balancer);
     scripts.windows(2, &mut balancer);
     scripts.totals[0].noticed = 17;
-    assert_eq!(scripts.windows(9, &mut balancer), []);
+    let repeated = scripts.windows(9, &mut balancer);
+    assert!(
+        repeated.len() == 9 && repeated.iter().all(|order| matches!(order, Order::Use(split) if split.version == 17))
+    );
+    assert!(!balancer.is_proven());
     assert_eq!(scripts.window(&mut balancer), Some(Order::Withdraw));
     assert_eq!(balancer.held(), Some(&Held::NotUsed { replica: member(1) }));
     assert_eq!(scripts.windows(20, &mut balancer), [], "nothing is ordered again in this start");
+}
+
+#[test]
+fn scripts_that_have_new_sizes_and_do_not_vote_are_told_why() {
+    let (mut balancer, mut scripts) = (balancer(2, 1), Scripts::new(&[48, 48], unequal));
+    scripts.report(&mut balancer);
+    scripts.windows(2, &mut balancer);
+    scripts.totals.iter_mut().for_each(|total| total.noticed = 17);
+    assert_eq!(scripts.windows(9, &mut balancer), [], "all have the order");
+    assert_eq!(scripts.window(&mut balancer), Some(Order::Withdraw));
+    assert_eq!(balancer.held(), Some(&Held::NotAgreed));
 }
 
 #[test]
@@ -188,6 +205,11 @@ fn sizes_stay_when_the_votes_of_the_scripts_would_not_be_exact() {
     scripts.report(&mut balancer);
     assert_eq!(scripts.windows(4, &mut balancer), []);
     assert_eq!(balancer.held(), Some(&Held::OutOfVersions));
+    let mut absurd = self::balancer(2, 1);
+    scripts.totals.iter_mut().for_each(|total| (total.split, total.noticed) = (0, u64::MAX));
+    scripts.report(&mut absurd);
+    assert_eq!(scripts.windows(4, &mut absurd), []);
+    assert_eq!(absurd.held(), Some(&Held::OutOfVersions));
 }
 
 #[test]
