@@ -90,7 +90,7 @@ fn a_config_that_cannot_be_an_environment_changes_nothing() {
 #[test]
 fn a_body_beyond_the_limit_is_refused() {
     let agent = Agent::of_shell("true");
-    let body = format!(r#"{{"A":"{}"}}"#, "x".repeat(1024 * 1024));
+    let body = format!(r#"{{"A":"{}"}}"#, "x".repeat(2 * 1024 * 1024));
     assert_eq!(agent.post("/config", &body).problem().code, ErrorCode::TooLarge);
 }
 
