@@ -38,13 +38,6 @@ pub struct Batching {
     pub list: BatchList,
 }
 
-impl Batching {
-    /// Whether the request says nothing about batches.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// The form of `batch_size_list` in TF_CONFIG. Both forms are Scavenger's: its README has a text, its code reads a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -66,6 +59,15 @@ pub struct BatchBounds {
     pub min: u32,
     /// The largest batch.
     pub max: u32,
+}
+
+impl BatchBounds {
+    /// The smallest and the largest multiple of `multiple` within these bounds, divided by `multiple`. `None` if no multiple
+    /// is within them.
+    pub fn in_multiples(self, multiple: u32) -> Option<(u32, u32)> {
+        let (low, high) = (self.min.div_ceil(multiple), self.max / multiple);
+        (low <= high).then_some((low, high))
+    }
 }
 
 /// The text is not a batch.

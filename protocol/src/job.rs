@@ -84,7 +84,7 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// How the samples of each step are divided among the workers.
-    #[serde(default, skip_serializing_if = "Batching::is_default")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub batching: Batching,
     /// How TF_CONFIG differs from the usual form.
     #[serde(default, skip_serializing_if = "crate::is_default")]
@@ -174,7 +174,7 @@ pub struct JobSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
     /// How the samples of each step are divided among the workers.
-    #[serde(skip_serializing_if = "Batching::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub batching: Batching,
     /// How TF_CONFIG differs from the usual form.
     #[serde(skip_serializing_if = "crate::is_default")]

@@ -57,7 +57,7 @@ impl JobSpec {
     /// Checks that with any number of workers that the job may have, and any of its places, there are sizes within all
     /// bounds.
     pub(crate) fn check_batching(&self) -> Result<(), SpecError> {
-        if self.batching.is_default() && self.groups.iter().all(|group| group.batch.is_none()) {
+        if self.batching == Batching::default() && self.groups.iter().all(|group| group.batch.is_none()) {
             return Ok(());
         }
         if self.tf_config.extra.contains_key(BATCH_SIZE_LIST_KEY) {
@@ -92,14 +92,11 @@ impl JobSpec {
     fn check_bounds(&self, global: u32, multiple: u32) -> Result<(), BadBatching> {
         let (mut least, mut most) = (vec![], vec![]);
         for place in self.training_places() {
-            let BatchBounds { min, max } = self.batch_bounds(place, global, 1);
+            let bounds @ BatchBounds { min, max } = self.batch_bounds(place, global, 1);
             if min == 0 || min > max {
                 return Err(BadBatching::Bounds { min, max });
             }
-            let (low, high) = (min.div_ceil(multiple), max / multiple);
-            if low > high {
-                return Err(BadBatching::NoMultiple { min, max, multiple });
-            }
+            let (low, high) = bounds.in_multiples(multiple).ok_or(BadBatching::NoMultiple { min, max, multiple })?;
             least.push(u64::from(low) * u64::from(multiple));
             most.push(u64::from(high) * u64::from(multiple));
         }

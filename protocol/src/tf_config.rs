@@ -34,7 +34,12 @@ const FRAME: usize = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"typ
 const NAME_EQUALS_AND_NUL: usize = TF_CONFIG.len() + 2;
 
 /// Maximum members of a TensorFlow cluster with the usual TF_CONFIG: see [`members_max`].
-pub const MEMBERS_MAX: u32 = ((ENTRY_LIMIT - FRAME - NAME_EQUALS_AND_NUL) / LONGEST_MEMBER) as u32;
+pub const MEMBERS_MAX: u32 = members_beside(0, 0);
+
+/// How many members fit beside `further` bytes, if each member needs `more` bytes in addition to its address.
+const fn members_beside(further: usize, more: usize) -> u32 {
+    (ENTRY_LIMIT.saturating_sub(FRAME + NAME_EQUALS_AND_NUL + further) / (LONGEST_MEMBER + more)) as u32
+}
 
 /// Maximum members of a TensorFlow cluster. TF_CONFIG then fits into one environment variable, whatever IPv4 addresses
 /// and ports the members get, and whatever batch sizes add up to the global batch.
@@ -47,8 +52,7 @@ pub fn members_max(options: &TfConfigOptions, global_batch: Option<u32>) -> u32 
         Some(batch) => (r#","":"[]""#.len() + BATCH_SIZE_LIST_KEY.len(), batch.to_string().len() + 1),
     };
     let name_of_chief = usize::from(options.chief_is_master);
-    let room = ENTRY_LIMIT.saturating_sub(FRAME + NAME_EQUALS_AND_NUL + name_of_chief + extra + list);
-    u32::try_from(room / (LONGEST_MEMBER + size)).unwrap_or(u32::MAX)
+    members_beside(name_of_chief + extra + list, size)
 }
 
 /// The members of a TensorFlow cluster: addresses by role, in the order of indexes. Evaluators are not
