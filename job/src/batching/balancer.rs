@@ -32,6 +32,8 @@ pub struct Balancer {
     reports: Vec<Option<Progress>>,
     phase: Phase,
     windows: Windows,
+    /// Samples per second of each rank's own computation in the newest measured window, also one with earlier sizes.
+    speeds: Option<Vec<f64>>,
     /// The highest version that a rank knows, or that this master has ordered.
     newest: u64,
     /// The newest change that all ranks use.
@@ -56,6 +58,8 @@ enum Phase {
 /// A change that all ranks use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
+    /// The version of the new sizes.
+    pub version: u64,
     /// The old sizes, by rank.
     pub from: Vec<u32>,
     /// Why the sizes changed.
@@ -89,6 +93,7 @@ impl Balancer {
             reports: vec![None; ranks],
             phase: Phase::Unknown,
             windows,
+            speeds: None,
             newest: 0,
             changed: None,
             ended: None,
@@ -125,11 +130,9 @@ impl Balancer {
         self.ended.as_ref().or(self.held.as_ref())
     }
 
-    /// The samples per second of each rank's own computation in the newest window, if they are known.
-    pub fn speeds(&self) -> Option<Vec<f64>> {
-        let newest = self.windows.closed().front().filter(|window| window.is_measured())?;
-        let speed = |(&size, compute): (&u32, &f64)| f64::from(size) * 1e6 / compute;
-        Some(self.sizes()?.iter().zip(&newest.compute).map(speed).collect())
+    /// The samples per second of each rank's own computation in the newest measured window, if there is one.
+    pub fn speeds(&self) -> Option<&[f64]> {
+        self.speeds.as_deref()
     }
 
     /// Hears the newest report of a member of this start. Returns what the scripts are to be told.
@@ -141,7 +144,7 @@ impl Balancer {
         }
         self.newest = self.newest.max(report.split).max(report.noticed);
         self.reports[rank] = Some(report.clone());
-        self.note_used_sizes();
+        self.note_used_sizes(report);
         let is_closed = self.windows.hear(rank, report);
         if is_closed {
             return self.step();
@@ -150,18 +153,18 @@ impl Balancer {
         None
     }
 
-    /// Notes which sizes all ranks use.
-    fn note_used_sizes(&mut self) {
-        let reports: Option<Vec<&Progress>> = self.reports.iter().map(Option::as_ref).collect();
-        let Some([first, others @ ..]) = reports.as_deref() else { return };
-        let is_new = first.split != self.windows.split() || matches!(self.phase, Phase::Unknown);
-        if !is_new || others.iter().any(|other| other.split != first.split) {
+    /// Notes which sizes all ranks use, if a report has shown other ones than those in use.
+    fn note_used_sizes(&mut self, newest: &Progress) {
+        if newest.split == self.windows.split() && !matches!(self.phase, Phase::Unknown) {
             return;
         }
-        let sizes: Vec<u32> = reports.iter().flatten().map(|report| report.batch).collect();
-        let before = self.windows.closed().front().cloned();
-        let mut windows = Windows::new(sizes.len(), first.split);
-        for (rank, report) in reports.iter().flatten().enumerate() {
+        let is_equal = |report: &&Progress| report.split == newest.split;
+        let reports: Option<Vec<&Progress>> = self.reports.iter().map(|one| one.as_ref().filter(is_equal)).collect();
+        let Some(reports) = reports else { return };
+        let sizes: Vec<u32> = reports.iter().map(|report| report.batch).collect();
+        let before = self.windows.closed().first().cloned();
+        let mut windows = Windows::new(sizes.len(), newest.split);
+        for (rank, report) in reports.into_iter().enumerate() {
             windows.hear(rank, report);
         }
         self.windows = windows;
@@ -170,7 +173,8 @@ impl Balancer {
             && split.sizes == sizes
         {
             self.ended = None;
-            self.changed = Some(Changed { from, change, before, step_time: None, in_vain: None });
+            self.changed =
+                Some(Changed { version: split.version, from, change, before, step_time: None, in_vain: None });
         }
         let sum = sizes.iter().map(|&size| u64::from(size)).sum::<u64>();
         let is_ours = sum == u64::from(self.rules.global_batch);
@@ -179,6 +183,7 @@ impl Balancer {
 
     /// Moves the phase after a closed window.
     fn step(&mut self) -> Option<Order> {
+        self.note_speeds();
         self.note_gain();
         match &mut self.phase {
             Phase::Unknown => None,
@@ -224,9 +229,17 @@ impl Balancer {
         Some(Order::Use(split))
     }
 
+    fn note_speeds(&mut self) {
+        let newest = self.windows.closed().first().filter(|window| window.is_measured());
+        if let (Some(newest), Some(sizes)) = (newest, self.sizes()) {
+            let speed = |(&size, compute): (&u32, &f64)| f64::from(size) * 1e6 / compute;
+            self.speeds = Some(sizes.iter().zip(&newest.compute).map(speed).collect());
+        }
+    }
+
     /// Notes what the newest change has achieved, once two windows with the new sizes are closed.
     fn note_gain(&mut self) {
-        let (Some(changed), [newest, second, ..]) = (&mut self.changed, self.windows.closed().as_slices().0) else {
+        let (Some(changed), [newest, second, ..]) = (&mut self.changed, self.windows.closed()) else {
             return;
         };
         if changed.step_time.is_none() {
@@ -240,7 +253,7 @@ impl Balancer {
 
     /// Whether the newest change has achieved nothing, and the machines are as they were.
     fn is_in_vain(&self) -> bool {
-        let longest = self.windows.closed().front().map(Window::longest);
+        let longest = self.windows.closed().first().map(Window::longest);
         let in_vain = self.changed.as_ref().and_then(|changed| changed.in_vain);
         let is_as_before = |(now, then): (f64, f64)| (now / then).max(then / now) < OTHER_SPEED;
         longest.zip(in_vain).is_some_and(is_as_before)

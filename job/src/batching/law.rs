@@ -5,10 +5,8 @@
 //! older half of these windows must both show it. Reports are frequent and a change is cheap, so no model of a machine is
 //! fitted: the next change corrects wrong sizes.
 
-use std::collections::VecDeque;
-
 use super::sizes::Rules;
-use super::windows::Window;
+use super::windows::{Window, longest};
 
 /// How many of the newest windows must show which [`Change::gain`]. One of these pairs is enough.
 const EVIDENCE: [(usize, f64); 3] = [(2, 1.10), (4, 1.07), (8, 1.05)];
@@ -44,8 +42,8 @@ pub struct Change {
 }
 
 /// Decides from the windows that were measured with `sizes`, newest first.
-pub fn decide(windows: &VecDeque<Window>, sizes: &[u32], rules: &Rules) -> Decision {
-    let Some(newest) = windows.front() else { return Decision::Keep };
+pub fn decide(windows: &[Window], sizes: &[u32], rules: &Rules) -> Decision {
+    let Some(newest) = windows.first() else { return Decision::Keep };
     if !newest.is_measured() {
         return Decision::NotMeasured;
     }
@@ -54,7 +52,6 @@ pub fn decide(windows: &VecDeque<Window>, sizes: &[u32], rules: &Rules) -> Decis
     }
     let shows_gain =
         |windows: &[Window], least: f64| change(windows, sizes, rules).filter(|change| change.gain >= least);
-    let windows: Vec<Window> = windows.iter().cloned().collect();
     let found = EVIDENCE.into_iter().find_map(|(count, least)| {
         let (newer, older) = windows.get(..count)?.split_at(count / 2);
         shows_gain(newer, least)?;
@@ -79,8 +76,4 @@ fn change(windows: &[Window], sizes: &[u32], rules: &Rules) -> Option<Change> {
     let fastest = (0..sizes.len()).max_by(by_speed)?;
     let gain = longest(&compute) / longest(&predicted);
     Some(Change { sizes: target, gain, slowest, fastest, ratio: speeds[fastest] / speeds[slowest] })
-}
-
-fn longest(times: &[f64]) -> f64 {
-    times.iter().copied().fold(0.0, f64::max)
 }

@@ -41,25 +41,14 @@ impl Rules {
         Some(sizes.into_iter().map(|size| size * self.multiple).collect())
     }
 
-    /// Whether these sizes keep the rules.
-    pub fn allow(&self, sizes: &[u32]) -> bool {
-        sizes.len() == self.bounds.len()
-            && sizes.iter().map(|&size| u64::from(size)).sum::<u64>() == u64::from(self.global_batch)
-            && sizes
-                .iter()
-                .zip(&self.bounds)
-                .all(|(&size, bounds)| (bounds.min..=bounds.max).contains(&size) && size.is_multiple_of(self.multiple))
-    }
-
     fn units(&self) -> Option<Units> {
-        let in_units = |bounds: &BatchBounds| (bounds.min.div_ceil(self.multiple), bounds.max / self.multiple);
         let total = self.global_batch / self.multiple;
-        let bounds: Vec<(u32, u32)> = self.bounds.iter().map(in_units).collect();
+        let bounds: Option<Vec<_>> = self.bounds.iter().map(|bounds| bounds.in_multiples(self.multiple)).collect();
+        let bounds = bounds?;
         let sum = |of: fn(&(u32, u32)) -> u32| bounds.iter().map(|bounds| u64::from(of(bounds))).sum::<u64>();
         let fits = (sum(|bounds| bounds.0)..=sum(|bounds| bounds.1)).contains(&u64::from(total));
         let is_whole = self.global_batch.is_multiple_of(self.multiple);
-        let are_bounds = bounds.iter().all(|(min, max)| min <= max);
-        (fits && is_whole && are_bounds).then_some(Units { total, bounds })
+        (fits && is_whole).then_some(Units { total, bounds })
     }
 }
 

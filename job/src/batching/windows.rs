@@ -1,7 +1,5 @@
 //! What the ranks have measured, in stretches of steps that all ranks share.
 
-use std::collections::VecDeque;
-
 use protocol::progress::Progress;
 
 /// Minimum time of a window, in microseconds.
@@ -30,8 +28,13 @@ impl Window {
 
     /// The longest computation, in microseconds.
     pub fn longest(&self) -> f64 {
-        self.compute.iter().copied().fold(0.0, f64::max)
+        longest(&self.compute)
     }
+}
+
+/// The longest of these times.
+pub(super) fn longest(times: &[f64]) -> f64 {
+    times.iter().copied().fold(0.0, f64::max)
 }
 
 /// The newest windows with one division of the batch.
@@ -39,7 +42,8 @@ impl Window {
 pub struct Windows {
     split: u64,
     ranks: Vec<Option<Reports>>,
-    closed: VecDeque<Window>,
+    /// Newest first.
+    closed: Vec<Window>,
 }
 
 /// The report of one rank with which a window begins, and its newest report.
@@ -70,7 +74,7 @@ impl Reports {
 impl Windows {
     /// No windows yet, of this version of the sizes.
     pub fn new(ranks: usize, split: u64) -> Self {
-        Self { split, ranks: vec![None; ranks], closed: VecDeque::new() }
+        Self { split, ranks: vec![None; ranks], closed: vec![] }
     }
 
     /// The version of the sizes.
@@ -79,7 +83,7 @@ impl Windows {
     }
 
     /// The closed windows, newest first, at most 8.
-    pub fn closed(&self) -> &VecDeque<Window> {
+    pub fn closed(&self) -> &[Window] {
         &self.closed
     }
 
@@ -89,9 +93,9 @@ impl Windows {
         match known {
             Some(reports) if is_later(report, &reports.newest) => reports.newest = report.clone(),
             // The first report, or totals of a process that has begun again.
-            known => *known = Some(Reports { first: report.clone(), newest: report.clone() }),
+            _ => *known = Some(Reports { first: report.clone(), newest: report.clone() }),
         }
-        self.close()
+        known.as_ref().is_some_and(Reports::fill_a_window) && self.close()
     }
 
     /// The rank that has no step since the last window, if another rank has trained for long since then.
@@ -107,7 +111,7 @@ impl Windows {
         let Some(all) = all.filter(|all| all.iter().all(|reports| reports.fill_a_window())) else { return false };
         let each = |of: fn(&Reports) -> u64| all.iter().map(move |reports| of(reports) as f64 / reports.steps() as f64);
         let wall = each(Reports::wall_us).sum::<f64>() / all.len() as f64;
-        self.closed.push_front(Window { compute: each(Reports::compute_us).collect(), wall });
+        self.closed.insert(0, Window { compute: each(Reports::compute_us).collect(), wall });
         self.closed.truncate(WINDOWS_KEPT);
         for reports in self.ranks.iter_mut().flatten() {
             reports.first = reports.newest.clone();

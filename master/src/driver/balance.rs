@@ -85,24 +85,30 @@ impl Balance {
         if self.current.as_ref().is_none_or(|current| current.generation != generation) {
             self.begin(generation, record, ranks());
         }
-        let Some(Current { balancer, ranks, changed_at, .. }) = &mut self.current else { return };
-        let before = (balancer.changed().cloned(), balancer.sizes().map(<[u32]>::to_vec));
+        let Some(Current { balancer, changed_at, .. }) = &mut self.current else { return };
+        let before = balancer.changed().map(|changed| changed.version);
         let order = balancer.hear(subject.id, report);
-        if balancer.sizes() != before.1.as_deref() && balancer.changed() != before.0.as_ref() {
+        if let Some(changed) = balancer.changed().filter(|changed| Some(changed.version) != before) {
             *changed_at = Some(self.common.context.store.now());
-            info!(job = %self.common.job.name, sizes = ?balancer.sizes(), from = ?before.1, "batch sizes changed");
-        }
-        for (speed, (subject, _)) in balancer.speeds().into_iter().flatten().zip(ranks.iter()) {
-            self.speeds.insert(subject.id, (subject.pod, speed));
+            info!(job = %self.common.job.name, sizes = ?balancer.sizes(), from = ?changed.from, "batch sizes changed");
         }
         if let Some(order) = order {
             self.tell(order);
         }
     }
 
+    /// Keeps the speeds that were measured in the newest start. Call this before [`Balance::speed`].
+    pub(super) fn keep_speeds(&mut self) {
+        let Some(Current { balancer, ranks, .. }) = &self.current else { return };
+        for (speed, (subject, _)) in balancer.speeds().into_iter().flatten().zip(ranks) {
+            self.speeds.insert(subject.id, (subject.pod, *speed));
+        }
+    }
+
     /// Begins to balance a start, which an earlier master may have begun.
     fn begin(&mut self, generation: Generation, record: &JobRecord, ranks: Vec<Rank>) {
         self.notices = None;
+        self.keep_speeds();
         let places: Vec<ReplicaId> = ranks.iter().map(|(subject, _)| subject.id).collect();
         let rules = rules(&record.spec, &places);
         let balancer = rules.map(|rules| Balancer::new(places, rules, record.epoch));

@@ -124,6 +124,7 @@ impl Driver {
             Action::Configure(generation) => {
                 // The record may include a push that the policy does not include yet.
                 self.starts.configure(self.machine.policy().pushes);
+                self.balance.keep_speeds();
                 let current = Current { record, machine: &self.machine };
                 self.pods.configure(generation, current, &self.code, &self.balance).await;
             }
