@@ -13,6 +13,7 @@ pub mod logs;
 pub mod mutex;
 pub mod registry;
 pub mod store;
+pub mod tally;
 pub mod tfjobs;
 pub mod turns;
 
@@ -55,6 +56,7 @@ use crate::registry::Jobs;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{JobStore, StoreError, Stored};
+use crate::tally::Tally;
 use crate::tfjobs::Site;
 use crate::tfjobs::programs::ProgramSource;
 
@@ -83,8 +85,8 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     };
     let listener = http::listen(config.listen).with_context(|| CannotListen(config.listen))?;
     let code = Arc::new(CodeStore::open(&code).context("open the store of code")?);
-    let context =
-        Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id, code };
+    let (agents, tally) = (AgentClient::new(), Tally::default());
+    let context = Context { store, backend: Arc::clone(&backend), agents, agent_key, boot_id, code, tally };
     let archive = Archive::new(logs, config.log_budget);
     let jobs = Jobs::new(Arc::new(change(context)), archive, config.keep_finished);
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));

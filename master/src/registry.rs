@@ -35,6 +35,7 @@ use crate::logs::series::SeriesOfJob;
 use crate::logs::{Archive, JobLogs};
 use crate::mutex::Mutex;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored, Wish};
+use crate::tally::Tally;
 use crate::turns::Turns;
 
 /// Pause before a job gets a new driver after its first driver panicked. The pause doubles each time a driver panics,
@@ -294,6 +295,11 @@ impl Jobs {
     /// hold the lock for long.
     fn views(&self) -> Vec<watch::Receiver<JobView>> {
         self.handles.lock().values().map(|handle| handle.view.clone()).collect()
+    }
+
+    /// What has happened to the jobs under this master.
+    pub fn tally(&self) -> &Tally {
+        &self.context.tally
     }
 
     /// The state of each job.

@@ -19,6 +19,7 @@ use crate::code::CodeStore;
 use crate::logs::JobLogs;
 use crate::logs::series::SeriesOfJob;
 use crate::store::{JobRecord, JobStore, Stored};
+use crate::tally::Tally;
 use crate::turns::Seat;
 
 /// What all drivers of one master share.
@@ -36,6 +37,8 @@ pub struct Context {
     pub boot_id: String,
     /// The code that jobs bring.
     pub code: Arc<CodeStore>,
+    /// What has happened to the jobs under this master.
+    pub tally: Tally,
 }
 
 impl Context {

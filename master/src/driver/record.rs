@@ -190,7 +190,9 @@ impl Ledger {
             record.restarts.note(failed.clone());
             record.restarts.count_restart(now);
         })
-        .await
+        .await?;
+        self.context.tally.restarted.inc();
+        Ok(())
     }
 
     /// Records the failure after which the job waits for new code, and since when. A later master may be unable to
@@ -227,13 +229,16 @@ impl Ledger {
                 failed.clone().into_iter().for_each(|failed| record.restarts.note(failed));
             }
         })
-        .await
+        .await?;
+        self.context.tally.end(&ended.result);
+        Ok(())
     }
 
     /// Deletes the record.
     pub(super) async fn delete(&mut self) {
         let (store, name, uid) = (self.context.store.as_ref(), self.name(), &self.get().uid);
         persistently(&self.view, || store.delete(name, uid)).await;
+        self.context.tally.deleted.inc();
         debug!(job = %name, "job deleted");
     }
 }

@@ -6,6 +6,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::tally::Tally;
+
 use super::*;
 
 struct Place {
@@ -19,7 +21,7 @@ struct Place {
 
 impl Place {
     async fn with_room_for_two() -> Self {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(&Tally::default(), None);
         let (answers, may_answer) = watch::channel(false);
         let (counter, asked) = watch::channel(0);
         let wait = move || {

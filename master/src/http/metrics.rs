@@ -18,6 +18,7 @@ use protocol::view::JobState;
 
 use super::AppState;
 use crate::registry::Jobs;
+use crate::tally::Tally;
 
 /// The format's media type (OpenMetrics 1.0).
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -47,19 +48,22 @@ struct OfRequests {
 }
 
 impl Metrics {
-    pub(super) fn new() -> Arc<Self> {
-        let mut registry = Registry::with_prefix("muster");
+    /// `namespace` is where the pods of this master are, if there are pods.
+    pub(super) fn new(tally: &Tally, namespace: Option<&str>) -> Arc<Self> {
+        let mut all = Registry::default();
+        show_tally(&mut all, tally, namespace);
+        let registry = all.sub_registry_with_prefix("muster");
         let refused = "Connections refused because every open connection had a request that was being answered";
         let evicted = "Connections without a complete request that were closed to make room for new ones";
         Arc::new(Self {
-            jobs: registered(&mut registry, "jobs", "Jobs on record, by state"),
-            tasks: registered(&mut registry, "tasks", "Running tasks of this master's runtime"),
-            requests: registered(&mut registry, "http_requests", "Requests answered, by route and status"),
-            handler_panics: registered(&mut registry, "http_handler_panics", "Panicked handlers; each panic is a bug"),
-            connections_open: registered(&mut registry, "http_connections_open", "Connections that are open"),
-            connections_refused: registered(&mut registry, "http_connections_refused", refused),
-            connections_evicted: registered(&mut registry, "http_connections_evicted", evicted),
-            registry,
+            jobs: registered(registry, "jobs", "Jobs on record, by state"),
+            tasks: registered(registry, "tasks", "Running tasks of this master's runtime"),
+            requests: registered(registry, "http_requests", "Requests answered, by route and status"),
+            handler_panics: registered(registry, "http_handler_panics", "Panicked handlers; each panic is a bug"),
+            connections_open: registered(registry, "http_connections_open", "Connections that are open"),
+            connections_refused: registered(registry, "http_connections_refused", refused),
+            connections_evicted: registered(registry, "http_connections_evicted", evicted),
+            registry: all,
         })
     }
 
@@ -78,6 +82,23 @@ impl Metrics {
     fn show_tasks(&self) {
         let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         self.tasks.set(i64::try_from(alive).unwrap_or(i64::MAX));
+    }
+}
+
+/// Shows the tally under the names of Kubeflow's training operator
+/// (`training-operator/pkg/common/metrics.go`), with its labels. Dashboards for TFJobs read these names.
+fn show_tally(registry: &mut Registry, tally: &Tally, namespace: Option<&str>) {
+    let namespace = namespace.unwrap_or("default").to_owned();
+    let labels = [("job_namespace".into(), namespace.into()), ("framework".into(), "tensorflow".into())];
+    let labelled = registry.sub_registry_with_labels(labels.into_iter());
+    for (what, help, counter) in [
+        ("created", "Jobs that this master has accepted", &tally.created),
+        ("deleted", "Jobs that this master has deleted", &tally.deleted),
+        ("successful", "Jobs that succeeded under this master", &tally.successful),
+        ("failed", "Jobs that failed under this master", &tally.failed),
+        ("restarted", "Restarts of jobs after a failure under this master", &tally.restarted),
+    ] {
+        labelled.register(format!("training_operator_jobs_{what}"), help, counter.clone());
     }
 }
 

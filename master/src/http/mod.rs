@@ -118,7 +118,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 impl Server {
     /// A server for these jobs. When `end` is cancelled, the server ends its streams.
     pub fn new(jobs: Arc<Jobs>, guard: Guard, about: About, end: CancellationToken) -> Self {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(jobs.tally(), about.place.namespace());
         let (router, mut document) = routes(guard).split_for_parts();
         openapi::describe_problems(&mut document);
         let openapi = Bytes::from(document.to_json().expect("descriptions always serialize"));

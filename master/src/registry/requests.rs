@@ -53,6 +53,7 @@ impl Jobs {
         };
         match self.create_record(record, kept).await {
             Ok(stored) => {
+                self.context.tally.created.inc();
                 info!(job = %stored.name(), replicas = stored.record.replicas().len(), "job accepted");
                 Ok(Submitted::Created(self.arrived(&stored).await?))
             }

@@ -12,6 +12,7 @@ use master::driver::Context;
 use master::logs::{self, Archive};
 use master::registry::{Jobs, KEPT_FINISHED};
 use master::store::JobStore;
+use master::tally::Tally;
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -150,6 +151,7 @@ impl Place {
             agent_key: AgentKey::random(),
             boot_id: boot_id.to_owned(),
             code: code_below(&self.code.path().join(boot_id)),
+            tally: Tally::default(),
         };
         let jobs = Jobs::new(
             Arc::new(chaos::strike(context, &chaos)),

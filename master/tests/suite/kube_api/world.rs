@@ -14,6 +14,7 @@ use master::driver::Context;
 use master::logs::{Archive, BUDGET};
 use master::registry::{Jobs, KEPT_FINISHED};
 use master::store::kube::KubeStore;
+use master::tally::Tally;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 use serde_json::{Value, json};
@@ -49,6 +50,7 @@ pub(crate) fn jobs(server: &ApiServer, backend: KubeBackend, agent_key: AgentKey
         agent_key,
         boot_id: "first".to_owned(),
         code: code_below(folder),
+        tally: Tally::default(),
     };
     let jobs = Jobs::new(Arc::new(context), Archive::new(folder.to_owned(), BUDGET), KEPT_FINISHED);
     tokio::spawn(Arc::clone(&jobs).run());

@@ -41,3 +41,24 @@ async fn metrics_count_jobs_by_state_and_contain_no_job_name() {
     assert!(metrics.contains("{route=\"/v1/jobs/{name}\",status=\"401\"} 1\n"), "{metrics}");
     assert!(!metrics.contains("secret-plan"), "{metrics}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_what_happens_to_jobs_under_the_names_of_the_training_operator() {
+    let master = Master::serving(None).await;
+    let spec = crate::service::harness::spec("counted", 2);
+    master.succeed(&spec).await;
+    assert_eq!(master.delete("/v1/jobs/counted").await.status, 202);
+    let counted = async |what: &str, count: u32| {
+        let labels = "{job_namespace=\"default\",framework=\"tensorflow\"}";
+        let line = format!("training_operator_jobs_{what}_total{labels} {count}\n");
+        let metrics = master.get("/metrics").await.body;
+        (!metrics.contains(&line)).then_some(metrics)
+    };
+    // The record is deleted after the answer.
+    while counted("deleted", 1).await.is_some() {
+        tokio::task::yield_now().await;
+    }
+    for (what, count) in [("created", 1), ("successful", 1), ("failed", 0), ("restarted", 0)] {
+        assert_eq!(counted(what, count).await, None);
+    }
+}

@@ -13,6 +13,7 @@ use master::http::{About, Guard, Server};
 use master::logs::{Archive, BUDGET};
 use master::registry::{JobHandle, Jobs, KEPT_FINISHED, Submitted};
 use master::store::{JobStore, Wish};
+use master::tally::Tally;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -101,6 +102,7 @@ impl Master {
             agent_key,
             boot_id: boot_id.to_owned(),
             code: code_below(logs.path()),
+            tally: Tally::default(),
         };
         let jobs = Jobs::new(Arc::new(context), Archive::new(logs.path().to_owned(), BUDGET), kept);
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();

@@ -15,6 +15,7 @@ use master::backend::{PodBackend as _, PodSpec};
 use master::driver::Context;
 use master::logs::{Archive, BUDGET};
 use master::registry::{JobHandle, Jobs, KEPT_FINISHED, Submitted};
+use master::tally::Tally;
 use protocol::agent::{ExitOutcome, Membership};
 use protocol::ids::Generation;
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -99,6 +100,7 @@ pub(crate) fn jobs(backend: &FakeBackend, store: &FakeStore, logs: &Path) -> Arc
         agent_key: AgentKey::random(),
         boot_id: "bench".to_owned(),
         code: code_below(logs),
+        tally: Tally::default(),
     };
     Jobs::new(Arc::new(context), Archive::new(logs.to_owned(), BUDGET), KEPT_FINISHED)
 }
