@@ -18,13 +18,16 @@ pub(super) async fn list(masters: &Masters, format: Format, data: &mut Data) -> 
     Ok(Exit::Done)
 }
 
+/// How many reports of all scripts together `status` reads.
+const REPORTS: usize = 2048;
+
 /// One job and its replicas.
 pub(super) async fn status(client: &MasterClient, args: &JobArgs, data: &mut Data) -> Result<Exit, Error> {
     let view = client.view(&args.job.name).await?;
     let progress = match args.format.output {
         Format::Json => None,
         // Without the progress, the rest of the status is still useful.
-        Format::Text => client.newest_progress(&args.job.name).await.ok(),
+        Format::Text => client.progress(&args.job.name, (REPORTS / view.replicas.len().max(1)).clamp(2, 64)).await.ok(),
     };
     data.show(args.format.output, &view, || status_text(&view, progress.as_ref(), now()))?;
     Ok(Exit::Done)

@@ -163,9 +163,9 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
     }
 
-    /// The newest report of each script of a job.
-    pub(crate) async fn newest_progress(&self, name: &JobName) -> Result<JobSeries, MasterError> {
-        self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", 1)])).await
+    /// This many newest reports of each script of a job.
+    pub(crate) async fn progress(&self, name: &JobName, tail: usize) -> Result<JobSeries, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", tail)])).await
     }
 
     /// One job now.

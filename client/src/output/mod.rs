@@ -8,6 +8,7 @@ pub(crate) mod hints;
 mod last_lines;
 pub(crate) mod narrate;
 mod notes;
+mod pace;
 mod progress;
 mod size;
 mod table;

@@ -1,15 +1,17 @@
 //! The texts of `list`, `get` and `status`. The present time is an argument.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table};
-use protocol::ids::{JobName, UnixMillis};
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::progress::{JobSeries, Progress};
 use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobSummary, JobTimes, JobView, ReplicaView};
 use serde_json::Value;
 
 use super::batches;
+use super::pace::{Pace, paces, ratio, straggler};
 use crate::cluster::rfc3339;
 use crate::output::command_line::command;
 use crate::output::narrate::{between, composition, queued_behind, workers_now};
@@ -45,7 +47,7 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
     shown(&table)
 }
 
-/// One job, with one line for each replica. `series` contains the newest reports of the job's scripts.
+/// One job, with one line for each replica. `series` contains the last reports of the job's scripts.
 pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> String {
     let mut head = vec![
         ("job", view.name.to_string()),
@@ -62,6 +64,9 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
         let changed_at = sizes.changed.as_ref().map(|changed| changed.at);
         ("batches", batches::in_use(sizes, between(changed_at, Some(now))))
     }));
+    let slow = || series.and_then(|series| straggler(series, now)).filter(|_| view.state == JobState::Running);
+    // Sizes that follow the speeds make up for a slow worker.
+    head.extend(view.batches.is_none().then(slow).flatten().map(|sentence| ("slow", sentence)));
     head.extend(view.times.halted.map(|since| ("waits", waits_for_code(view, since, now))));
     head.extend(view.queued_behind.as_ref().map(|first| ("waits", queued_behind(first))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
@@ -72,17 +77,23 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     }));
     let head: Vec<String> = head.iter().map(|(label, value)| format!("{label:<10}  {value}")).collect();
 
-    let mut table = plain_table(&["REPLICA", "STATE", "POD", "ADDRESS", "EXIT OR REASON"]);
-    for replica in view.replicas.iter() {
-        table.add_row([
-            replica.replica.to_string(),
-            replica.state.as_str().to_owned(),
-            replica.pod.clone(),
-            replica.address.clone().unwrap_or_default(),
-            exit_or_reason(replica),
-        ]);
+    let paces = series.map(|series| paces(series, view.generation)).unwrap_or_default();
+    format!("{}\n\n{}", head.join("\n"), replicas_table(&view.replicas, &paces))
+}
+
+/// One line for each replica, with its pace if a replica measures its computation.
+fn replicas_table(replicas: &[ReplicaView], paces: &BTreeMap<ReplicaId, Pace>) -> String {
+    let of_pace: &[&str] = if paces.is_empty() { &[] } else { &["BATCH", "MS/STEP"] };
+    let mut table = plain_table(&[&["REPLICA", "STATE"], of_pace, &["POD", "ADDRESS", "EXIT OR REASON"]].concat());
+    for replica in replicas.iter() {
+        let pace = paces.get(&replica.replica);
+        let pace = [pace.map(|pace| pace.batch.to_string()), pace.map(|pace| shortened(pace.compute_ms))];
+        let mut row = vec![replica.replica.to_string(), replica.state.as_str().to_owned()];
+        row.extend(pace.into_iter().take(of_pace.len()).map(Option::unwrap_or_default));
+        row.extend([replica.pod.clone(), replica.address.clone().unwrap_or_default(), exit_or_reason(replica)]);
+        table.add_row(row);
     }
-    format!("{}\n\n{}", head.join("\n"), shown(&table))
+    shown(&table)
 }
 
 /// A text such as `3.2 s of at most 10 min for new code; to send the code: client push digits`.
@@ -119,11 +130,6 @@ fn progress(series: &JobSeries) -> Option<String> {
     let values = values.iter().map(|(name, number)| format!(", {name} {}", shortened(number)));
     let per_step = (*steps > 0).then(|| format!(", {} ms per step", shortened(ratio(*wall_us, *steps) / 1000.0)));
     Some(format!("step {}{}{}", (*step)?, values.collect::<String>(), per_step.unwrap_or_default()))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
-fn ratio(sum: u64, count: u64) -> f64 {
-    sum as f64 / count as f64
 }
 
 /// The number with at most four significant digits. Very large and very small numbers have an exponent.

@@ -1,0 +1,134 @@
+//! How fast the replicas of a job compute, from the reports of their scripts. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::progress::{JobSeries, SeriesPoint};
+
+use super::spelled;
+
+/// A replica is slow if it needs at least this many times the median for a sample.
+const SLOW: f64 = 1.5;
+
+/// A step of one replica.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Pace {
+    /// Its samples.
+    pub(super) batch: u32,
+    /// The milliseconds of its own computation.
+    pub(super) compute_ms: f64,
+}
+
+/// The pace of each replica that measures its computation in this start, since the batch sizes last changed.
+pub(super) fn paces(series: &JobSeries, start: Option<Generation>) -> BTreeMap<ReplicaId, Pace> {
+    let pace = |point: &SeriesPoint| {
+        let progress = &point.progress;
+        let is_measured = Some(point.generation) == start && progress.steps > 0 && progress.compute_us > 0;
+        let compute_ms = ratio(progress.compute_us, progress.steps) / 1000.0;
+        is_measured.then_some(Pace { batch: progress.batch, compute_ms })
+    };
+    let newest = series.replicas.iter().filter_map(|of| Some((of.replica, pace(of.points.last()?)?)));
+    newest.collect()
+}
+
+/// A sentence such as `worker-2 needs 1.8 times the median for a sample, for 4 m 10 s`, if one replica is slow.
+pub(super) fn straggler(series: &JobSeries, now: UnixMillis) -> Option<String> {
+    let all: Vec<(ReplicaId, Vec<Interval>)> =
+        series.replicas.iter().map(|of| (of.replica, intervals(&of.points))).collect();
+    let (slowest, times) = slowest(&all, 0)?;
+    let slow_since = (1..).map_while(|nth| slowest_is(&all, nth, slowest)).last();
+    let since = slow_since.or_else(|| slowest_is(&all, 0, slowest))?;
+    let age = Duration::from_millis(now.0.saturating_sub(since.0));
+    Some(format!("{slowest} needs {times:.1} times the median for a sample, for {}", spelled(age)))
+}
+
+/// The time between two reports of one replica.
+struct Interval {
+    since: UnixMillis,
+    /// Microseconds of the replica's computation for a sample.
+    per_sample: f64,
+}
+
+/// The intervals of the newest start and the newest batch sizes, newest first.
+fn intervals(points: &[SeriesPoint]) -> Vec<Interval> {
+    let interval = |pair: &[SeriesPoint]| {
+        let (older, newer) = (&pair[0], &pair[1]);
+        let is_alike = (older.generation, older.progress.split) == (newer.generation, newer.progress.split);
+        let samples = newer.progress.samples.checked_sub(older.progress.samples).filter(|samples| *samples > 0)?;
+        let compute =
+            newer.progress.compute_us.checked_sub(older.progress.compute_us).filter(|compute| *compute > 0)?;
+        is_alike.then(|| Interval { since: older.at, per_sample: ratio(compute, samples) })
+    };
+    points.windows(2).rev().map_while(interval).collect()
+}
+
+/// The replica that was slow in its nth newest interval, and how many times the median it needed.
+fn slowest(all: &[(ReplicaId, Vec<Interval>)], nth: usize) -> Option<(ReplicaId, f64)> {
+    let times: Option<Vec<f64>> = all.iter().map(|(_, intervals)| Some(intervals.get(nth)?.per_sample)).collect();
+    let mut times = times.filter(|times| times.len() > 1)?;
+    let slowest = (0..times.len()).max_by(|&a, &b| times[a].total_cmp(&times[b]))?;
+    let longest = times[slowest];
+    times.sort_by(f64::total_cmp);
+    let times_the_median = longest / times[(times.len() - 1) / 2];
+    (times_the_median >= SLOW).then_some((all[slowest].0, times_the_median))
+}
+
+/// When the nth newest interval of this replica began, if the replica was the slow one.
+fn slowest_is(all: &[(ReplicaId, Vec<Interval>)], nth: usize, replica: ReplicaId) -> Option<UnixMillis> {
+    slowest(all, nth).filter(|(slowest, _)| *slowest == replica)?;
+    let (_, intervals) = all.iter().find(|(known, _)| *known == replica)?;
+    Some(intervals[nth].since)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
+pub(super) fn ratio(sum: u64, count: u64) -> f64 {
+    sum as f64 / count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A report at `at` seconds, after this many steps of 32 samples with `us` microseconds for each sample so far.
+    fn point(at: u64, steps: u64, compute_us: u64, split: u64) -> Value {
+        json!({"at": at * 1000, "generation": "1.2", "progress": {
+            "step": steps, "steps": steps, "batch": 32, "samples": steps * 32, "compute_us": compute_us, "split": split,
+        }})
+    }
+
+    fn series(replicas: &[(&str, Vec<Value>)]) -> JobSeries {
+        let replicas: Vec<Value> =
+            replicas.iter().map(|(name, points)| json!({"replica": name, "points": points})).collect();
+        serde_json::from_value(json!({ "replicas": replicas })).unwrap()
+    }
+
+    #[test]
+    fn a_slow_replica_is_named_with_the_time_since_when_it_has_been_slow() {
+        let usual = || vec![point(0, 0, 0, 0), point(60, 100, 320_000, 0), point(120, 200, 640_000, 0)];
+        let late = vec![point(0, 0, 0, 0), point(60, 100, 320_000, 0), point(120, 200, 320_000 + 576_000, 0)];
+        let slow = vec![point(0, 0, 0, 0), point(60, 100, 480_000, 0), point(120, 200, 480_000 + 576_000, 0)];
+        let told = |third: Vec<Value>| {
+            let replicas = [("worker-0", usual()), ("worker-1", usual()), ("worker-2", third)];
+            straggler(&series(&replicas), UnixMillis(300_000))
+        };
+        assert_eq!(told(usual()), None);
+        assert_eq!(told(late).as_deref(), Some("worker-2 needs 1.8 times the median for a sample, for 4 m 00 s"));
+        assert_eq!(told(slow).as_deref(), Some("worker-2 needs 1.8 times the median for a sample, for 5 m 00 s"));
+        let of_other_sizes = vec![point(0, 0, 0, 0), point(60, 100, 320_000, 0), point(120, 200, 900_000, 16)];
+        assert_eq!(told(of_other_sizes), None, "totals of different sizes are compared");
+        assert_eq!(told(vec![point(120, 200, 900_000, 0)]), None, "one report has no interval");
+        assert_eq!(straggler(&series(&[("worker-0", usual())]), UnixMillis(300_000)), None);
+    }
+
+    #[test]
+    fn the_pace_is_that_of_the_present_start() {
+        let all = series(&[("worker-0", vec![point(60, 100, 320_000, 0)]), ("worker-1", vec![point(60, 100, 0, 0)])]);
+        let worker = |index| ReplicaId { role: protocol::ids::Role::Worker, index };
+        let pace = Pace { batch: 32, compute_ms: 3.2 };
+        assert_eq!(paces(&all, Some("1.2".parse().unwrap())), BTreeMap::from([(worker(0), pace)]));
+        assert!(paces(&all, Some("1.3".parse().unwrap())).is_empty());
+    }
+}
