@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, RunState};
-use protocol::failure::{Failure, Loss};
+use protocol::failure::{Failure, Loss, TooLargeBatch};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::lease::Standing;
 use protocol::progress::{LostSteps, Progress};
@@ -178,6 +178,8 @@ impl Member {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gang {
     places: Vec<Member>,
+    /// See [`Gang::note_too_large`].
+    too_large: Vec<TooLargeBatch>,
     /// The current start. Without a start, no replica is a member.
     start: Option<Generation>,
 }
@@ -188,7 +190,7 @@ impl Gang {
     pub fn new(places: Vec<Member>, horizon: Option<Generation>) -> Self {
         let known = places.iter().filter_map(|place| Some(place.enrolled?.generation));
         let start = known.max().filter(|start| horizon.is_none_or(|horizon| *start >= horizon));
-        Self { places, start }
+        Self { places, start, too_large: vec![] }
     }
 
     /// Every replica, whether or not it is a member.
@@ -313,6 +315,24 @@ impl Gang {
     pub fn failed(&self, failure: &Failure) -> Option<&Member> {
         let id = failure.replica()?;
         self.members().find(|member| member.id == id)
+    }
+
+    /// The members whose runs have ended for lack of memory, and the start of these runs.
+    pub fn out_of_memory(&self) -> impl Iterator<Item = (ReplicaId, Generation)> {
+        self.members().filter_map(|member| match &member.phase {
+            ReplicaPhase::Exited(generation, exit) if exit.lacks_memory() => Some((member.id, *generation)),
+            _ => None,
+        })
+    }
+
+    /// The batches that were too large for the memory of members.
+    pub fn too_large(&self) -> &[TooLargeBatch] {
+        &self.too_large
+    }
+
+    /// Notes the batches that were too large for the memory of members.
+    pub fn note_too_large(&mut self, batches: Vec<TooLargeBatch>) {
+        self.too_large = batches;
     }
 
     /// How often a user had pushed new code when this start began, if a member has reported it.

@@ -234,6 +234,17 @@ impl ExitReport {
         self.stderr_tail.clear();
     }
 
+    /// Whether the run ended because memory ran out: the kernel killed it, or its exception says so. The memory may be
+    /// that of a GPU.
+    pub fn lacks_memory(&self) -> bool {
+        let says_so = |exception: &str| {
+            let class = exception.split([':', ' ']).next().unwrap_or_default();
+            ["MemoryError", "ResourceExhaustedError"].iter().any(|end| class.ends_with(end))
+                || exception.contains("RESOURCE_EXHAUSTED")
+        };
+        matches!(self.outcome, ExitOutcome::OutOfMemory { .. }) || self.exception.as_deref().is_some_and(says_so)
+    }
+
     /// The exception's first line. `None` if there is no exception, or if `lines` of the run's output contain this
     /// line.
     pub fn exception_before<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> Option<&str> {

@@ -141,6 +141,38 @@ pub struct FailedStart {
     /// Identifies the failure, if a script failed with an exception.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
+    /// The batches for which replicas had too little memory, at most [`CONSEQUENCES_MAX`], if the job divides a batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub too_large: Vec<TooLargeBatch>,
+}
+
+/// A batch for which a replica had too little memory, and what follows for later starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TooLargeBatch {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// The samples of the replica in one step.
+    pub batch: u32,
+    /// The most samples that the replica gets in later starts.
+    pub most: u32,
+    /// Present if no sizes have the job's global batch as their sum any more: the largest global batch that is still
+    /// possible. It is 0 if `most` is less than the smallest batch that the job allows for this replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub possible: Option<u64>,
+}
+
+impl fmt::Display for TooLargeBatch {
+    /// A sentence without a full stop.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { replica, batch, most, possible } = self;
+        write!(f, "{replica} has too little memory for a batch of {batch}")?;
+        match possible {
+            None => write!(f, ", so it gets at most {most} in later starts"),
+            Some(0) => write!(f, ", and the job allows no batch of {most} or less for it"),
+            Some(global) => write!(f, ", and with at most {most} the largest global batch is {global}"),
+        }
+    }
 }
 
 impl FailedStart {
@@ -155,6 +187,7 @@ impl FailedStart {
             consequences: vec![],
             lost_steps: None,
             fingerprint: None,
+            too_large: vec![],
         }
     }
 }
@@ -252,6 +285,12 @@ impl Restarts {
     /// The newest generation of all failed starts. `None` if no failed start has a generation.
     pub fn newest_failed(&self) -> Option<Generation> {
         self.failed_starts.iter().filter_map(|start| start.generation).max()
+    }
+
+    /// The largest batch for which the memory of this replica may be enough. `None` if nothing is known.
+    pub fn batch_limit(&self, replica: ReplicaId) -> Option<u32> {
+        let all = self.failed_starts.iter().flat_map(|start| &start.too_large);
+        all.filter(|batch| batch.replica == replica).map(|batch| batch.most).min()
     }
 
     /// Adds a failed start, and removes the last output of older failed starts.

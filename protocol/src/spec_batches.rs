@@ -30,6 +30,32 @@ impl JobSpec {
         self.batch_of_group(place).unwrap_or(of_job)
     }
 
+    /// The fewest workers that any start needs, if the memory of some replicas limits their batches. An elastic job may
+    /// start with any of its workers, so the ones with the smallest limits count.
+    ///
+    /// # Errors
+    ///
+    /// All workers together are too few. Then returns the largest global batch for which they are enough, or 0 if a limit
+    /// is less than the smallest batch of its replica.
+    pub fn workers_for_batch(&self, limit: impl Fn(ReplicaId) -> Option<u32>) -> Result<u32, u64> {
+        let least_workers = self.worker_min.unwrap_or(self.worker_num);
+        let Some(global) = self.global_batch() else { return Ok(least_workers) };
+        let multiple = self.batching.multiple.unwrap_or(1);
+        let most = |place: ReplicaId| {
+            let BatchBounds { min, max } = self.batch_bounds(place, global, 1);
+            let max = limit(place).map_or(max, |limit| max.min(limit));
+            BatchBounds { min, max }.in_multiples(multiple).map(|(_, high)| u64::from(high) * u64::from(multiple))
+        };
+        let most: Option<Vec<u64>> = self.training_places().map(most).collect();
+        let mut most = most.ok_or(0_u64)?;
+        let chiefs = most.len() - self.worker_num as usize;
+        let (chiefs, workers) = most.split_at_mut(chiefs);
+        workers.sort_unstable();
+        let sum_of = |count: u32| chiefs.iter().chain(workers.iter().take(count as usize)).sum::<u64>();
+        let is_enough = |count: &u32| sum_of(*count) >= u64::from(global);
+        (least_workers..=self.worker_num).find(is_enough).ok_or_else(|| sum_of(self.worker_num))
+    }
+
     /// How fast these replicas are, before they have been measured: their GPUs if all workers of the job have GPUs, else
     /// their requested CPUs if all workers request some, else 1.
     pub fn batch_weights(&self, places: &[ReplicaId]) -> Vec<f64> {

@@ -23,10 +23,15 @@ impl JobSpec {
     /// [`SpecError::NotElastic`], or an error about the numbers of replicas.
     pub fn patched(&self, now: Option<Workers>, patch: JobPatch) -> Result<Workers, SpecError> {
         let workers = patch.applied_to(now.or(self.workers()).ok_or(SpecError::NotElastic)?);
-        let scaled = Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() };
+        let scaled = self.scaled(workers);
         scaled.check_counts()?;
         scaled.check_batching()?;
         Ok(workers)
+    }
+
+    /// This spec with other numbers of workers.
+    pub fn scaled(&self, workers: Workers) -> Self {
+        Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() }
     }
 
     /// The group of a replica. `None` if the replica's role has no groups. If an elastic job gets more workers than its

@@ -87,7 +87,7 @@ pub(crate) fn tell_cause(view: &JobView, notes: &Notes) {
         notes.say(&format!("last output of {replica} on stderr:\n{}", lines.join("\n")));
     }
     if let Some(hint) = hints::for_failure(view) {
-        notes.hint(hint);
+        notes.hint(&hint);
     }
 }
 

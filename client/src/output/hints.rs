@@ -1,6 +1,8 @@
 //! Hints for common failures, which are recognised by their text. Pure.
 
-use protocol::failure::Failure;
+use std::borrow::Cow;
+
+use protocol::failure::{Failure, TooLargeBatch};
 use protocol::run_policy::OnSameFailure;
 use protocol::view::{JobResult, JobState, JobView};
 
@@ -31,14 +33,16 @@ const HINTS: [(&[&str], &str); 4] = [
 const SAME_AGAIN: &str = "the next start would fail in the same way: correct the script and submit the job again, or \
      submit with --retry-same to restart anyway";
 
-/// The hint for a failed or halted job. `None` if [`HINTS`] does not list the failure, and the job did not fail because
-/// of [`SAME_AGAIN`].
-pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
+/// The hint for a failed or halted job. `None` if there is none.
+pub(crate) fn for_failure(view: &JobView) -> Option<Cow<'static, str>> {
     let failure = match (&view.result, view.restarts.failed_starts.last()) {
         (Some(JobResult::Failed { failure }), _) => failure,
         (None, Some(failed)) if view.state == JobState::Halted => &failed.failure,
         (Some(JobResult::Succeeded | JobResult::Cancelled) | None, _) => return None,
     };
+    if let Some(batch) = view.restarts.failed_starts.last().and_then(|start| start.too_large.first()) {
+        return Some(Cow::Owned(for_batch(batch)));
+    }
     let mut texts = vec![failure.to_string()];
     if let Failure::ReplicaExited { exit, .. } = failure {
         texts.push(exit.stderr_tail.clone());
@@ -46,7 +50,17 @@ pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     texts.extend(view.restarts.failed_starts.last().into_iter().flat_map(|start| start.last_lines.clone()));
     let is_said = |words: &[&str]| words.iter().any(|word| texts.iter().any(|text| text.contains(word)));
     let known = HINTS.into_iter().find(|(words, _)| is_said(words)).map(|(_, hint)| hint);
-    known.or_else(|| (view.result.is_some() && would_fail_again(view)).then_some(SAME_AGAIN))
+    known.or_else(|| (view.result.is_some() && would_fail_again(view)).then_some(SAME_AGAIN)).map(Cow::Borrowed)
+}
+
+/// The hint for a job that failed because the memory of a replica was too small for its batch.
+fn for_batch(TooLargeBatch { replica, batch, most, possible }: &TooLargeBatch) -> String {
+    let what = match possible {
+        None => format!("submit with --max-restarts 3, and the next start gives it at most {most}"),
+        Some(0) => format!("allow batches of {most} or less for it, or use a machine with more memory"),
+        Some(global) => format!("use --global-batch {global} or less, or machines with more memory"),
+    };
+    format!("{replica} has too little memory for a batch of {batch}: {what}")
 }
 
 /// Whether the job has failed only because its script failed twice in the same way.

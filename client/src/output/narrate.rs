@@ -163,7 +163,8 @@ fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
         "restart (not counted)".to_owned()
     };
     let lost = failed.lost_steps.map(|lost| format!("; {lost}")).unwrap_or_default();
-    Some(format!("{number}: {}{lost}", failed.failure))
+    let memory = failed.too_large.first().map(|batch| format!("; {batch}")).unwrap_or_default();
+    Some(format!("{number}: {}{memory}{lost}", failed.failure))
 }
 
 /// Whether the job is in this state and was not before.

@@ -62,7 +62,17 @@ fn times(restarts: u32) -> String {
 }
 
 fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> String {
-    let FailedStart { generation, at, failure, counted: _, last_lines, consequences, lost_steps, fingerprint } = start;
+    let FailedStart {
+        generation,
+        at,
+        failure,
+        counted: _,
+        last_lines,
+        consequences,
+        lost_steps,
+        fingerprint,
+        too_large,
+    } = start;
     let is_late = matches!(failure, Failure::DeadlineExceeded { .. });
     let mut lines = match failure.replica() {
         Some(replica) if !matches!(failure, Failure::StartTimeout { .. }) => vec![format!("first to fail  {replica}")],
@@ -76,6 +86,7 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
     lines.push(format!("when           {}", when.join(", ")));
     let same = fingerprint.as_ref().and_then(|one| same_before(one, earlier));
     lines.extend(same.map(|before| format!("same as        {before}")));
+    lines.extend(too_large.iter().map(|batch| format!("memory         {batch}")));
     lines.extend(lost_steps.map(|lost| format!("lost           {lost}")));
     let longest_silent = consequences.iter().find(|one| is_late && one.stopped).map(|one| one.replica);
     if let Some(replica) = failure.replica().or(longest_silent).filter(|_| !last_lines.is_empty()) {

@@ -1,6 +1,7 @@
 //! Tests of `why.rs`.
 
 use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::TooLargeBatch;
 use protocol::ids::UnixMillis;
 use protocol::progress::LostSteps;
 use protocol::view::JobState;
@@ -43,6 +44,12 @@ fn the_first_failed_replica_is_shown_with_its_last_lines_and_the_consequences_of
             consequence("worker-3", "", true),
         ],
         lost_steps: Some(LostSteps { replica: "worker-0".parse().unwrap(), first: 51, last: 61 }),
+        too_large: vec![TooLargeBatch {
+            replica: "worker-1".parse().unwrap(),
+            batch: 64,
+            most: 32,
+            possible: Some(96),
+        }],
         ..failed(exited(3))
     };
     let mut view = view(Some(JobResult::Failed { failure: exited(3) }), vec![failed(exited(7)), last]);
@@ -53,6 +60,7 @@ job digits failed, after 1 restart: worker-1 exited with code 3
 first to fail  worker-1
 how            worker-1 exited with code 3
 when           3.0 s after the submit, start 1.2
+memory         worker-1 has too little memory for a batch of 64, and with at most 32 the largest global batch is 96
 lost           steps 51 to 61 are lost, because worker-0 ended before it had saved
 last lines of worker-1:
   │ Traceback
@@ -61,7 +69,9 @@ because of it  worker-0 exited with code 1
 because of it  stopped: worker-2, worker-3
 
 before that:
-  start 1.2: worker-1 exited with code 7";
+  start 1.2: worker-1 exited with code 7
+
+hint: worker-1 has too little memory for a batch of 64: use --global-batch 96 or less, or machines with more memory";
     assert_eq!(why_text(&view), text);
 }
 

@@ -8,6 +8,7 @@ use protocol::ids::ReplicaId;
 use protocol::progress::Progress;
 
 use super::law::{Change, Decision, decide};
+use super::memory::Tried;
 use super::sizes::Rules;
 use super::windows::{Window, Windows};
 
@@ -109,6 +110,29 @@ impl Balancer {
         }
     }
 
+    /// The size of this member, if it is known. While the scripts vote on a larger size, the member may use it already.
+    pub fn tried(&self, member: ReplicaId) -> Option<Tried> {
+        let rank = self.members.iter().position(|known| *known == member)?;
+        let (size, ordered) = match &self.phase {
+            Phase::Unknown => return None,
+            Phase::Used { sizes } => (sizes[rank], None),
+            Phase::Ordered { sizes, split, .. } => (sizes[rank], Some(split.sizes[rank])),
+        };
+        if let Some(larger) = ordered.filter(|ordered| *ordered > size) {
+            return Some(Tried { size: larger, lasted: Some(size) });
+        }
+        let before = self.changed.as_ref().map(|changed| changed.from[rank]);
+        Some(Tried { size, lasted: before.filter(|before| *before < size) })
+    }
+
+    /// Whether this member must be told the newest order. A script that has reported new sizes knows them.
+    pub fn is_to_be_told(&self, member: ReplicaId) -> bool {
+        let Phase::Ordered { split, .. } = &self.phase else { return true };
+        let report =
+            self.members.iter().position(|known| *known == member).and_then(|rank| self.reports[rank].as_ref());
+        lacks(report, split)
+    }
+
     /// Samples of all ranks together in one step.
     pub fn global_batch(&self) -> u32 {
         self.rules.global_batch
@@ -193,9 +217,7 @@ impl Balancer {
             }
             Phase::Ordered { sizes, split, windows, .. } => {
                 *windows += 1;
-                let is_late =
-                    |report: &Option<Progress>| report.as_ref().is_none_or(|known| known.noticed != split.version);
-                let late = self.reports.iter().position(is_late);
+                let late = self.reports.iter().position(|report| lacks(report.as_ref(), split));
                 if *windows < CHANGE_WINDOWS {
                     // A rank that has no notice yet may have been unreachable.
                     return late.map(|_| Order::Use(split.clone()));
@@ -269,4 +291,9 @@ impl Balancer {
             None => {}
         }
     }
+}
+
+/// Whether the script with this newest report may not have received these sizes.
+fn lacks(report: Option<&Progress>, split: &Split) -> bool {
+    report.is_none_or(|known| known.noticed != split.version)
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use protocol::batching::BatchBounds;
+use protocol::failure::Restarts;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
 
@@ -11,41 +13,49 @@ use super::sizes::Rules;
 const LEAST_SHARE: u32 = 4;
 const LEAST_BATCH: u32 = 16;
 
-/// The rules for the sizes of these places, which all have a batch. `None` if the job divides no batch.
-pub fn rules(spec: &JobSpec, places: &[ReplicaId]) -> Option<Rules> {
+/// The rules for the sizes of these places, which all have a batch. The memory of a replica limits its size if an earlier
+/// start has shown it. `None` if the job divides no batch.
+pub fn rules(spec: &JobSpec, restarts: &Restarts, places: &[ReplicaId]) -> Option<Rules> {
     let global_batch = spec.global_batch()?;
-    let of = |least: u32| {
-        let bounds = places.iter().map(|place| spec.batch_bounds(*place, global_batch, least)).collect();
-        Rules { global_batch, bounds, multiple: spec.batching.multiple.unwrap_or(1) }
+    let of = |least: u32, limit: &dyn Fn(ReplicaId) -> Option<u32>| {
+        let bounds = |place: &ReplicaId| {
+            let BatchBounds { min, max } = spec.batch_bounds(*place, global_batch, least);
+            BatchBounds { min, max: limit(*place).map_or(max, |limit| max.min(limit)) }
+        };
+        let multiple = spec.batching.multiple.unwrap_or(1);
+        Rules { global_batch, bounds: places.iter().map(bounds).collect(), multiple }
     };
     let members = u32::try_from(places.len()).unwrap_or(u32::MAX).max(1);
-    let usual = of(global_batch.div_ceil(members.saturating_mul(LEAST_SHARE)).min(LEAST_BATCH));
-    // A default must not make a job impossible.
-    let is_possible = usual.divide(&vec![1.0; places.len()]).is_some();
-    Some(if is_possible { usual } else { of(1) })
+    let usual = global_batch.div_ceil(members.saturating_mul(LEAST_SHARE)).min(LEAST_BATCH);
+    let limit = |place| restarts.batch_limit(place);
+    let is_possible = |rules: &Rules| rules.divide(&vec![1.0; places.len()]).is_some();
+    // Neither a default nor a limit must prevent a start. See `JobSpec::workers_for_batch`, which a start needs first.
+    let possible = [of(usual, &limit), of(1, &limit)].into_iter().find(is_possible);
+    Some(possible.unwrap_or_else(|| of(1, &|_| None)))
 }
 
 /// The sizes of all ranks of a start, from the place of each seat. A rank without a batch has 0. `None` if the job divides
 /// no batch.
 pub fn sizes_by_rank(
-    spec: &JobSpec,
+    (spec, restarts): (&JobSpec, &Restarts),
     seats: &BTreeMap<ReplicaId, ReplicaId>,
     measured: impl Fn(ReplicaId) -> Option<f64>,
 ) -> Option<Vec<u32>> {
     let ranks: Vec<ReplicaId> = seats.iter().filter(|(seat, _)| seat.role.trains()).map(|(_, place)| *place).collect();
     let places: Vec<ReplicaId> = ranks.iter().copied().filter(|place| spec.has_batch(place.role)).collect();
-    let sizes = first_sizes(spec, &places, measured)?;
+    let rules = rules(spec, restarts, &places)?;
+    let sizes = rules.divide(&speeds(spec, &places, measured))?;
     Some([vec![0; ranks.len() - places.len()], sizes].concat())
 }
 
-/// The sizes of these places: in proportion to their speeds. If the speed of a place has not been measured, it follows
-/// from the resources that the place asks for. `None` if the job divides no batch.
-fn first_sizes(spec: &JobSpec, places: &[ReplicaId], measured: impl Fn(ReplicaId) -> Option<f64>) -> Option<Vec<u32>> {
+/// The speeds of these places. If the speed of a place has not been measured, it follows from the resources that the place
+/// asks for.
+fn speeds(spec: &JobSpec, places: &[ReplicaId], measured: impl Fn(ReplicaId) -> Option<f64>) -> Vec<f64> {
     let weights = spec.batch_weights(places);
     let scaled = |(place, weight): (&ReplicaId, &f64)| Some(measured(*place)? / weight);
     let mut known: Vec<f64> = places.iter().zip(&weights).filter_map(scaled).collect();
     known.sort_by(f64::total_cmp);
     let usual = known.get(known.len() / 2).copied().unwrap_or(1.0);
     let speed = |(place, weight): (&ReplicaId, &f64)| measured(*place).unwrap_or(usual * weight);
-    rules(spec, places)?.divide(&places.iter().zip(&weights).map(speed).collect::<Vec<f64>>())
+    places.iter().zip(&weights).map(speed).collect()
 }

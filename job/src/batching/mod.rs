@@ -7,11 +7,13 @@
 mod balancer;
 mod first;
 mod law;
+mod memory;
 mod sizes;
 mod windows;
 
 pub use balancer::{Balancer, Changed, Order};
 pub use first::{rules, sizes_by_rank};
 pub use law::{Change, Decision, decide};
+pub use memory::{Tried, too_large};
 pub use sizes::Rules;
 pub use windows::{Window, Windows};

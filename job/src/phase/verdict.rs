@@ -43,7 +43,13 @@ pub(super) fn judge(
     next: Generation,
     seen: Seen<'_>,
 ) -> (JobPhase, Vec<Action>) {
-    let is_same = fingerprint.is_some_and(|one| seen.policy.would_fail_again(one, seen.restarts));
+    let too_large = seen.gang.too_large();
+    if too_large.iter().any(|batch| batch.possible.is_some()) {
+        return conclude(JobResult::Failed { failure }, seen);
+    }
+    // With a smaller batch, the next start may come further.
+    let is_same =
+        too_large.is_empty() && fingerprint.is_some_and(|one| seen.policy.would_fail_again(one, seen.restarts));
     let (is_empty, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
         Verdict::Restart { budget: Budget::Counted, .. } if is_same => {
             return conclude(JobResult::Failed { failure }, seen);

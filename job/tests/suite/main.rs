@@ -7,6 +7,7 @@ mod ending;
 mod failing;
 mod halting;
 mod leaving;
+mod memory;
 mod needing;
 mod rendezvous;
 mod restarting;

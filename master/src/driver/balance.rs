@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use backon::Retryable;
 use futures_util::{StreamExt, stream};
-use job::batching::{Balancer, Order, rules};
+use job::batching::{Balancer, Order, Tried, rules, too_large};
 use protocol::batching::{BatchChange, Batches, Notice};
+use protocol::failure::TooLargeBatch;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::progress::Progress;
@@ -34,6 +35,8 @@ pub(super) type Rank = (Subject, SocketAddr);
 pub(super) struct Balance {
     common: Common,
     current: Option<Current>,
+    /// The newest start that this master has configured, with its first sizes.
+    first: Option<(Generation, BTreeMap<ReplicaId, u32>)>,
     /// For each replica, the number of its pod, and the measured samples per second of this pod.
     speeds: BTreeMap<ReplicaId, (u32, f64)>,
     /// The task that tells the agents the newest order.
@@ -50,7 +53,7 @@ struct Current {
 
 impl Balance {
     pub(super) fn new(common: Common) -> Self {
-        Self { common, current: None, speeds: BTreeMap::new(), notices: None }
+        Self { common, current: None, first: None, speeds: BTreeMap::new(), notices: None }
     }
 
     /// Whether the sizes of this job can follow measured times. With parameter servers they cannot, because the workers have
@@ -72,6 +75,29 @@ impl Balance {
             return None;
         }
         self.speeds.get(&subject.id).filter(|(pod, _)| *pod == subject.pod).map(|(_, speed)| *speed)
+    }
+
+    /// Notes the sizes with which this start begins.
+    pub(super) fn begin_with(&mut self, generation: Generation, sizes: BTreeMap<ReplicaId, u32>) {
+        self.first = Some((generation, sizes));
+    }
+
+    /// What follows for the batches of these members, whose runs have ended for lack of memory. Leaves out members whose
+    /// sizes are unknown.
+    pub(super) fn too_large(
+        &self,
+        members: impl Iterator<Item = (ReplicaId, Generation)>,
+        record: &JobRecord,
+    ) -> Vec<TooLargeBatch> {
+        let tried: Vec<_> = members.filter_map(|(member, start)| Some((member, self.tried(member, start)?))).collect();
+        if tried.is_empty() { vec![] } else { too_large(&tried, &record.scaled_spec(), &record.restarts) }
+    }
+
+    fn tried(&self, member: ReplicaId, start: Generation) -> Option<Tried> {
+        let current = self.current.as_ref().filter(|current| current.generation == start);
+        let first = self.first.as_ref().filter(|(configured, _)| *configured == start);
+        let first = || Some(Tried { size: *first?.1.get(&member)?, lasted: None });
+        current.and_then(|current| current.balancer.tried(member)).or_else(first)
     }
 
     /// Hears a report of a member of this start. `ranks` lists the members that have a batch, in the order of their ranks.
@@ -110,20 +136,22 @@ impl Balance {
         self.notices = None;
         self.keep_speeds();
         let places: Vec<ReplicaId> = ranks.iter().map(|(subject, _)| subject.id).collect();
-        let rules = rules(&record.spec, &places);
+        let rules = rules(&record.spec, &record.restarts, &places);
         let balancer = rules.map(|rules| Balancer::new(places, rules, record.epoch));
         self.current = balancer.map(|balancer| Current { generation, balancer, ranks, changed_at: None });
     }
 
-    /// Tells all agents of the start. If one agent does not get the order, no script changes its size, and the balancer
+    /// Tells the agents of all members that may lack the order. If one agent does not get the order, no script changes its size, and the balancer
     /// withdraws the order later.
     fn tell(&mut self, order: Order) {
-        let Some(Current { generation, ranks, .. }) = &self.current else { return };
+        let Some(Current { generation, ranks, balancer, .. }) = &self.current else { return };
         let notice = match order {
             Order::Use(split) => Notice { split: Some(split) },
             Order::Withdraw => Notice::default(),
         };
-        let (agents, generation, ranks) = (self.common.agents.clone(), *generation, ranks.clone());
+        let told = |(subject, _): &&Rank| balancer.is_to_be_told(subject.id);
+        let ranks: Vec<Rank> = ranks.iter().filter(told).copied().collect();
+        let (agents, generation) = (self.common.agents.clone(), *generation);
         self.notices = Some(tasks::spawn(&self.common.reporter, async move {
             let tell = async |(subject, agent): Rank| {
                 let notify = async || agents.notify(agent, generation, &notice).await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use job::phase::JobPhase;
 use job::policy::{Deadline, Policy};
+use protocol::elastic::Workers;
 use protocol::ids::Generation;
 use tokio::time::Instant;
 
@@ -99,7 +100,7 @@ impl Machine {
 /// Applies to the policy what users have changed since the job was accepted. `active_time` is the job's age without
 /// suspensions. `elapsed` is the time since the driver began.
 pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
-    policy.workers = record.workers().unwrap_or(policy.workers);
+    policy.workers = record.workers().map_or(policy.workers, |workers| with_enough_memory(workers, record));
     policy.pushes = record.pushes;
     let is_suspended = record.suspension.since.is_some();
     if is_suspended == policy.is_suspended {
@@ -108,4 +109,10 @@ pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elap
     policy.is_suspended = is_suspended;
     let given = record.spec.run_policy.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()));
     policy.deadline = given.filter(|_| !is_suspended).map(|given| Deadline::of(given, active_time, elapsed));
+}
+
+/// The numbers of workers with which a start has enough memory for its batch.
+fn with_enough_memory(workers: Workers, record: &JobRecord) -> Workers {
+    let needed = record.scaled_spec().workers_for_batch(|replica| record.restarts.batch_limit(replica));
+    Workers { min: needed.map_or(workers.min, |needed| needed.clamp(workers.min, workers.max)), ..workers }
 }

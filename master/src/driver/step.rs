@@ -23,7 +23,8 @@ impl Driver {
             if self.pods.have_changed() {
                 self.take_pods();
             }
-            let gang = self.pods.gang(self.machine.horizon());
+            let mut gang = self.pods.gang(self.machine.horizon());
+            gang.note_too_large(self.balance.too_large(gang.out_of_memory(), self.ledger.get()));
             self.starts.note_saved(&gang);
             let (phase, actions) = self.step(&gang);
             let has_moved = phase != *self.machine.phase();
@@ -126,7 +127,8 @@ impl Driver {
                 self.starts.configure(self.machine.policy().pushes);
                 self.balance.keep_speeds();
                 let current = Current { record, machine: &self.machine };
-                self.pods.configure(generation, current, &self.code, &self.balance).await;
+                let sizes = self.pods.configure(generation, current, &self.code, &self.balance).await;
+                self.balance.begin_with(generation, sizes);
             }
             Action::Launch(generation) => {
                 if self.pods.has_prototypes() {
@@ -138,7 +140,11 @@ impl Driver {
                 self.pods.stop(grace, Current { record, machine: &self.machine }, &mut self.inbox.tasks).await;
             }
             // `advance` has stored the diagnosis.
-            Action::RecordRestart(_) => self.ledger.record_restart(self.machine.policy()).await?,
+            Action::RecordRestart(_) => {
+                self.ledger.record_restart(self.machine.policy()).await?;
+                // The failure may have shown that a start needs more workers.
+                self.machine.follow(self.ledger.get(), self.ledger.active_time());
+            }
             Action::RecordHalt => {
                 self.ledger.record_halt(self.machine.phase(), self.shown.times().halted).await?;
             }

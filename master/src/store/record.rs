@@ -3,6 +3,7 @@
 //! The record has no phase and no roster. Every master computes the phase from its observations, so a takeover after a
 //! crash is the normal path. Creating the record commits a submit, and a delete removes the record last.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,6 +106,11 @@ impl JobRecord {
     /// How many workers an elastic job may have now; `None` for a fixed job.
     pub fn workers(&self) -> Option<Workers> {
         self.desired.or(self.spec.workers())
+    }
+
+    /// The spec with the numbers of workers that a user has chosen last.
+    pub fn scaled_spec(&self) -> Cow<'_, JobSpec> {
+        self.desired.map_or(Cow::Borrowed(&self.spec), |workers| Cow::Owned(self.spec.scaled(workers)))
     }
 
     /// The code that the job's next start uses, if the job brings its code.

@@ -111,7 +111,7 @@ async fn the_largest_record_fits_into_a_config_map() {
     use master::logs::JobLogs;
     use master::store::Ended;
     use protocol::env::INPUT_BYTES_MAX;
-    use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
+    use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, TooLargeBatch};
     use protocol::ids::{Generation, ReplicaId, UnixMillis};
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
 
@@ -134,8 +134,19 @@ async fn the_largest_record_fits_into_a_config_map() {
         let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
         let (counted, lost_steps) = (false, Some(LostSteps { replica, first: u64::MAX, last: u64::MAX }));
         let fingerprint = Some(longest_fingerprint());
-        let failed =
-            FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps, fingerprint };
+        let too_large = vec![
+            TooLargeBatch { replica, batch: u32::MAX, most: u32::MAX, possible: Some(u64::MAX) };
+            CONSEQUENCES_MAX
+        ];
+        let failed = FailedStart {
+            lost_steps,
+            fingerprint,
+            too_large,
+            counted,
+            last_lines,
+            consequences,
+            ..FailedStart::new(generation, at, failure)
+        };
         record.restarts.note(failed);
         record.restarts.count_restart(at);
     }

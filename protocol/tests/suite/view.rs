@@ -4,7 +4,7 @@ use crate::common::{assert_golden, assert_tolerates_new_fields, read, with, word
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::error::{ErrorCode, Problem};
-use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, Loss, Restarts};
+use protocol::failure::{Consequence, FailedStart, Failure, Fingerprint, Loss, Restarts, TooLargeBatch};
 use protocol::ids::{Generation, Rank, ReplicaId, UnixMillis};
 use protocol::output::LogLine;
 use protocol::progress::LostSteps;
@@ -309,6 +309,7 @@ fn a_failed_start_lists_its_consequences() {
             members: 3,
             pushes: 2,
         }),
+        too_large: vec![TooLargeBatch { replica: replica("worker-1"), batch: 64, most: 32, possible: Some(96) }],
     };
     let golden = json!({
         "generation": "1.2", "at": 7, "failure": {"cause": "deadline_exceeded", "after_seconds": 60}, "counted": false,
@@ -318,6 +319,7 @@ fn a_failed_start_lists_its_consequences() {
         "fingerprint": {
             "seat": "worker-1", "exception": "ValueError: no", "step": 61, "split": 1, "members": 3, "pushes": 2,
         },
+        "too_large": [{"replica": "worker-1", "batch": 64, "most": 32, "possible": 96}],
     });
     assert_golden(&failed, &golden);
 }

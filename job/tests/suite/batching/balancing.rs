@@ -1,6 +1,6 @@
 //! The sizes of one start: what the balancer orders, and what it says about the sizes.
 
-use job::batching::{Balancer, Order, Rules};
+use job::batching::{Balancer, Order, Rules, Tried};
 use protocol::batching::{BatchBounds, Held, Split};
 use protocol::ids::{ReplicaId, Role};
 use protocol::progress::Progress;
@@ -120,13 +120,17 @@ fn sizes_that_a_rank_does_not_use_are_withdrawn_and_the_rank_is_named() {
     let (mut balancer, mut scripts) = (balancer(2, 1), Scripts::new(&[48, 48], unequal));
     scripts.report(&mut balancer);
     scripts.windows(2, &mut balancer);
+    let told = |balancer: &Balancer| [0, 1].map(|rank| balancer.is_to_be_told(member(rank)));
+    assert_eq!(told(&balancer), [true, true]);
     scripts.totals[0].noticed = 17;
     let repeated = scripts.windows(9, &mut balancer);
+    assert_eq!(told(&balancer), [false, true], "the first has the order");
     assert!(
         repeated.len() == 9 && repeated.iter().all(|order| matches!(order, Order::Use(split) if split.version == 17))
     );
     assert!(!balancer.is_proven());
     assert_eq!(scripts.window(&mut balancer), Some(Order::Withdraw));
+    assert_eq!(told(&balancer), [true, true], "both forget the order");
     assert_eq!(balancer.held(), Some(&Held::NotUsed { replica: member(1) }));
     assert_eq!(scripts.windows(20, &mut balancer), [], "nothing is ordered again in this start");
 }
@@ -226,4 +230,21 @@ fn reports_of_strangers_and_absurd_reports_change_nothing() {
         assert_eq!(balancer.hear(member(1), &absurd), None);
     }
     assert_eq!(balancer.held(), Some(&Held::OtherGlobalBatch { script: 2 * u64::from(u32::MAX) }));
+}
+
+#[test]
+fn while_the_scripts_vote_a_member_may_use_the_larger_size_already() {
+    let (mut balancer, mut scripts) = (balancer(2, 1), Scripts::new(&[48, 48], unequal));
+    let tried = |balancer: &Balancer, rank| balancer.tried(member(rank)).map(|Tried { size, lasted }| (size, lasted));
+    assert_eq!(tried(&balancer, 0), None, "no size is known yet");
+    scripts.report(&mut balancer);
+    assert_eq!(tried(&balancer, 0), Some((48, None)));
+    let order = scripts.windows(2, &mut balancer).pop();
+    assert_eq!(tried(&balancer, 0), Some((64, Some(48))));
+    assert_eq!(tried(&balancer, 1), Some((48, None)));
+    scripts.obey(order);
+    scripts.report(&mut balancer);
+    assert_eq!(tried(&balancer, 0), Some((64, Some(48))), "the size before the change has lasted");
+    assert_eq!(tried(&balancer, 1), Some((32, None)), "no smaller size has lasted");
+    assert_eq!(tried(&balancer, 2), None, "no member");
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use job::batching::{Decision, Rules, Window, Windows, decide, sizes_by_rank};
 use proptest::prelude::{prop, prop_assert, proptest};
 use protocol::batching::{BatchBounds, Batching};
+use protocol::failure::Restarts;
 use protocol::group::Group;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -25,7 +26,7 @@ fn first_sizes_follow_measured_speeds_and_for_other_places_the_resources_that_th
             ..JobRequest::new(name, Strategy::AllReduce)
         };
         let spec = JobSpec::try_from(request).expect("the request is refused");
-        sizes_by_rank(&spec, &places, |place| measured[place.index as usize]).expect("no sizes")
+        sizes_by_rank((&spec, &Restarts::default()), &places, |place| measured[place.index as usize]).expect("no sizes")
     };
     let none = Batching::default;
     let with =

@@ -10,7 +10,7 @@ use job::gang::Member;
 use job::observation::Enrolled;
 use job::phase::{Ending, JobPhase, Stop};
 use job::replica::ReplicaPhase;
-use protocol::ids::{Generation, Role};
+use protocol::ids::{Generation, ReplicaId, Role};
 use tokio::task::JoinSet;
 use tracing::debug;
 
@@ -26,14 +26,14 @@ use crate::error_chain::error_chain;
 use crate::store::JobRecord;
 
 impl Pods {
-    /// Sends every member of this start its environment.
+    /// Sends every member of this start its environment. Returns the batch of each member that has one.
     pub(in crate::driver) async fn configure(
         &mut self,
         generation: Generation,
         Current { record, machine }: Current<'_>,
         code: &JobCode,
         balance: &Balance,
-    ) {
+    ) -> BTreeMap<ReplicaId, u32> {
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.logs.of(*id).map_or(0, |log| log.progress().end);
         }
@@ -57,10 +57,13 @@ impl Pods {
         }
         let restarts = seats.first().map_or(0, |seat| seat.membership.start);
         let speed = |place| balance.speed(self.replicas.get(&place)?.subject(place));
-        let sizes = sizes_by_rank(&record.spec, &places, speed);
+        let sizes = sizes_by_rank((&record.spec, &record.restarts), &places, speed);
+        let trains = places.iter().filter(|(seat, _)| seat.role.trains()).map(|(_, place)| *place);
+        let first = trains.zip(sizes.iter().flatten().copied()).filter(|(_, size)| *size > 0).collect();
         let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts, sizes };
         let fanout = self.fanout(generation, machine, code);
         self.begin(tasks::configure(fanout, seats, meeting)).await;
+        first
     }
 
     /// Asks every member of this start to run exec.py, unless it runs already.
