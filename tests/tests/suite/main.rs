@@ -16,6 +16,7 @@ mod kubernetes_rights;
 mod local;
 mod machines;
 mod namespaces;
+mod other_launchers;
 mod packaging;
 mod prototype;
 mod remote;
