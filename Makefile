@@ -212,12 +212,14 @@ tfjobs: ## Run the TFJobs of the master's tests on the cluster in KUBECONFIG
 chaos: venv ## Kill masters at every fault point, kill workers and pods at random, and check that no job is lost; ROUNDS=n for more
 	$(WITH_VENV) scripts/chaos $(or $(ROUNDS),1)
 
-# The group of rows to measure: programs, push, cluster, code or tfjobs. The last three need Docker and the cluster in KUBECONFIG.
+# The group of rows to measure: programs, start, push, batching, cluster, code, tfjobs, tensorflow or quotas. Groups `cluster`, `code`
+# and `tfjobs` need Docker and the cluster in KUBECONFIG. Only if it is named: `tensorflow`; and `quotas`, which limits the CPU time of
+# processes for a quarter of an hour, and needs a quiet machine with writable cgroups.
 ROWS ?=
 
 .PHONY: bench
-bench: build ## Measure Muster's overhead, such as the time to start a job; ROWS=push for only one group of rows
-	cargo run --locked --release -p e2e --bin bench -- $(ROWS)
+bench: build venv ## Measure Muster's overhead, such as the time to start a job; ROWS=push for only one group of rows
+	$(WITH_VENV) cargo run --locked --release -p e2e --bin bench -- $(ROWS)
 
 # How often to measure jobs of small scripts, and jobs with TensorFlow (0 for never).
 PAIRS ?= 100

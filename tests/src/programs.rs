@@ -60,6 +60,15 @@ pub fn prototype(file: &str, args: &[&str]) -> Command {
     command
 }
 
+/// Returns whether `python` on the PATH has TensorFlow.
+///
+/// # Panics
+/// If there is no Python.
+pub fn has_tensorflow() -> bool {
+    let find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)";
+    Command::new("python").args(["-c", find]).status().expect("cannot start python").success()
+}
+
 /// Returns a PATH with the real Python. `python` on the PATH may be a wrapper script, which is slow to start.
 ///
 /// # Panics

@@ -1,13 +1,66 @@
 //! Batch sizes on machines of unequal speed, in virtual time: Muster's rule, that of OmniLearn, and the best possible one.
+//! Also measures what Muster's rule costs a master.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::mixed_machines::{Costs, Outcome, Rule, run};
+use job::batching::{Balancer, Order, Rules};
+use protocol::batching::BatchBounds;
+use protocol::ids::{ReplicaId, Role};
+use protocol::progress::Progress;
 
 use crate::sample::{Figure, Row};
 
 /// Random numbers of the runs with noise.
 const SEEDS: u64 = 50;
+/// Workers of a large job, and their mean batch.
+const RANKS: u32 = 1_000;
+const BATCH: u32 = 64;
+/// How often the master asks each agent of a job of this size for a report (`INTERVAL_MAX` in `master/src/driver/balance.rs`).
+const INTERVAL: Duration = Duration::from_secs(30);
+const ROUNDS: u32 = 200;
+
+/// Measures the mean time in which a balancer hears one report of each rank of a large job. The speeds of the ranks change
+/// often, so that the balancer also orders sizes.
+pub(crate) fn balancer() -> Row {
+    let bounds = vec![BatchBounds { min: 1, max: RANKS * BATCH }; RANKS as usize];
+    let rules = Rules { global_batch: RANKS * BATCH, bounds, multiple: 1 };
+    let worker = |index| ReplicaId { role: Role::Worker, index };
+    let mut balancer = Balancer::new((0..RANKS).map(worker).collect(), rules, 1);
+    let mut totals = vec![Progress { batch: BATCH, ..Progress::default() }; RANKS as usize];
+    let (mut took, mut changes) = (Duration::ZERO, 0);
+    for round in 0..ROUNDS {
+        let sample_us = |rank: u32| 1_000 + 250 * u64::from((rank + round / 8) % 7);
+        let compute_us = |(rank, total): (u32, &Progress)| sample_us(rank) * u64::from(total.batch);
+        let steps: Vec<u64> = (0..).zip(&totals).map(compute_us).collect();
+        let longest = steps.iter().copied().max().unwrap_or_default();
+        for (total, step) in totals.iter_mut().zip(steps) {
+            total.steps += 200;
+            total.wall_us += 200 * longest;
+            total.compute_us += 200 * step;
+        }
+        let begin = Instant::now();
+        let orders = (0..).zip(&totals).filter_map(|(index, total)| balancer.hear(worker(index), total));
+        let order = orders.last();
+        took += begin.elapsed();
+        if let Some(Order::Use(split)) = order {
+            changes += 1;
+            let total = |batch: &u32| Progress {
+                split: split.version,
+                noticed: split.version,
+                batch: *batch,
+                ..Progress::default()
+            };
+            totals = split.sizes.iter().map(total).collect();
+        }
+    }
+    let round = took / ROUNDS;
+    let share = round.as_secs_f64() / INTERVAL.as_secs_f64() * 100.0;
+    let what = format!(
+        "the rule with {RANKS} ranks: one report of each, {changes} changes in {ROUNDS} rounds ({share:.4} % of a core)"
+    );
+    Row::new(what, Figure::Time(round)).against(Figure::Time(INTERVAL / 1_000), "0.1 % of a core in 30 s")
+}
 
 pub(crate) fn compare() -> Vec<Row> {
     let fixed = Costs { fixed_ms: 20.0, ..Costs::default() };

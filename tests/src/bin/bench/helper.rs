@@ -8,10 +8,11 @@ use e2e::programs::root;
 
 use crate::sample::{Figure, Row};
 
-/// A program that prints two medians in nanoseconds. The first is for one call of `signal` and one of `step`, with a
-/// socket in place of an agent. The second is for two calls that do nothing.
+/// A program that prints the medians of three kinds of steps, in nanoseconds, with a socket in place of an agent. In the
+/// first, the ranks vote on no sizes. In the second, every step is one of a vote. The third calls functions that do nothing.
 const CALLS: &str = r#"
-import os, socket, threading, time
+import contextlib, os, socket, threading, time
+import numpy
 agent, inherited = socket.socketpair()
 os.environ["MUSTER_FD"] = f"{inherited.fileno()}:{os.fstat(inherited.fileno()).st_ino}"
 inherited.detach()
@@ -21,22 +22,32 @@ def drain():
     while agent.recv(65536): pass
 
 threading.Thread(target=drain, daemon=True).start()
-job = muster.Job(global_batch=96)
-job.started()
 
 class Nothing:
+    def take(self): return (), ()
+    def measure(self): return contextlib.nullcontext()
     def signal(self): return (0.0, 0.0)
     def step(self, step, summed): return False
 
-def median(job):
+def median(job, sampler, steps, is_voting=False):
     times = []
-    for number in range(10_000):
+    for number in steps:
+        if is_voting and number % 2 == 0:
+            job._on_notice({"split": {"version": number, "sizes": [96]}})
         began = time.perf_counter_ns()
+        indexes, weights = sampler.take()
+        with job.measure(): pass
         job.step(number, job.signal())
         times.append(time.perf_counter_ns() - began)
     return sorted(times)[len(times) // 2]
 
-print(median(job), median(Nothing()))
+job, nothing = muster.Job(global_batch=96), Nothing()
+job.started()
+sampler = job.sampler(2_000, seed=1)
+quiet = median(job, sampler, range(10_000))
+voting = median(job, sampler, range(10_000, 20_000), is_voting=True)
+assert job._split == 19_998, job._split
+print(quiet, voting, median(nothing, nothing, range(10_000)))
 "#;
 
 /// Measures 10,000 steps.
@@ -45,10 +56,13 @@ pub(crate) fn calls() -> anyhow::Result<Vec<Row>> {
     ensure!(ran.status.success(), "the calls of muster.py failed: {}", String::from_utf8_lossy(&ran.stderr));
     let printed = String::from_utf8(ran.stdout)?;
     let medians: Option<Vec<u64>> = printed.split_whitespace().map(|number| number.parse().ok()).collect();
-    let [muster, bare] = medians.with_context(|| format!("not two numbers: {printed}"))?[..] else {
-        anyhow::bail!("not two numbers: {printed}")
+    let [quiet, voting, bare] = medians.with_context(|| format!("not three numbers: {printed}"))?[..] else {
+        anyhow::bail!("not three numbers: {printed}")
     };
     let time = |nanoseconds| Figure::Moment(Duration::from_nanos(nanoseconds));
-    let row = Row::new("muster.py: signal and step together (at most 50 µs)", time(muster));
-    Ok(vec![row.against(time(bare), "two calls that do nothing")])
+    let row = |what: &str, muster| Row::new(what, time(muster)).against(time(bare), "four calls that do nothing");
+    Ok(vec![
+        row("muster.py: take, measure, signal and step together (at most 50 µs)", quiet),
+        row("the same, while the ranks vote on sizes (at most 50 µs)", voting),
+    ])
 }

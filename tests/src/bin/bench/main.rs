@@ -4,6 +4,7 @@
 
 mod agents;
 mod batching;
+mod cgroup;
 mod cluster;
 mod code;
 mod elastic;
@@ -12,7 +13,9 @@ mod helper;
 mod installed;
 mod kept;
 mod launch;
+mod live_changes;
 mod push;
+mod quotas;
 mod sample;
 mod spawn;
 mod tfjobs;
@@ -25,7 +28,7 @@ use comfy_table::Table;
 use crate::sample::{Row, note};
 
 const USAGE: &str =
-    "bench [programs|start|push|batching|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
+    "bench [programs|start|push|batching|cluster|code|tfjobs|tensorflow|quotas|elastic PAIRS TENSORFLOW_PAIRS]";
 /// Number of pushes for each row of the group `tensorflow`. `make bench-elastic` measures these rows with another
 /// number of pushes, TENSORFLOW_PAIRS.
 const TENSORFLOW_PUSHES: usize = 10;
@@ -57,16 +60,24 @@ async fn measure(groups: &[&str]) -> anyhow::Result<Vec<Row>> {
             "programs" => programs().await?,
             "start" => kept::start().await?,
             "push" => push::processes()?,
-            "batching" => batching::compare(),
+            "batching" => batching_rows()?,
             "cluster" | "code" | "tfjobs" if !cluster::is_there()? => vec![],
             "cluster" => cluster::compare()?,
             "code" => code::compare()?,
             "tfjobs" => tfjobs::compare()?,
             "tensorflow" => push::tensorflow(TENSORFLOW_PUSHES)?,
+            "quotas" => quotas::compare()?,
             _ => bail!(USAGE),
         };
         note(&mut rows, measured)?;
     }
+    Ok(rows)
+}
+
+fn batching_rows() -> anyhow::Result<Vec<Row>> {
+    let mut rows = batching::compare();
+    rows.push(batching::balancer());
+    rows.extend(live_changes::compare()?);
     Ok(rows)
 }
 
