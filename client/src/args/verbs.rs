@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use protocol::elastic::WorkerNum;
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use reqwest::Url;
 
 use super::FormatArgs;
 use super::values::{duration, lines, moment, seconds, workers};
@@ -77,8 +78,18 @@ pub(crate) struct WaitArgs {
     /// Give up after this time, for example 90s, 10m or 2h [default: never]
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
+    /// Also post a JSON object with job, state and text to this address when a job restarts, waits for new code, or ends
+    #[arg(long, value_name = "URL", value_parser = web_address)]
+    pub(crate) notify: Option<Url>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+/// An address that a client can post to.
+fn web_address(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    let is_of_web = matches!(url.scheme(), "http" | "https");
+    is_of_web.then_some(url).ok_or_else(|| "use an address that begins with http:// or https://".to_owned())
 }
 
 /// Arguments of `scale`.

@@ -14,6 +14,7 @@ mod install;
 mod leaving;
 mod logs;
 mod machines;
+mod notify;
 mod order;
 mod push;
 mod pushing;

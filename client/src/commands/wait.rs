@@ -7,6 +7,7 @@ use protocol::view::JobView;
 use serde_json::json;
 
 use super::leaving::{Stage, unless_interrupted};
+use super::notify::Notifier;
 use super::several::{Outcomes, distinct, each};
 use super::which_master::Masters;
 use crate::args::{Format, WaitArgs};
@@ -26,11 +27,16 @@ pub(super) async fn run(masters: Masters, mut args: WaitArgs, data: Data, notes:
 
 async fn wait_for_all(masters: Masters, args: WaitArgs, mut data: Data, notes: Notes) -> Result<Exit, Error> {
     let (begun, masters) = (Instant::now(), &masters);
+    let notifier = args.notify.map(|url| Notifier::new(url, notes.clone())).transpose()?;
+    let shared = notifier.as_ref();
     let waits = each(&args.jobs.names, &notes, |name| {
         let notes = notes.clone();
-        async move { wait(&masters.of(&name)?, &name, begun, args.timeout, &notes).await }
+        async move { wait(&masters.of(&name)?, &name, (begun, args.timeout), shared, &notes).await }
     });
     let Outcomes { done, failed } = waits.await?;
+    if let Some(notifier) = notifier {
+        notifier.complete().await;
+    }
     let exit = done.iter().map(|view| Exit::from(view.state)).max().unwrap_or(Exit::Done).max(failed);
     match (args.format.output, done.as_slice(), args.jobs.names.as_slice()) {
         (Format::Text, _, _) => {}
@@ -44,12 +50,19 @@ async fn wait_for_all(masters: Masters, args: WaitArgs, mut data: Data, notes: N
 async fn wait(
     client: &MasterClient,
     name: &JobName,
-    begun: Instant,
-    timeout: Option<Duration>,
+    (begun, timeout): (Instant, Option<Duration>),
+    notifier: Option<&Notifier>,
     notes: &Notes,
 ) -> Result<JobView, Error> {
     let mut view = client.view(name).await?;
-    let ended = until(client, &mut view, |view| view.result.is_some(), |_| ());
+    let mut before: Option<JobView> = None;
+    let has_ended = |view: &JobView| {
+        if let Some(notifier) = notifier {
+            notifier.tell(before.replace(view.clone()).as_ref(), view);
+        }
+        view.result.is_some()
+    };
+    let ended = until(client, &mut view, has_ended, |_| ());
     match timeout {
         None => ended.await?,
         Some(timeout) => {

@@ -178,7 +178,7 @@ pub(crate) fn or_deleted(error: Error, job: &JobName) -> Error {
 pub(crate) async fn until(
     client: &MasterClient,
     view: &mut JobView,
-    test: impl Fn(&JobView) -> bool,
+    mut test: impl FnMut(&JobView) -> bool,
     away: impl Fn(&MasterError),
 ) -> Result<(), Error> {
     let mut patience = Patience::of_observer();

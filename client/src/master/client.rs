@@ -21,7 +21,7 @@ use protocol::routes::{
 use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
 use protocol::view::{JobList, JobView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -55,6 +55,13 @@ pub(crate) struct MasterClient {
     forward: Option<Arc<Forward>>,
 }
 
+/// Begins an HTTP client. Its requests name this program.
+pub(crate) fn http() -> ClientBuilder {
+    // reqwest needs a crypto provider even without TLS. An error means that a provider is already installed.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder().user_agent(concat!("muster-client/", env!("CARGO_PKG_VERSION")))
+}
+
 impl MasterClient {
     /// Creates a client. Nothing is sent yet.
     pub(crate) fn new(url: MasterUrl, token: Option<&Token>) -> Result<Self, MasterError> {
@@ -67,11 +74,8 @@ impl MasterClient {
     }
 
     fn with(url: MasterUrl, token: Option<&Token>, forward: Option<Arc<Forward>>) -> Result<Self, MasterError> {
-        // reqwest needs a crypto provider even without TLS. An error means that a provider is already installed.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let headers: HeaderMap = token.map(|token| (AUTHORIZATION, token.header())).into_iter().collect();
-        let builder = Client::builder()
-            .user_agent(concat!("muster-client/", env!("CARGO_PKG_VERSION")))
+        let builder = http()
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_keepalive(KEEPALIVE)

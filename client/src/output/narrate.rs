@@ -154,7 +154,7 @@ fn running(before: Option<&JobView>, now: &JobView) -> Option<String> {
 }
 
 /// The sentence about a restart and its reason.
-fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
+pub(crate) fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = before.is_some_and(|view| view.restarts.total() < now.restarts.total());
     let failed = now.restarts.failed_starts.last().filter(|_| is_new)?;
     let number = if failed.counted {

@@ -1,14 +1,17 @@
 //! The verbs: their output, their requests to the master, and their exit codes.
 
 use std::io::Read;
+use std::sync::{Arc, Mutex};
 
+use protocol::failure::{FailedStart, Failure};
+use protocol::ids::UnixMillis;
 use protocol::master::BackendKind;
 use protocol::view::{JobList, JobResult, JobView};
 use rustix::process::Signal;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{failed, finished, line, pending, running, succeeded};
-use crate::support::{client, finish, folder_with_script, interrupt, run, until};
+use crate::support::{client, finish, folder_with_script, interrupt, run, serve_aside, until};
 
 /// A master with this output of a running job, which succeeds or fails then.
 fn printing<const N: usize>(logs: [Logs; N], then: Option<JobView>) -> FakeMaster {
@@ -264,4 +267,35 @@ fn help_is_on_stdout_with_defaults_and_exit_codes() {
         assert!(ended.stdout.contains(part), "no {part:?} in\n{}", ended.stdout);
     }
     assert_eq!(ended.stderr, "");
+}
+
+#[test]
+fn wait_posts_the_restarts_and_the_end_of_a_job() {
+    let posted: Arc<Mutex<Vec<serde_json::Value>>> = Arc::default();
+    let told = Arc::clone(&posted);
+    let router = axum::Router::new().route(
+        "/hook",
+        axum::routing::post(async move |axum::Json(event): axum::Json<serde_json::Value>| {
+            told.lock().unwrap().push(event);
+        }),
+    );
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    serve_aside(move || tokio::net::TcpListener::from_std(listener).unwrap(), router);
+    let mut restarted = running("digits");
+    restarted.seq += 1;
+    restarted.restarts.note(FailedStart::new(None, UnixMillis(1), Failure::DeadlineExceeded { after_seconds: 5 }));
+    restarted.restarts.count_restart(UnixMillis(1));
+    let master = FakeMaster::with(vec![running("digits"), restarted, succeeded("digits")]);
+    master.run(&["wait", "digits", "--notify", &url]).expect_code(0);
+    let texts: Vec<String> =
+        posted.lock().unwrap().iter().map(|event| event["text"].as_str().unwrap().into()).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert!(texts[0].starts_with("job digits restart 1 of 3: the job exceeded its deadline"), "{texts:?}");
+    assert!(texts[1].starts_with("job digits succeeded"), "{texts:?}");
+    let secret = format!("{url}/no/T0KEN");
+    let ended = master.run(&["wait", "digits", "--notify", &secret]).expect_code(0);
+    assert!(!ended.stderr.contains("T0KEN"), "{}", ended.stderr);
+    ended.expect_stderr("cannot post to the address of --notify: ");
 }
