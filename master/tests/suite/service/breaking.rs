@@ -62,3 +62,20 @@ async fn metrics_count_what_happens_to_jobs_under_the_names_of_the_training_oper
         assert_eq!(counted(what, count).await, None);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dashboard_for_grafana_reads_only_metrics_that_exist() {
+    let dashboard = include_str!("../../../../packaging/grafana/muster.json");
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("not JSON");
+    let master = Master::serving(None).await;
+    master.succeed(&crate::service::harness::spec("shown", 2)).await;
+    let metrics = master.get("/metrics").await.body;
+    let panels = dashboard["panels"].as_array().expect("no panels");
+    let queries = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("no targets"));
+    for query in queries.map(|target| target["expr"].as_str().expect("no query")) {
+        let names = query.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let mut names = names.filter(|name| name.starts_with("muster_") || name.starts_with("training_operator_"));
+        let name = names.next().unwrap_or_else(|| panic!("{query} reads no metric"));
+        assert!(metrics.contains(&format!("\n{name}{{")) || metrics.contains(&format!("\n{name} ")), "no {name}");
+    }
+}
