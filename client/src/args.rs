@@ -34,6 +34,7 @@ use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, ver
 pub(crate) use self::policy::PolicyArgs;
 pub(crate) use self::spawn::SpawnArgs;
 pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
+pub(crate) use self::values::Metric;
 use self::values::{count, group, workers};
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, WaitArgs,
@@ -138,6 +139,10 @@ pub(crate) struct SubmitArgs {
     /// Allow a variable of --env or --env-file that can make programs run other code, such as LD_PRELOAD. Repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_env: Vec<EnvName>,
+    /// Read a number from the output of the first replica that trains, such as loss='loss: ([0-9.]+)'. The regular
+    /// expression has one group. client status shows the newest number. Repeatable
+    #[arg(long, value_name = "NAME=REGEX")]
+    pub(crate) metric: Vec<Metric>,
     /// Print the job's name and return when the master has accepted the job, instead of following its logs
     #[arg(short, long, conflicts_with = "dry_run")]
     pub(crate) detach: bool,

@@ -36,6 +36,8 @@ pub enum ErrorCode {
     BadGroups,
     /// The batches do not fit the global batch, or each other.
     BadBatching,
+    /// There are too many metrics, or a metric has a bad name.
+    BadMetrics,
     /// A field of the TFJob is not supported. The detail contains the field's path.
     #[serde(rename = "bad_tfjob")]
     BadTfJob,

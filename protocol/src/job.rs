@@ -13,6 +13,7 @@ use crate::group::{self, Group};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::known_fields::keep_fields_of;
+use crate::metric::Pattern;
 use crate::origin::Origin;
 use crate::pod::PodOptions;
 use crate::run_policy::{OnUnreachable, RunPolicy};
@@ -89,6 +90,11 @@ pub struct JobRequest {
     /// How TF_CONFIG differs from the usual form.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub tf_config: TfConfigOptions,
+    /// Numbers to read from the output of the first replica that trains, by name. At most 8, with names of at most 64
+    /// bytes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
+    pub metrics: BTreeMap<String, Pattern>,
     /// The launcher from whose file or command the job comes. Absent: Muster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
@@ -119,6 +125,7 @@ impl JobRequest {
             groups: Vec::new(),
             batching: Batching::default(),
             tf_config: TfConfigOptions::default(),
+            metrics: BTreeMap::new(),
             origin: None,
             run_policy: RunPolicy::default(),
         }
@@ -179,6 +186,10 @@ pub struct JobSpec {
     /// How TF_CONFIG differs from the usual form.
     #[serde(skip_serializing_if = "crate::is_default")]
     pub tf_config: TfConfigOptions,
+    /// Numbers to read from the output of the first replica that trains, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
+    pub metrics: BTreeMap<String, Pattern>,
     /// The launcher from whose file or command the job comes. Absent: Muster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
@@ -242,6 +253,7 @@ impl JobSpec {
             groups,
             batching,
             tf_config,
+            metrics,
             origin,
             run_policy,
         } = request;
@@ -270,6 +282,7 @@ impl JobSpec {
             groups,
             batching,
             tf_config,
+            metrics,
             origin,
             run_policy,
         };
@@ -278,6 +291,7 @@ impl JobSpec {
         spec.check_batching()?;
         spec.check_run_policy()?;
         spec.check_inputs()?;
+        spec.check_metrics()?;
         Ok(spec)
     }
 

@@ -22,6 +22,7 @@ pub mod join;
 mod known_fields;
 pub mod lease;
 pub mod master;
+pub mod metric;
 #[cfg(feature = "openapi")]
 mod openapi;
 pub mod origin;

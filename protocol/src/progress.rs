@@ -104,6 +104,18 @@ impl Values {
         self.0.is_empty()
     }
 
+    /// These values, and those of `others` with other names, but at most [`VALUES_MAX`].
+    #[must_use]
+    pub fn and(self, others: &Self) -> Self {
+        let mut all = self.0;
+        for (name, number) in &others.0 {
+            if all.len() < VALUES_MAX {
+                all.entry(name.clone()).or_insert(*number);
+            }
+        }
+        Self(all)
+    }
+
     /// Each name with its number, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, number)| (name.as_str(), *number))
@@ -112,11 +124,14 @@ impl Values {
 
 impl From<BTreeMap<String, f64>> for Values {
     fn from(numbers: BTreeMap<String, f64>) -> Self {
-        let fits = |(name, number): &(String, f64)| {
-            (1..=VALUE_NAME_BYTES).contains(&name.len()) && !name.contains(char::is_control) && number.is_finite()
-        };
+        let fits = |(name, number): &(String, f64)| is_value_name(name) && number.is_finite();
         Self(numbers.into_iter().filter(fits).take(VALUES_MAX).collect())
     }
+}
+
+/// Whether a value may have this name: 1 to [`VALUE_NAME_BYTES`] bytes without control characters.
+pub fn is_value_name(name: &str) -> bool {
+    (1..=VALUE_NAME_BYTES).contains(&name.len()) && !name.contains(char::is_control)
 }
 
 /// The answer of `GET /v1/jobs/NAME/series`.

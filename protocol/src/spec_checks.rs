@@ -5,6 +5,7 @@ use crate::group::{self, GROUPS_MAX};
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
 use crate::is_default;
 use crate::job::{JobSpec, SpecError, Strategy};
+use crate::progress::{VALUES_MAX, is_value_name};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, OnFailure, RunPolicy, SuccessPolicy};
 use crate::text::json_length;
@@ -146,6 +147,16 @@ impl JobSpec {
     /// is in their images.
     pub fn takes_new_code(&self) -> bool {
         self.code.is_some() || self.image.is_none() && self.groups.iter().all(|group| group.template.is_none())
+    }
+
+    pub(crate) fn check_metrics(&self) -> Result<(), SpecError> {
+        if self.metrics.len() > VALUES_MAX {
+            return Err(SpecError::TooManyMetrics(self.metrics.len()));
+        }
+        match self.metrics.keys().find(|name| !is_value_name(name)) {
+            Some(name) => Err(SpecError::MetricName(name.clone())),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn check_inputs(&self) -> Result<(), SpecError> {

@@ -7,6 +7,7 @@ use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
 use crate::group::GROUPS_MAX;
 use crate::ids::{JobName, LABEL_MAX, PodName, Role};
+use crate::progress::{VALUE_NAME_BYTES, VALUES_MAX};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, SuccessPolicy};
 use crate::warm::MODULES_MAX;
@@ -105,6 +106,12 @@ pub enum SpecError {
     /// The batches are impossible.
     #[error(transparent)]
     Batching(#[from] BadBatching),
+    /// There are more metrics than [`VALUES_MAX`].
+    #[error("the job reads {0} metrics from its output: use at most {VALUES_MAX}")]
+    TooManyMetrics(usize),
+    /// A metric has no usable name.
+    #[error("{0:?} is not a name of a metric: use 1 to {VALUE_NAME_BYTES} bytes without control characters")]
+    MetricName(String),
     /// A time limit is 0.
     #[error("{0} is 0: use at least 1 s")]
     NoTime(&'static str),
@@ -195,6 +202,7 @@ impl SpecError {
             | Self::ComputedKey(_)
             | Self::GroupsTooLarge { .. } => ErrorCode::BadGroups,
             Self::Batching(_) => ErrorCode::BadBatching,
+            Self::TooManyMetrics(_) | Self::MetricName(_) => ErrorCode::BadMetrics,
             Self::NoTime(_)
             | Self::NoChiefToDecide
             | Self::ServersNeverEnd(_)

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::num::{IntErrorKind, ParseIntError};
+use std::str::FromStr;
 use std::time::Duration;
 
 use protocol::duration::{BadDuration, WholeSeconds};
 use protocol::elastic::{BadWorkerNum, WorkerNum};
 use protocol::group::Group;
 use protocol::ids::{Role, UnixMillis};
+use protocol::metric::{BadPattern, Pattern};
 use protocol::tf_config::MEMBERS_MAX;
 
 use crate::cluster::rfc3339;
@@ -111,6 +113,20 @@ fn invalid_duration(text: &str, error: BadDuration) -> String {
 /// The first 40 characters of an invalid value, so that it fits into a sentence.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(40).collect()
+}
+
+/// A metric: its name, and the pattern of its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Metric(pub(crate) String, pub(crate) Pattern);
+
+impl FromStr for Metric {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, pattern) = text.split_once('=').ok_or("write NAME=REGEX, such as loss='loss: ([0-9.]+)'")?;
+        let pattern = pattern.parse().map_err(|error: BadPattern| error.to_string())?;
+        Ok(Self(name.to_owned(), pattern))
+    }
 }
 
 #[cfg(test)]

@@ -127,9 +127,11 @@ fn progress(series: &JobSeries) -> Option<String> {
     let points = series.replicas.iter().filter_map(|replica| replica.points.last()).rev();
     let point = points.max_by_key(|point| (point.generation, point.progress.step))?;
     let Progress { step, steps, wall_us, values, .. } = &point.progress;
-    let values = values.iter().map(|(name, number)| format!(", {name} {}", shortened(number)));
-    let per_step = (*steps > 0).then(|| format!(", {} ms per step", shortened(ratio(*wall_us, *steps) / 1000.0)));
-    Some(format!("step {}{}{}", (*step)?, values.collect::<String>(), per_step.unwrap_or_default()))
+    let per_step = (*steps > 0).then(|| format!("{} ms per step", shortened(ratio(*wall_us, *steps) / 1000.0)));
+    let values = values.iter().map(|(name, number)| format!("{name} {}", shortened(number)));
+    let parts: Vec<String> =
+        step.map(|step| format!("step {step}")).into_iter().chain(values).chain(per_step).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// The number with at most four significant digits. Very large and very small numbers have an exponent.

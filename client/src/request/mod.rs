@@ -15,7 +15,7 @@ use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
 
-use crate::args::{EnvArg, SubmitArgs};
+use crate::args::{EnvArg, Metric, SubmitArgs};
 use crate::ending::error::Error;
 use crate::output::command_line::command;
 use crate::request::script::no_script;
@@ -56,6 +56,8 @@ fn spec_hint(error: &SpecError) -> Cow<'static, str> {
         SpecError::Batching(_) => {
             "change --global-batch, --min-batch, --max-batch, --batch-multiple or the batches of --worker"
         }
+        SpecError::TooManyMetrics(_) => "give --metric fewer times",
+        SpecError::MetricName(_) => "give --metric NAME=REGEX, such as loss='loss: ([0-9.]+)'",
         SpecError::NoTime(_) => "leave out the flag, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
@@ -112,6 +114,7 @@ pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> 
         allow_env,
         args,
         batching,
+        metric,
         policy,
         pod,
         code: _,    // added by `commands::submit`
@@ -143,6 +146,7 @@ pub(crate) fn job_request(args: SubmitArgs, surroundings: &Surroundings<'_>) -> 
         groups: worker,
         batching: batching.batching(),
         tf_config: batching.tf_config(),
+        metrics: metric.into_iter().map(|Metric(name, pattern)| (name, pattern)).collect(),
         origin: None,
         run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,

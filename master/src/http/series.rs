@@ -5,9 +5,12 @@ use protocol::ids::{JobName, UnixMillis};
 use protocol::progress::JobSeries;
 use protocol::routes;
 use serde::Deserialize;
+use tracing::warn;
 
 use super::openapi::{BadQuery, NoSuchJob};
 use super::request::{Asked, Found};
+use crate::error_chain::error_chain;
+use crate::store::wall_clock;
 
 /// The part of the series to send.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -21,7 +24,8 @@ pub(super) struct SeriesQuery {
 }
 
 /// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. The master asks
-/// each agent every 5 to 30 seconds. The master keeps at most 256 evenly spaced points of each replica, and the newest
+/// each agent every 5 to 30 seconds. If the job has `metrics`, also the numbers that these have found in the output of the
+/// first replica that trains. The master keeps at most 256 evenly spaced points of each replica, and the newest
 /// point. All points are lost when the master ends.
 #[utoipa::path(
     get,
@@ -33,6 +37,10 @@ pub(super) async fn series(
     Asked(SeriesQuery { after, tail }): Asked<SeriesQuery>,
     Found(job): Found,
 ) -> Json<JobSeries> {
+    let view = job.view.borrow().clone();
+    if let Err(error) = job.series.read_metrics(&view, &job.logs, wall_clock()).await {
+        warn!(job = %view.name, error = error_chain(&error), "cannot read metrics from a job's output");
+    }
     let tail = tail.map(|tail| usize::try_from(tail).unwrap_or(usize::MAX));
     Json(job.series.shown(after.map(UnixMillis), tail))
 }

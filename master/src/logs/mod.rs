@@ -5,6 +5,7 @@
 mod archive;
 mod disk;
 mod file;
+mod metrics;
 mod pace;
 mod read;
 pub mod series;
@@ -240,6 +241,10 @@ impl ReplicaLog {
     /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
     pub async fn read(&self, offset: u64) -> io::Result<Chunk> {
         self.read_wanted(offset, Wanted::Bytes).await
+    }
+
+    async fn read_with_times(&self, offset: u64) -> io::Result<Chunk> {
+        self.read_wanted(offset, Wanted::BytesAndTimes).await
     }
 
     async fn read_wanted(&self, offset: u64, wanted: Wanted) -> io::Result<Chunk> {

@@ -2,12 +2,16 @@
 //! kept reports is limited, however long the job runs.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
 use protocol::agent::RunStatus;
 use protocol::ids::{ReplicaId, UnixMillis};
-use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
+use protocol::progress::{JobSeries, Progress, ReplicaSeries, SeriesPoint};
+use protocol::view::JobView;
 
+use super::JobLogs;
+use super::metrics::Read;
 use crate::mutex::Mutex;
 
 /// Maximum points of a job. Each replica may have an equal share.
@@ -25,18 +29,47 @@ const INTERVAL_EACH: Duration = Duration::from_millis(100);
 
 /// The points of all replicas of a job.
 #[derive(Debug, Default)]
-pub struct SeriesOfJob(Mutex<BTreeMap<ReplicaId, Thinned>>);
+pub struct SeriesOfJob {
+    points: Mutex<BTreeMap<ReplicaId, Thinned>>,
+    read: Read,
+}
 
 impl SeriesOfJob {
     /// Adds the progress in this status, if the script uses the helper and has completed a step.
     pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
         let (Some(progress), Some(generation)) = (&status.helper, status.generation) else { return };
         if progress.has_stepped() {
-            let mut all = self.0.lock();
-            let max = (POINTS_MAX / all.len().max(1)).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
-            let point = SeriesPoint { at: now, generation, progress: progress.clone() };
-            all.entry(replica).or_default().push(point, max);
+            self.push(replica, SeriesPoint { at: now, generation, progress: progress.clone() });
         }
+    }
+
+    /// Adds the numbers in the new output of the first replica that trains. Each of these points also has the newest report
+    /// of the replica's script.
+    pub async fn read_metrics(&self, view: &JobView, logs: &JobLogs, now: UnixMillis) -> io::Result<()> {
+        let (metrics, first) = (&view.spec.metrics, view.replicas.iter().find(|one| one.replica.role.trains()));
+        let (Some(replica), Some(generation)) = (first.map(|first| first.replica), view.generation) else {
+            return Ok(());
+        };
+        let Some(log) = logs.of(replica).filter(|_| !metrics.is_empty()) else { return Ok(()) };
+        for (at, values) in self.read.numbers((replica, &log), metrics).await? {
+            let newest = self.newest(replica).filter(|point| point.generation == generation);
+            let reported = newest.map(|point| point.progress).unwrap_or_default();
+            let progress = Progress { values: values.and(&reported.values), ..reported };
+            self.push(replica, SeriesPoint { at: at.unwrap_or(now), generation, progress });
+        }
+        Ok(())
+    }
+
+    fn newest(&self, replica: ReplicaId) -> Option<SeriesPoint> {
+        let points = self.points.lock();
+        let of_replica = points.get(&replica)?;
+        of_replica.newest.as_ref().or(of_replica.kept.last()).cloned()
+    }
+
+    fn push(&self, replica: ReplicaId, point: SeriesPoint) {
+        let mut all = self.points.lock();
+        let max = (POINTS_MAX / all.len().max(1)).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
+        all.entry(replica).or_default().push(point, max);
     }
 
     /// The points after the time `after`. With `tail`, only this many newest points of each replica.
@@ -46,12 +79,12 @@ impl SeriesOfJob {
             points.drain(..points.len().saturating_sub(tail.unwrap_or(usize::MAX)));
             ReplicaSeries { replica: *replica, points }
         };
-        JobSeries { replicas: self.0.lock().iter().map(series).collect() }
+        JobSeries { replicas: self.points.lock().iter().map(series).collect() }
     }
 
     /// The interval at which to ask an agent whose script reports progress.
     pub fn interval(&self) -> Duration {
-        let replicas = u32::try_from(self.0.lock().len()).unwrap_or(u32::MAX);
+        let replicas = u32::try_from(self.points.lock().len()).unwrap_or(u32::MAX);
         INTERVAL_EACH.saturating_mul(replicas).clamp(INTERVAL_MIN, INTERVAL_MAX)
     }
 }
@@ -111,7 +144,6 @@ impl Thinned {
 mod tests {
     use protocol::agent::RunState;
     use protocol::ids::Generation;
-    use protocol::progress::Progress;
 
     use super::*;
 

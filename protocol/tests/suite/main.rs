@@ -13,6 +13,7 @@ mod image;
 mod job;
 mod join;
 mod lease;
+mod metric;
 mod pod;
 mod text;
 mod tf_config;

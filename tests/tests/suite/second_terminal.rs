@@ -78,6 +78,19 @@ fn status_shows_what_a_script_reports() {
 }
 
 #[test]
+fn status_shows_numbers_that_a_script_prints() {
+    let scene =
+        Scene::new(&format!("for epoch in range(3): print(f'{{epoch + 1}}/3 - loss: {{0.5 ** epoch}}')\n{AWAITS_GO}"));
+    let flags = ["--worker-num", "1", "--task", "prints", "--metric", "loss=loss: ([0-9.]+)"];
+    let client = Running::of(&mut scene.client(&flags));
+    client.until_printed(1, "ready");
+    let shown = || scene.run(&["status", "prints"]).code(0).stdout;
+    within("the newest number is shown", || shown().contains("progress    loss 0.25\n").then_some(()), shown);
+    fs::write(scene.path().join("go"), "").expect("cannot write the file");
+    client.ended().code(0);
+}
+
+#[test]
 fn a_script_that_fails_twice_at_the_same_step_is_not_started_a_third_time() {
     let scene = Scene::new(
         "import muster\njob = muster.Job(global_batch=4)\njob.started()\nprint('begins')\nfor step in 1, 2, 3:\n  \

@@ -1,0 +1,94 @@
+//! Reads numbers from the output of a script, by the patterns of its job.
+//!
+//! The output is read only when somebody asks for the job's series, each time from where the last reading ended.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::metric::Pattern;
+use protocol::progress::Values;
+use tokio::sync::Mutex;
+
+use super::{Chunk, ReplicaLog};
+
+/// How far the output of each replica has been read.
+#[derive(Debug, Default)]
+pub(super) struct Read(Mutex<BTreeMap<ReplicaId, u64>>);
+
+impl Read {
+    /// The numbers in the new lines of this replica's output, and when they were printed, if that is known. Lines end with
+    /// a line feed or a carriage return. A line that does not fit into the chunk that is read at once has no numbers.
+    pub(super) async fn numbers(
+        &self,
+        (replica, log): (ReplicaId, &ReplicaLog),
+        patterns: &BTreeMap<String, Pattern>,
+    ) -> io::Result<Vec<(Option<UnixMillis>, Values)>> {
+        let mut offsets = self.0.lock().await;
+        let offset = offsets.entry(replica).or_default();
+        let mut found = vec![];
+        loop {
+            let chunk = log.read_with_times(*offset).await?;
+            let Some(length) = complete(&chunk.bytes, chunk.offset + chunk.bytes.len() as u64 >= log.progress().end)
+            else {
+                return Ok(found);
+            };
+            found.extend(numbers(&chunk, length, patterns));
+            *offset = chunk.offset + length as u64;
+        }
+    }
+}
+
+/// How many of these bytes to look at now: all complete lines. `None` if there is no complete line yet. If more output
+/// follows than was read at once, a part of a line counts too.
+fn complete(bytes: &[u8], is_newest: bool) -> Option<usize> {
+    let lines = bytes.iter().rposition(|byte| is_end(*byte)).map(|last| last + 1);
+    lines.or((!is_newest && !bytes.is_empty()).then_some(bytes.len()))
+}
+
+fn is_end(byte: u8) -> bool {
+    byte == b'\n' || byte == b'\r'
+}
+
+/// The numbers in the lines of the first `length` bytes.
+fn numbers(chunk: &Chunk, length: usize, patterns: &BTreeMap<String, Pattern>) -> Vec<(Option<UnixMillis>, Values)> {
+    let mut end = chunk.offset;
+    let mut of_line = |bytes: &[u8]| {
+        end += bytes.len() as u64;
+        let line = String::from_utf8_lossy(bytes);
+        let numbers: BTreeMap<String, f64> =
+            patterns.iter().filter_map(|(name, pattern)| Some((name.clone(), pattern.number_in(&line)?))).collect();
+        let at = chunk.marks.iter().rev().find(|mark| mark.offset < end).map(|mark| mark.at);
+        (!numbers.is_empty()).then(|| (at, Values::from(numbers)))
+    };
+    chunk.bytes[..length].split_inclusive(|byte| is_end(*byte)).filter_map(&mut of_line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logs::Mark;
+
+    #[test]
+    fn each_line_with_a_number_counts_with_the_time_at_which_it_was_printed() {
+        let patterns = BTreeMap::from([("loss".to_owned(), "loss: ([0-9.]+)".parse().unwrap())]);
+        let bytes = b"1/3 loss: 0.5\r2/3 loss: 0.25\rno number\n3/3 loss: 0.125".to_vec();
+        let mark = |(offset, at)| Mark { offset, at: UnixMillis(at) };
+        let chunk = Chunk { offset: 100, bytes, marks: [(90, 1), (114, 2), (139, 3)].map(mark).to_vec() };
+        let length = complete(&chunk.bytes, true).unwrap();
+        let found: Vec<(Option<u64>, f64)> = numbers(&chunk, length, &patterns)
+            .iter()
+            .map(|(at, values)| (at.map(|at| at.0), values.iter().next().unwrap().1))
+            .collect();
+        assert_eq!(found, [(Some(1), 0.5), (Some(2), 0.25)]);
+        assert_eq!(&chunk.bytes[length..], b"3/3 loss: 0.125", "an unfinished line is read later");
+    }
+
+    #[test]
+    fn a_line_that_is_longer_than_a_chunk_does_not_stop_the_reading() {
+        assert_eq!(complete(b"half", true), None);
+        assert_eq!(complete(b"half", false), Some(4));
+        assert_eq!(complete(b"", false), None);
+        assert_eq!(complete(b"one\ntwo", false), Some(4));
+    }
+}
