@@ -37,7 +37,7 @@ pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 pub(crate) use self::values::Metric;
 use self::values::{count, group, workers};
 pub(crate) use self::verbs::{
-    CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, WaitArgs,
+    CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, UiArgs, WaitArgs,
 };
 use crate::ending::error::Error;
 
@@ -199,6 +199,9 @@ pub(crate) enum Verb {
     /// Explain why a job failed or was restarted: which replica failed first, how, and what followed
     #[command(after_help = "Example:\n  client why digits")]
     Why(JobArgs),
+    /// Show all jobs in a browser, live: a page for the user who runs this command, on this machine only
+    #[command(after_help = "Examples:\n  client ui\n  client ui --no-open --port 8080 --master kube")]
+    Ui(UiArgs),
     /// Print a job's output, of all replicas or of one
     #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
                             client logs digits --timestamps --since 5m\n  \

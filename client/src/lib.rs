@@ -15,6 +15,7 @@ mod master;
 mod output;
 mod programs;
 mod request;
+mod ui;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -231,6 +231,12 @@ pub(crate) fn muster_variables() -> Vec<OsString> {
     names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
 }
 
+/// Whether this process can open windows on a desktop.
+#[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
+pub(crate) fn has_desktop() -> bool {
+    ["WAYLAND_DISPLAY", "DISPLAY"].into_iter().any(|name| std::env::var_os(name).is_some_and(|text| !text.is_empty()))
+}
+
 /// All variables of the client's environment that are valid UTF-8, for `client env`.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn environment() -> BTreeMap<String, String> {

@@ -133,3 +133,14 @@ pub(crate) struct PushArgs {
     #[arg(long)]
     pub(crate) watch: bool,
 }
+
+/// Arguments of `ui`.
+#[derive(Debug, Args)]
+pub(crate) struct UiArgs {
+    /// Only print the address of the page; do not open a browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+    /// Port of the page on this machine [default: any free port]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: Option<u16>,
+}

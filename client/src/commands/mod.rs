@@ -24,10 +24,11 @@ mod show;
 mod spawn;
 mod submit;
 mod syntax;
+mod ui;
 mod uninstall;
 mod wait;
 mod watch;
-mod which_master;
+pub(crate) mod which_master;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -59,6 +60,7 @@ pub(crate) async fn run(
         Some(Verb::List(format)) => show::list(&masters("list").await?, format.output, &mut data).await,
         Some(Verb::Status(args)) => show::status(&client("status", &args.job).await?, &args, &mut data).await,
         Some(Verb::Why(args)) => show::why(&client("why", &args.job).await?, &args, &mut data).await,
+        Some(Verb::Ui(args)) => ui::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Logs(args)) => logs::run(client("logs", &args.job).await?, args, data, notes).await,
         Some(Verb::Apply(args)) => apply::run(args, &config()?, data, notes).await,
         Some(Verb::Spawn(args)) => spawn::run(args, &config()?, data, notes).await,

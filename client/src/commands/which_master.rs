@@ -19,7 +19,8 @@ pub(super) const START_A_MASTER: &str =
     "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897";
 
 /// The masters that a verb asks.
-pub(super) enum Masters {
+#[derive(Clone)]
+pub(crate) enum Masters {
     /// The master that the user names, or the only local master that runs.
     One(MasterClient),
     /// Several local masters run. Each of them has one job.
@@ -36,8 +37,13 @@ impl Masters {
         }
     }
 
+    /// The local masters that run now.
+    pub(crate) fn running_now(run_folders: &[PathBuf]) -> Self {
+        Self::Local(sorted(announcement::find(run_folders).masters))
+    }
+
     /// A client of the master that has this job.
-    pub(super) fn of(&self, name: &JobName) -> Result<MasterClient, Error> {
+    pub(crate) fn of(&self, name: &JobName) -> Result<MasterClient, Error> {
         match self {
             Self::One(client) => Ok(client.clone()),
             Self::Local(masters) => client_of(&of_job(masters, name)?),
@@ -45,7 +51,7 @@ impl Masters {
     }
 
     /// Collects the answers of all masters. Leaves out local masters that have ended meanwhile, with their jobs.
-    pub(super) async fn of_all<T>(
+    pub(crate) async fn of_all<T>(
         &self,
         ask: impl AsyncFn(&MasterClient) -> Result<Vec<T>, MasterError>,
     ) -> Result<Vec<T>, Error> {
@@ -124,11 +130,15 @@ pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Con
 
 /// The local masters that run, sorted by the names of their jobs.
 fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
-    let Found { mut masters, ignored } = announcement::find(folders);
-    masters.sort_by(|one, other| one.job.cmp(&other.job));
+    let Found { masters, ignored } = announcement::find(folders);
     for (path, reason) in ignored {
         notes.say(&format!("ignored {}: it {reason}", path.display()));
     }
+    sorted(masters)
+}
+
+fn sorted(mut masters: Vec<Announced>) -> Vec<Announced> {
+    masters.sort_by(|one, other| one.job.cmp(&other.job));
     masters
 }
 

@@ -172,6 +172,11 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", tail)])).await
     }
 
+    /// The reports of a job's scripts that the master received later than `after`, in milliseconds since the Unix epoch.
+    pub(crate) async fn series_after(&self, name: &JobName, after: Option<u64>) -> Result<JobSeries, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("after", after)])).await
+    }
+
     /// One job now.
     pub(crate) async fn view(&self, name: &JobName) -> Result<JobView, MasterError> {
         self.json(self.request(Method::GET, self.job(name, ""))).await

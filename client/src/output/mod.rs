@@ -31,7 +31,11 @@ pub(crate) use duration::spelled;
 pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
 pub(crate) use size::size;
-pub(crate) use table::{jobs_table, status_text, tfjobs_table};
+pub(crate) use table::{
+    exit_or_reason, jobs_table, ratio, result_or_queued, shortened, status_facts, status_text, tfjobs_table, time,
+    time_per_step,
+};
+pub(crate) use text::{Colours, for_terminal, is_plain};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
@@ -39,7 +43,7 @@ use crate::args::Format;
 use crate::cluster::rfc3339;
 use crate::ending::error::{Cause, Error};
 use progress::AboveProgress;
-use text::{Colours, colours_of, for_terminal};
+use text::colours_of;
 
 /// The colours of replicas, in turn. Red is only for errors.
 const PREFIX_COLOURS: [AnsiColor; 10] = [

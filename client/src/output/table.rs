@@ -27,10 +27,15 @@ pub(crate) fn jobs_table(jobs: &[JobSummary], now: UnixMillis) -> String {
             job.state.to_string(),
             job.replica_num.to_string(),
             time(job.state, &job.times, now),
-            job.result.as_ref().map(result).or(job.queued_behind.as_ref().map(queued)).unwrap_or_default(),
+            result_or_queued(job),
         ]);
     }
     shown(&table)
+}
+
+/// The result of a job, or the job behind which it is queued. Empty for other jobs.
+pub(crate) fn result_or_queued(job: &JobSummary) -> String {
+    job.result.as_ref().map(result).or(job.queued_behind.as_ref().map(queued)).unwrap_or_default()
 }
 
 /// All TFJobs, one per line, as `kubectl get tfjobs` shows them.
@@ -47,8 +52,8 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
     shown(&table)
 }
 
-/// One job, with one line for each replica. `series` contains the last reports of the job's scripts.
-pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> String {
+/// What `status` says about a job, each with its label. `series` contains the last reports of the job's scripts.
+pub(crate) fn status_facts(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> Vec<(&'static str, String)> {
     let mut head = vec![
         ("job", view.name.to_string()),
         ("asked for", composition(&view.spec)),
@@ -75,6 +80,12 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
         let why = command(&format!("why {}", view.name));
         [("failed", one_line(&failed.failure.to_string())), ("", format!("for details: {why}"))]
     }));
+    head
+}
+
+/// One job, with one line for each replica. `series` contains the last reports of the job's scripts.
+pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> String {
+    let head = status_facts(view, series, now);
     let head: Vec<String> = head.iter().map(|(label, value)| format!("{label:<10}  {value}")).collect();
 
     let paces = series.map(|series| paces(series, view.generation)).unwrap_or_default();
@@ -103,7 +114,8 @@ fn waits_for_code(view: &JobView, since: UnixMillis, now: UnixMillis) -> String 
     format!("{waited} of at most {minutes} min for new code; to send the code: {}", command(&format!("push {name}")))
 }
 
-fn exit_or_reason(replica: &ReplicaView) -> String {
+/// How the replica ended, or why it waits. Empty if neither is known.
+pub(crate) fn exit_or_reason(replica: &ReplicaView) -> String {
     match (&replica.exit, &replica.reason) {
         (Some(exit), _) if exit.stopped => format!("{}, when stopped", exit.outcome),
         (Some(exit), _) => exit.outcome.to_string(),
@@ -126,16 +138,21 @@ fn restarts(view: &JobView) -> String {
 fn progress(series: &JobSeries) -> Option<String> {
     let points = series.replicas.iter().filter_map(|replica| replica.points.last()).rev();
     let point = points.max_by_key(|point| (point.generation, point.progress.step))?;
-    let Progress { step, steps, wall_us, values, .. } = &point.progress;
-    let per_step = (*steps > 0).then(|| format!("{} ms per step", shortened(ratio(*wall_us, *steps) / 1000.0)));
+    let Progress { step, values, .. } = &point.progress;
+    let per_step = time_per_step(&point.progress).map(|time| format!("{time} per step"));
     let values = values.iter().map(|(name, number)| format!("{name} {}", shortened(number)));
     let parts: Vec<String> =
         step.map(|step| format!("step {step}")).into_iter().chain(values).chain(per_step).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
+/// The average time of a step in this report, such as `12.3 ms`. `None` before the first whole step.
+pub(crate) fn time_per_step(Progress { steps, wall_us, .. }: &Progress) -> Option<String> {
+    (*steps > 0).then(|| format!("{} ms", shortened(ratio(*wall_us, *steps) / 1000.0)))
+}
+
 /// The number with at most four significant digits. Very large and very small numbers have an exponent.
-fn shortened(number: f64) -> String {
+pub(crate) fn shortened(number: f64) -> String {
     let exponential = format!("{number:.3e}");
     let exponent = exponential.split_once('e').and_then(|(_, exponent)| exponent.parse().ok());
     let Some(decimals @ 0..=8) = exponent.map(|exponent: i32| 3 - exponent) else { return exponential };
@@ -145,7 +162,7 @@ fn shortened(number: f64) -> String {
 
 /// How long a finished job took, or how long ago an unfinished job was accepted. The clean-up of pods does
 /// not count, because a restarted master records the end of the clean-up again.
-fn time(state: JobState, times: &JobTimes, now: UnixMillis) -> String {
+pub(crate) fn time(state: JobState, times: &JobTimes, now: UnixMillis) -> String {
     let end = if state.is_finished() { times.ended.or(times.finished) } else { Some(now) };
     between(times.accepted, end).map(spelled).unwrap_or_default()
 }

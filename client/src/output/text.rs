@@ -49,7 +49,7 @@ fn after_last_return(line: &str) -> &str {
 }
 
 /// Whether a terminal shows this character and does nothing else with it.
-fn is_plain(letter: char) -> bool {
+pub(crate) fn is_plain(letter: char) -> bool {
     // Embeddings, overrides and isolates of the bidirectional algorithm (UAX 9): they can make
     // harmful text look harmless.
     let turns = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

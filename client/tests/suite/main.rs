@@ -18,4 +18,6 @@ mod registry;
 mod spawning;
 mod support;
 mod terminal;
+mod ui;
+mod ui_in_browser;
 mod verbs;

@@ -9,8 +9,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub(crate) mod browser;
 pub(crate) mod docker;
 pub(crate) mod fake_master;
+pub(crate) mod live_master;
+pub(crate) mod page;
 pub(crate) mod recorded_engine;
 pub(crate) mod terminal;
 pub(crate) mod views;

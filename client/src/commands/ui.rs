@@ -1,0 +1,55 @@
+//! `ui`: serves a page about all jobs on this machine, and opens it in a browser.
+
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+
+use tokio::net::TcpListener;
+
+use super::now;
+use super::which_master::Masters;
+use crate::address::config::{Config, MasterChoice, has_desktop};
+use crate::args::UiArgs;
+use crate::ending::error::Error;
+use crate::ending::exit::Exit;
+use crate::interrupt::Interrupts;
+use crate::output::{Data, Notes};
+use crate::ui::browser;
+use crate::ui::feed::Hub;
+use crate::ui::guard::Guard;
+use crate::ui::server;
+use crate::ui::upstream::Upstream;
+
+pub(super) async fn run(args: UiArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    let UiArgs { no_open, port } = args;
+    let upstream = match &config.master {
+        MasterChoice::Local(_) => Upstream::Local(config.run_folders.clone()),
+        MasterChoice::At(_) | MasterChoice::Kube(_) => Upstream::Fixed(Masters::find("ui", config, notes).await?),
+    };
+    let mut interrupts = Interrupts::listen().map_err(Error::no_runtime)?;
+    let listener = listen(port).await?;
+    let port = listener.local_addr().map_err(|error| Error::input("find the page's port").because(error))?.port();
+    let guard = Guard::new(port);
+    let address = guard.address();
+    let routes = server::routes(guard, Hub::new(upstream, now));
+    data.text(&address)?;
+    let opened = if no_open || !has_desktop() { None } else { browser::open(&config.run_folders, &address, notes) };
+    notes.say("the address is a secret: it lets every program on this machine use your jobs; Ctrl-C ends the page");
+    tokio::select! {
+        served = axum::serve(listener, routes).into_future() => {
+            served.map(|()| Exit::Done).map_err(|error| Error::unsuccessful("serve the page").because(error))
+        }
+        () = interrupts.next() => {
+            drop(opened);
+            Ok(Exit::Done)
+        }
+    }
+}
+
+async fn listen(port: Option<u16>) -> Result<TcpListener, Error> {
+    let address = (Ipv4Addr::LOCALHOST, port.unwrap_or(0));
+    TcpListener::bind(address).await.map_err(|error| {
+        let is_taken = error.kind() == ErrorKind::AddrInUse;
+        let failed = Error::input(format!("listen on 127.0.0.1:{}", address.1)).because(error);
+        if is_taken { failed.hint("choose another --port, or leave it out to get a free port") } else { failed }
+    })
+}

@@ -1,0 +1,107 @@
+//! What a user can do with a job on the page: the question before it, and the request to the master.
+
+use protocol::elastic::{BadWorkerNum, WorkerNum};
+use protocol::ids::JobName;
+use protocol::patch::JobPatch;
+use protocol::view::{JobState, JobView};
+
+use crate::ending::error::Error;
+use crate::follow::replaced;
+use crate::master::client::MasterClient;
+
+/// An action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Scale,
+    Suspend,
+    Resume,
+    Cancel,
+    Delete,
+}
+
+impl Action {
+    const ALL: [Self; 5] = [Self::Scale, Self::Suspend, Self::Resume, Self::Cancel, Self::Delete];
+
+    /// The action with this verb.
+    pub(super) fn of_verb(verb: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.verb() == verb)
+    }
+
+    /// The verb of the command line that does the same.
+    pub(super) fn verb(self) -> &'static str {
+        match self {
+            Self::Scale => "scale",
+            Self::Suspend => "suspend",
+            Self::Resume => "resume",
+            Self::Cancel => "cancel",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// The text of its button.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Scale => "Scale",
+            Self::Suspend => "Suspend",
+            Self::Resume => "Resume",
+            Self::Cancel => "Cancel",
+            Self::Delete => "Delete",
+        }
+    }
+
+    /// What the action does, for the question.
+    pub(super) fn effect(self) -> &'static str {
+        match self {
+            Self::Scale => {
+                "The job gets or loses workers. Its scripts start again and continue at their last checkpoint."
+            }
+            Self::Suspend => "The scripts stop, and the pods are deleted, until you resume the job.",
+            Self::Resume => "The job gets pods again, and its scripts start.",
+            Self::Cancel => "The scripts stop. The record and the output stay. A cancelled job cannot start again.",
+            Self::Delete => "The scripts stop. The record and the output are deleted.",
+        }
+    }
+
+    /// The actions that have an effect on this job now.
+    pub(super) fn possible(view: &JobView) -> Vec<Self> {
+        let has_ended = view.result.is_some();
+        let is_suspended = view.state == JobState::Suspended || view.times.suspended.is_some();
+        let is_possible = |action: &Self| match action {
+            Self::Scale => !has_ended && view.workers.is_some(),
+            Self::Suspend => !has_ended && !is_suspended,
+            Self::Resume => !has_ended && is_suspended,
+            Self::Cancel => !has_ended,
+            Self::Delete => true,
+        };
+        Self::ALL.into_iter().filter(is_possible).collect()
+    }
+
+    /// Does the action with the job that the user saw. `workers` is what the user typed, for [`Self::Scale`].
+    pub(super) async fn apply(self, client: &MasterClient, seen: &Seen, workers: &str) -> Result<(), Error> {
+        let Seen { job, uid } = seen;
+        if client.view(job).await?.uid != *uid {
+            return Err(replaced(job));
+        }
+        let suspended = |is_suspended| JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
+        match self {
+            Self::Delete => client.delete(job, Some(uid)).await?,
+            Self::Cancel => client.cancel(job).await?,
+            Self::Suspend => drop(client.patch(job, suspended(true)).await?),
+            Self::Resume => drop(client.patch(job, suspended(false)).await?),
+            Self::Scale => drop(client.patch(job, scaled(workers)?).await?),
+        }
+        Ok(())
+    }
+}
+
+fn scaled(workers: &str) -> Result<JobPatch, Error> {
+    let wrong = |error| Error::input(format!("\"{workers}\" is no number of workers: {error}"));
+    let WorkerNum { min, max } = workers.trim().parse().map_err(|error: BadWorkerNum| wrong(error))?;
+    Ok(JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() })
+}
+
+/// The job about which the page has asked. A later job with the same name has another uid.
+pub(super) struct Seen {
+    pub(super) job: JobName,
+    pub(super) uid: String,
+}

@@ -1,0 +1,429 @@
+//! What the master knows, for all open tabs together. One task asks the master about the list of jobs, and one task about
+//! each job that is open in a tab. Tabs read the newest answer at their own speed, so a tab that stops reading delays
+//! neither the task nor other tabs.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::view::JobView;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::log_lines::Line;
+use super::parts::{Content, JobShown, Known, Part};
+use super::upstream::Upstream;
+use crate::ending::error::{Cause, Error, MasterError};
+use crate::follow::log_stream::{self, Begin, Lines, Until, Wanted};
+use crate::follow::resume::{Resumable, to_the_end};
+use crate::master::client::{LONG_POLL, MasterClient};
+
+/// How often the list of jobs is read.
+const LIST_PERIOD: Duration = Duration::from_secs(2);
+/// How often the reports of scripts are read, and times on the page grow.
+const SERIES_PERIOD: Duration = Duration::from_secs(5);
+/// Minimum time between two requests for one job.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time between two attempts to reach the master.
+const RETRY: Duration = Duration::from_secs(3);
+/// How long a feed goes on after its last tab was closed, because tabs often come back.
+const LINGER: Duration = Duration::from_secs(10);
+/// Maximum time that the first answer waits for the newest lines of output.
+const FIRST_LINES: Duration = Duration::from_millis(40);
+/// Maximum number of jobs that are followed with open requests. A port-forward carries few connections at a time. Further
+/// jobs are asked every [`SERIES_PERIOD`].
+const FOLLOWED_MAX: usize = 4;
+/// Number of lines of output that a feed keeps.
+pub(super) const LINES_MAX: usize = 500;
+
+/// What a feed is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Topic {
+    /// The list of all jobs.
+    Jobs,
+    Job(JobName),
+}
+
+/// All feeds.
+pub(crate) struct Hub {
+    pub(super) upstream: Upstream,
+    /// The clock. Times of jobs are by the master's clock.
+    now: fn() -> UnixMillis,
+    feeds: Mutex<Feeds>,
+}
+
+#[derive(Default)]
+struct Feeds {
+    by_topic: HashMap<Topic, Arc<Feed>>,
+    tasks: JoinSet<()>,
+    /// Number of feeds so far.
+    count: u64,
+}
+
+/// One feed.
+pub(super) struct Feed {
+    /// Distinguishes this feed from an earlier one about the same job.
+    pub(super) id: u64,
+    topic: Topic,
+    known: watch::Sender<Option<Arc<Snapshot>>>,
+    lines: Mutex<Ring>,
+    /// The number of the next line.
+    pub(super) written: watch::Sender<u64>,
+}
+
+/// What a feed knew at one time, and the HTML of its parts. Each part is made at most once.
+pub(super) struct Snapshot {
+    pub(super) known: Known,
+    html: Mutex<HashMap<Part, Arc<str>>>,
+}
+
+impl Snapshot {
+    /// The HTML of a part.
+    pub(super) fn html(&self, part: &Part) -> Arc<str> {
+        let mut made = locked(&self.html);
+        Arc::clone(made.entry(part.clone()).or_insert_with(|| part.html(&self.known).into()))
+    }
+}
+
+/// The newest lines of output of all replicas.
+#[derive(Default)]
+struct Ring {
+    lines: VecDeque<Arc<Line>>,
+    /// The number of the next line.
+    end: u64,
+}
+
+impl Ring {
+    fn begin(&self) -> u64 {
+        self.end - self.lines.len() as u64
+    }
+
+    fn push(&mut self, line: Line) {
+        if self.lines.len() == LINES_MAX {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(Arc::new(line));
+        self.end += 1;
+    }
+
+    /// Forgets all lines. Every reader then misses lines, and begins anew.
+    fn clear(&mut self) {
+        self.lines.clear();
+        self.end += 1;
+    }
+}
+
+/// Lines of output for a tab.
+pub(super) struct NewLines {
+    pub(super) lines: Vec<Arc<Line>>,
+    /// Whether lines before them were dropped, or are of another job.
+    pub(super) is_gap: bool,
+    /// The number of the next line.
+    pub(super) end: u64,
+}
+
+impl Feed {
+    /// The lines from this number on.
+    pub(super) fn lines_from(&self, from: u64) -> NewLines {
+        let ring = locked(&self.lines);
+        let is_gap = from < ring.begin() || from > ring.end;
+        let skipped = if is_gap { 0 } else { from - ring.begin() };
+        let lines = ring.lines.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)).cloned().collect();
+        NewLines { lines, is_gap, end: ring.end }
+    }
+
+    fn change_lines(&self, change: impl FnOnce(&mut Ring)) {
+        let end = {
+            let mut ring = locked(&self.lines);
+            change(&mut ring);
+            ring.end
+        };
+        self.written.send_replace(end);
+    }
+
+    fn publish(&self, known: Known) {
+        self.known.send_replace(Some(Arc::new(Snapshot { known, html: Mutex::default() })));
+    }
+}
+
+/// A tab's view of a feed. The feed ends some time after the last of them is dropped.
+pub(super) struct Watching {
+    pub(super) feed: Arc<Feed>,
+    pub(super) known: watch::Receiver<Option<Arc<Snapshot>>>,
+}
+
+impl Watching {
+    /// The newest snapshot. Waits for the first answer of the master.
+    pub(super) async fn snapshot(&mut self) -> Arc<Snapshot> {
+        let known = self.known.wait_for(Option::is_some).await;
+        known.ok().and_then(|known| known.clone()).expect("the feed has a sender, and the value is there")
+    }
+}
+
+impl Hub {
+    /// A hub without feeds.
+    pub(crate) fn new(upstream: Upstream, now: fn() -> UnixMillis) -> Arc<Self> {
+        Arc::new(Self { upstream, now, feeds: Mutex::default() })
+    }
+
+    /// Watches a feed. Starts it if there is none about this topic.
+    pub(super) fn watch(self: &Arc<Self>, topic: Topic) -> Watching {
+        let mut feeds = locked(&self.feeds);
+        let Feeds { by_topic, tasks, count } = &mut *feeds;
+        let followed = by_topic.keys().filter(|topic| matches!(topic, Topic::Job(_))).count();
+        let feed = by_topic.entry(topic).or_insert_with_key(|topic| {
+            while tasks.try_join_next().is_some() {}
+            *count += 1;
+            let (known, written) = (watch::Sender::default(), watch::Sender::default());
+            let feed = Arc::new(Feed { id: *count, topic: topic.clone(), known, lines: Mutex::default(), written });
+            let pace = if followed < FOLLOWED_MAX { Pace::Live } else { Pace::Slow };
+            tasks.spawn(Arc::clone(self).run(Arc::clone(&feed), pace));
+            feed
+        });
+        Watching { feed: Arc::clone(feed), known: feed.known.subscribe() }
+    }
+
+    /// Keeps a feed up to date until nobody watches it.
+    async fn run(self: Arc<Self>, feed: Arc<Feed>, pace: Pace) {
+        let mut asking = JoinSet::new();
+        match &feed.topic {
+            Topic::Jobs => asking.spawn(Arc::clone(&self).ask_for_jobs(Arc::clone(&feed))),
+            Topic::Job(name) => {
+                let hub = Arc::clone(&self);
+                let asked = AskingForJob {
+                    hub,
+                    feed: Arc::clone(&feed),
+                    name: name.clone(),
+                    pace,
+                    job: None,
+                    next_series: Instant::now(),
+                    reading: JoinSet::new(),
+                };
+                asking.spawn(asked.run())
+            }
+        };
+        loop {
+            feed.known.closed().await;
+            sleep(LINGER).await;
+            let mut feeds = locked(&self.feeds);
+            if feed.known.receiver_count() == 0 {
+                feeds.by_topic.remove(&feed.topic);
+                return;
+            }
+        }
+    }
+
+    async fn ask_for_jobs(self: Arc<Self>, feed: Arc<Feed>) {
+        let mut content = Content::Nothing;
+        loop {
+            let answer = self.upstream.list().await;
+            let trouble = answer.as_ref().err().map(sentence);
+            if let Ok(jobs) = answer {
+                content = Content::Jobs(jobs);
+            }
+            feed.publish(Known { content: content.clone(), trouble, at: (self.now)() });
+            sleep(LIST_PERIOD).await;
+        }
+    }
+}
+
+/// How closely a job is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// By a long poll and a log stream.
+    Live,
+    /// By short requests.
+    Slow,
+}
+
+/// The task that asks about one job.
+struct AskingForJob {
+    hub: Arc<Hub>,
+    feed: Arc<Feed>,
+    name: JobName,
+    pace: Pace,
+    /// The job, if the newest request found it.
+    job: Option<JobShown>,
+    /// When the reports are read next.
+    next_series: Instant,
+    /// The task that reads the output.
+    reading: JoinSet<()>,
+}
+
+impl AskingForJob {
+    async fn run(mut self) {
+        loop {
+            let (trouble, pause) = match self.ask().await {
+                Ok(()) => (None, PAUSE),
+                Err(error) => {
+                    if is_not_found(&error) {
+                        self.job = None;
+                        self.reading.abort_all();
+                    }
+                    (Some(sentence(&error)), RETRY)
+                }
+            };
+            let content = self.job.clone().map_or(Content::Nothing, |job| Content::Job(Box::new(job)));
+            self.feed.publish(Known { content, trouble, at: (self.hub.now)() });
+            sleep(pause).await;
+        }
+    }
+
+    /// Waits for a change of the job, at most until its reports are due.
+    async fn ask(&mut self) -> Result<(), Error> {
+        let client = self.hub.upstream.of(&self.name)?;
+        let view = match &self.job {
+            None => client.view(&self.name).await?,
+            Some(job) if self.pace == Pace::Slow => {
+                sleep(SERIES_PERIOD).await;
+                client.view_after(&self.name, job.view.seq, Duration::ZERO).await?
+            }
+            Some(JobShown { view, .. }) => {
+                let wait = if view.state.is_finished() { LONG_POLL } else { SERIES_PERIOD };
+                client.view_after(&self.name, view.seq, wait).await?
+            }
+        };
+        let is_same = self.job.as_ref().is_some_and(|job| job.view.uid == view.uid);
+        let series = self.job.take().filter(|_| is_same).map(|job| job.series).unwrap_or_default();
+        let is_over = view.state.is_finished();
+        let job = self.job.insert(JobShown { view, series });
+        if !is_same || self.next_series <= Instant::now() {
+            // Without the reports, the rest of the page is still useful.
+            let newest = client.series_after(&self.name, job.series.newest_at()).await;
+            newest.into_iter().for_each(|answer| job.series.add(answer));
+            self.next_series = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
+        }
+        if !is_same || self.pace == Pace::Slow && self.reading.try_join_next().is_some() {
+            self.read_output(client, is_same).await;
+        }
+        Ok(())
+    }
+
+    /// Begins to read the output. Waits a moment for the newest lines, so that the first page contains them.
+    async fn read_output(&mut self, client: MasterClient, is_same: bool) {
+        if !is_same {
+            self.reading.abort_all();
+            self.feed.change_lines(Ring::clear);
+        }
+        let Some(JobShown { view, .. }) = &self.job else { return };
+        let tail = (2 * LINES_MAX / view.replicas.len().max(1)).clamp(5, LINES_MAX);
+        let begin = Begin { tail: u32::try_from(tail).ok(), since: None };
+        let (feed, wanted) = (Arc::clone(&self.feed), Wanted { begin, ..Wanted::default() });
+        let (first_read, mut has_read) = watch::channel(());
+        let reading = Reading { client, name: self.name.clone(), feed, wanted, offsets: BTreeMap::new() };
+        self.reading.spawn(reading.run(self.pace, first_read));
+        let _ = timeout(FIRST_LINES, has_read.changed()).await;
+    }
+}
+
+/// The output of a job, and how far it is read.
+struct Reading {
+    client: MasterClient,
+    name: JobName,
+    feed: Arc<Feed>,
+    wanted: Wanted,
+    offsets: BTreeMap<ReplicaId, u64>,
+}
+
+impl Reading {
+    /// Reads the output so far, and then, for [`Pace::Live`], until the job has ended.
+    async fn run(mut self, pace: Pace, first_read: watch::Sender<()>) {
+        // A failure is repaired below, or by the next reading.
+        if let Ok(lines) = self.lines(Until::Now).await {
+            let _ = self.take(lines).await;
+        }
+        drop(first_read);
+        if pace == Pace::Slow {
+            return;
+        }
+        loop {
+            match to_the_end(&mut self).await {
+                Ok(_) => return,
+                Err(Error { cause: Cause::Master(error), .. }) if error.is_not_found() => return,
+                Err(_) => sleep(RETRY).await,
+            }
+        }
+    }
+
+    async fn lines(&self, until: Until) -> Result<Lines, MasterError> {
+        log_stream::merged(&self.client, &self.name, &self.wanted, &self.offsets, until).await
+    }
+
+    async fn take(&mut self, mut lines: Lines) -> Result<(), MasterError> {
+        while let Some(line) = lines.try_next().await? {
+            self.offsets.insert(line.replica, line.offset);
+            self.feed.change_lines(|ring| ring.push(Line::new(&line)));
+        }
+        Ok(())
+    }
+}
+
+impl Resumable for Reading {
+    type Opened = Lines;
+
+    async fn open(&self) -> Result<Lines, MasterError> {
+        self.lines(Until::End).await
+    }
+
+    async fn read(&mut self, lines: Lines) -> Result<JobView, Error> {
+        self.take(lines).await?;
+        Ok(log_stream::ended_with(&self.client, &self.name).await?)
+    }
+}
+
+/// The sentence of an error, with its hint.
+pub(super) fn sentence(error: &Error) -> String {
+    error.hint.as_ref().map_or_else(|| error.to_string(), |hint| format!("{error} ({hint})"))
+}
+
+/// Whether the master does not know the job.
+pub(super) fn is_not_found(error: &Error) -> bool {
+    matches!(&error.cause, Cause::Master(error) if error.is_not_found())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Line {
+        let line = protocol::output::LogLine {
+            replica: "worker-0".parse().unwrap(),
+            time: None,
+            offset: 1,
+            line: text.to_owned(),
+            unfinished: false,
+        };
+        Line::new(&line)
+    }
+
+    #[test]
+    fn a_reader_that_lags_gets_all_kept_lines_and_is_told_of_the_gap() {
+        let feed = Feed {
+            id: 1,
+            topic: Topic::Jobs,
+            known: watch::Sender::default(),
+            lines: Mutex::default(),
+            written: watch::Sender::default(),
+        };
+        let seen = |from| {
+            let NewLines { lines, is_gap, end } = feed.lines_from(from);
+            (lines.len(), is_gap, end)
+        };
+        assert_eq!(seen(0), (0, false, 0));
+        (0..3).for_each(|number| feed.change_lines(|ring| ring.push(line(&number.to_string()))));
+        assert_eq!((seen(0), seen(2), seen(3)), ((3, false, 3), (1, false, 3), (0, false, 3)));
+        assert_eq!(seen(4), (3, true, 3), "a number of another feed");
+        (0..LINES_MAX).for_each(|_| feed.change_lines(|ring| ring.push(line("more"))));
+        assert_eq!((seen(3), seen(2)), ((LINES_MAX, false, 503), (LINES_MAX, true, 503)));
+        feed.change_lines(Ring::clear);
+        assert_eq!((seen(503), seen(504)), ((0, true, 504), (0, false, 504)), "the lines of another job");
+        assert_eq!(*feed.written.borrow(), 504);
+    }
+}

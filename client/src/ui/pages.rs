@@ -1,0 +1,166 @@
+//! Whole pages. They can be read without JavaScript, which only keeps them up to date.
+
+use askama::Template;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::view::{JobState, JobView};
+
+use super::actions::Action;
+use super::feed::{NewLines, Snapshot, Watching};
+use super::log_lines::Line;
+use super::parts::{Filter, Part, html, plain};
+use super::tab::{Output, place};
+use super::tf_config::tf_config;
+
+/// The frame of every page.
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Page<'a> {
+    /// The way from this page up to the list, such as `../`. Pages contain no key.
+    up: &'a str,
+    title: &'a str,
+    /// The master.
+    place: &'a str,
+    /// The stream of events, as a path relative to this page. Empty if the page does not change.
+    events: &'a str,
+    /// The place in the output after which the stream continues.
+    last: &'a str,
+    body: String,
+}
+
+/// What a page is made from, besides its own content.
+pub(super) struct Frame<'a> {
+    pub(super) up: &'a str,
+    pub(super) title: &'a str,
+    pub(super) place: &'a str,
+    pub(super) events: &'a str,
+    pub(super) last: &'a str,
+}
+
+fn page(Frame { up, title, place, events, last }: Frame<'_>, body: &impl Template) -> String {
+    html(&Page { up, title, place, events, last, body: html(body) })
+}
+
+#[derive(Template)]
+#[template(path = "list.html")]
+struct List<'a> {
+    filter: &'a Filter,
+    states: [JobState; JobState::ALL.len()],
+    trouble: &'a str,
+    jobs: &'a str,
+}
+
+/// The list of jobs.
+pub(super) fn list(at: &str, snapshot: &Snapshot, filter: &Filter) -> String {
+    let (trouble, jobs) = (snapshot.html(&Part::Trouble), snapshot.html(&Part::Jobs(filter.clone())));
+    let frame = Frame { up: "", title: "Jobs", place: at, events: "events", last: "" };
+    page(frame, &List { filter, states: JobState::ALL, trouble: &trouble, jobs: &jobs })
+}
+
+#[derive(Template)]
+#[template(path = "job.html")]
+struct Job<'a> {
+    name: &'a str,
+    sections: Vec<(&'static str, std::sync::Arc<str>)>,
+    lines: &'a [std::sync::Arc<Line>],
+}
+
+/// A job, with the replicas from the number `from` on.
+pub(super) fn job(at: &str, name: &JobName, watching: &Watching, snapshot: &Snapshot, from: usize) -> String {
+    let NewLines { lines, end, .. } = watching.feed.lines_from(u64::MAX);
+    let last = place(watching.feed.id, end);
+    let events = format!("../events?job={name}&from={from}");
+    let sections = Part::of_job(from).into_iter().map(|part| (part.id(), snapshot.html(&part))).collect();
+    let frame = Frame { up: "../", title: name.as_str(), place: at, events: &events, last: &last };
+    page(frame, &Job { name: name.as_str(), sections, lines: &lines })
+}
+
+#[derive(Template)]
+#[template(path = "logs.html")]
+struct Logs<'a> {
+    name: &'a str,
+    /// The replica. `None` for the output of all replicas.
+    replica: Option<ReplicaId>,
+    facts: Vec<(&'static str, String)>,
+    search: &'a str,
+    lines: Vec<Line>,
+    command: String,
+}
+
+/// The newest lines of output of one replica, or of all replicas.
+pub(super) fn logs(at: &str, view: &JobView, output: Output, search: &str, mut lines: Vec<Line>) -> String {
+    let name = view.name.as_str();
+    let replica = if let Output::Of(replica) = output { Some(replica) } else { None };
+    let lower_case = search.to_lowercase();
+    lines.retain(|line| line.contains(&lower_case));
+    let events = format!("../../../events?job={name}&logs={}", replica.map_or("all".to_owned(), |it| it.to_string()));
+    let title = replica.map_or_else(|| format!("Output of {name}"), |replica| format!("{replica} of {name}"));
+    // A search shows a fixed result.
+    let events = if search.is_empty() { events.as_str() } else { "" };
+    let only = replica.map(|replica| format!(" --replica {replica}")).unwrap_or_default();
+    let command = crate::output::command_line::command(&format!("logs {name}{only}"));
+    let facts = replica.map(|replica| facts_of(view, replica)).unwrap_or_default();
+    let frame = Frame { up: "../../../", title: &title, place: at, events, last: "" };
+    page(frame, &Logs { name, replica, facts, search, lines, command })
+}
+
+fn facts_of(view: &JobView, id: ReplicaId) -> Vec<(&'static str, String)> {
+    let Some(replica) = view.replicas.iter().find(|replica| replica.replica == id) else { return vec![] };
+    let mut facts = vec![("state", replica.state.as_str().to_owned()), ("pod", replica.pod.clone())];
+    facts.extend(replica.address.as_ref().map(|address| ("address", address.clone())));
+    facts.extend(replica.pid.map(|pid| ("process", pid.to_string())));
+    let end = crate::output::exit_or_reason(replica);
+    facts.extend((!end.is_empty()).then_some(("exit or reason", end)));
+    facts.into_iter().map(|(label, value)| (label, plain(&value))).collect()
+}
+
+#[derive(Template)]
+#[template(path = "tf_config.html")]
+struct TfConfigPage<'a> {
+    name: &'a str,
+    replica: ReplicaId,
+    replicas: Vec<ReplicaId>,
+    text: Option<String>,
+}
+
+/// TF_CONFIG of one replica.
+pub(super) fn tf_config_of(at: &str, view: &JobView, replica: ReplicaId) -> String {
+    let name = view.name.as_str();
+    let replicas = view.replicas.iter().map(|replica| replica.replica).take(super::parts::ROWS_MAX).collect();
+    let title = format!("TF_CONFIG of {replica}");
+    let frame = Frame { up: "../../../", title: &title, place: at, events: "", last: "" };
+    page(frame, &TfConfigPage { name, replica, replicas, text: tf_config(view, replica) })
+}
+
+#[derive(Template)]
+#[template(path = "ask.html")]
+struct Ask<'a> {
+    name: &'a str,
+    uid: &'a str,
+    action: Action,
+    /// The number of workers now, for an action that changes it.
+    workers: Option<String>,
+}
+
+/// The question before an action.
+pub(super) fn ask(at: &str, view: &JobView, action: Action) -> String {
+    let name = view.name.as_str();
+    let range = view.workers.map(|workers| format!("{}:{}", workers.min, workers.max));
+    let workers = range.filter(|_| action == Action::Scale);
+    let title = format!("{} {name}", action.label());
+    let frame = Frame { up: "../../", title: &title, place: at, events: "", last: "" };
+    page(frame, &Ask { name, uid: &view.uid, action, workers })
+}
+
+#[derive(Template)]
+#[template(path = "message.html")]
+struct Message<'a> {
+    title: &'a str,
+    text: &'a str,
+    hint: &'a str,
+}
+
+/// A page that only says something. `up` leads to the list.
+pub(super) fn message(up: &str, at: &str, title: &str, text: &str, hint: &str) -> String {
+    let frame = Frame { up, title, place: at, events: "", last: "" };
+    page(frame, &Message { title, text: &plain(text), hint: &plain(hint) })
+}

@@ -1,0 +1,349 @@
+//! The parts of the page that change while the user looks at them. Each part is HTML, made from what a feed knows.
+
+use askama::Template;
+use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::job::JobSpec;
+use protocol::starts::GangChange;
+use protocol::view::{JobState, JobSummary, JobView};
+
+use super::actions::Action;
+use super::charts::{Chart, charts};
+use super::series::Series;
+use crate::output::command_line::command;
+use crate::output::{
+    Colours, exit_or_reason, for_terminal, is_plain, narrate, result_or_queued, status_facts, time, time_per_step,
+    why_text,
+};
+
+/// Number of replicas on one page.
+pub(super) const ROWS_MAX: usize = 100;
+
+/// What a feed knows.
+pub(super) struct Known {
+    pub(super) content: Content,
+    /// Why the newest request to the master failed.
+    pub(super) trouble: Option<String>,
+    /// When the content was current.
+    pub(super) at: UnixMillis,
+}
+
+/// What the master has answered.
+#[derive(Clone)]
+pub(super) enum Content {
+    /// The master has not answered yet, or there is no such job.
+    Nothing,
+    Jobs(Vec<JobSummary>),
+    Job(Box<JobShown>),
+}
+
+/// A job, and what its scripts have reported.
+#[derive(Clone)]
+pub(super) struct JobShown {
+    pub(super) view: JobView,
+    pub(super) series: Series,
+}
+
+/// A part of a page. Its HTML replaces the content of an element.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    Trouble,
+    Jobs(Filter),
+    Head,
+    Why,
+    Charts,
+    Starts,
+    /// A page of replicas, beginning with this one.
+    Replicas(usize),
+    Run,
+}
+
+/// Which jobs the list shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Filter {
+    /// A part of the name.
+    pub(super) name: String,
+    /// The name of a state. Empty for all states.
+    pub(super) state: String,
+}
+
+impl Filter {
+    fn admits(&self, job: &JobSummary) -> bool {
+        job.name.as_str().contains(&self.name.to_lowercase())
+            && (self.state.is_empty() || self.state == job.state.as_str())
+    }
+}
+
+impl Part {
+    /// The parts of a job's page, in the order of their importance for a tab that lags.
+    pub(super) fn of_job(from: usize) -> Vec<Self> {
+        vec![Self::Trouble, Self::Head, Self::Why, Self::Replicas(from), Self::Charts, Self::Starts, Self::Run]
+    }
+
+    /// The id of the part's element.
+    pub(super) fn id(&self) -> &'static str {
+        match self {
+            Self::Trouble => "trouble",
+            Self::Jobs(_) => "jobs",
+            Self::Head => "head",
+            Self::Why => "why",
+            Self::Charts => "charts",
+            Self::Starts => "starts",
+            Self::Replicas(_) => "replicas",
+            Self::Run => "run",
+        }
+    }
+
+    /// The HTML of this part. Empty if there is nothing to show.
+    pub(super) fn html(&self, known: &Known) -> String {
+        match (self, &known.content) {
+            (Self::Trouble, _) => known.trouble.as_deref().map(|text| html(&Trouble { text })).unwrap_or_default(),
+            (Self::Jobs(filter), Content::Jobs(jobs)) => html(&Jobs::new(jobs, filter, known.at)),
+            (Self::Head, Content::Job(job)) => html(&Head::new(job, known.at)),
+            (Self::Why, Content::Job(job)) => why(&job.view),
+            (Self::Charts, Content::Job(job)) => match charts(&job.series) {
+                charts if charts.is_empty() => String::new(),
+                charts => html(&Charts { charts }),
+            },
+            (Self::Starts, Content::Job(job)) => html(&Starts::new(&job.view)),
+            (Self::Replicas(from), Content::Job(job)) => html(&Replicas::new(job, *from)),
+            (Self::Run, Content::Job(job)) => html(&Run::new(&job.view)),
+            (_, Content::Nothing | Content::Jobs(_) | Content::Job(_)) => String::new(),
+        }
+    }
+}
+
+/// The HTML of a template. Removes characters that change the direction of text, and control characters.
+pub(super) fn html(template: &impl Template) -> String {
+    let mut html = template.render().expect("the templates write only to memory");
+    html.retain(|letter| is_plain(letter) || letter == '\n');
+    html
+}
+
+/// Text without the sequences by which programs control terminals.
+pub(super) fn plain(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| for_terminal(line, Colours::Removed)).collect();
+    lines.join("\n")
+}
+
+/// The explanation of a failure. Empty if nothing has failed.
+fn why(view: &JobView) -> String {
+    if view.restarts.is_empty() && narrate::last_words(view).is_none() {
+        return String::new();
+    }
+    html(&Why { text: plain(&why_text(view)) })
+}
+
+#[derive(Template)]
+#[template(path = "trouble.html")]
+struct Trouble<'a> {
+    text: &'a str,
+}
+
+#[derive(Template)]
+#[template(path = "why.html")]
+struct Why {
+    text: String,
+}
+
+#[derive(Template)]
+#[template(path = "charts.html")]
+struct Charts {
+    charts: Vec<Chart>,
+}
+
+#[derive(Template)]
+#[template(path = "jobs.html")]
+struct Jobs {
+    rows: Vec<JobRow>,
+    /// Number of jobs before the filter.
+    all: usize,
+}
+
+struct JobRow {
+    name: String,
+    state: JobState,
+    strategy: String,
+    replicas: usize,
+    time: String,
+    result: String,
+}
+
+impl Jobs {
+    fn new(jobs: &[JobSummary], filter: &Filter, now: UnixMillis) -> Self {
+        let mut shown: Vec<&JobSummary> = jobs.iter().filter(|job| filter.admits(job)).collect();
+        // The newest job first. Jobs of a restarted master also have this time, because it is in the record.
+        shown.sort_by_key(|job| std::cmp::Reverse(job.times.accepted.map(|at| at.0)));
+        let row = |job: &JobSummary| JobRow {
+            name: job.name.to_string(),
+            state: job.state,
+            strategy: job.strategy.to_string(),
+            replicas: job.replica_num,
+            time: time(job.state, &job.times, now),
+            result: plain(&result_or_queued(job)),
+        };
+        Self { rows: shown.into_iter().map(row).collect(), all: jobs.len() }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "head.html")]
+struct Head {
+    name: String,
+    state: JobState,
+    sentence: String,
+    actions: Vec<Action>,
+    facts: Vec<(&'static str, String)>,
+}
+
+impl Head {
+    fn new(JobShown { view, series }: &JobShown, now: UnixMillis) -> Self {
+        let sentence = if view.state.is_finished() { narrate::closing(view) } else { narrate::standing(view) };
+        let mut facts = status_facts(view, Some(&series.tail()), now);
+        // The sentence and the explanation of the failure contain these facts already.
+        facts.retain(|(label, _)| !["job", "asked for", "state", "result", "failed", ""].contains(label));
+        facts.iter_mut().for_each(|(_, value)| *value = plain(value));
+        let actions = Action::possible(view);
+        Self { name: view.name.to_string(), state: view.state, sentence: plain(&sentence), actions, facts }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "starts.html")]
+struct Starts {
+    rows: Vec<StartRow>,
+}
+
+struct StartRow {
+    start: String,
+    /// How long after the submit the start began or ended.
+    when: String,
+    what: String,
+    is_failure: bool,
+}
+
+impl Starts {
+    /// The known beginnings and ends of starts, newest first.
+    fn new(view: &JobView) -> Self {
+        let after =
+            |at| narrate::between(view.times.accepted, Some(at)).map(crate::output::spelled).unwrap_or_default();
+        let began = |change: &GangChange| {
+            let row = StartRow {
+                start: change.generation.to_string(),
+                when: after(change.at),
+                what: plain(&change.to_string()),
+                is_failure: false,
+            };
+            (Some(change.generation), change.at.0, row)
+        };
+        let failed = view.restarts.failed_starts.iter().map(|failed| {
+            let not_counted = if failed.counted { "" } else { " (not counted)" };
+            let row = StartRow {
+                start: failed.generation.map(|start| start.to_string()).unwrap_or_default(),
+                when: after(failed.at),
+                what: format!("failed: {}{not_counted}", plain(&failed.failure.to_string())),
+                is_failure: true,
+            };
+            (failed.generation, failed.at.0, row)
+        });
+        let mut rows: Vec<_> = view.changes.iter().map(began).chain(failed).collect();
+        rows.sort_by_key(|(start, at, _)| std::cmp::Reverse((*start, *at)));
+        Self { rows: rows.into_iter().map(|(_, _, row)| row).collect() }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "replicas.html")]
+struct Replicas {
+    name: String,
+    rows: Vec<ReplicaRow>,
+    /// The numbers of the first and the last row, from 1, and of all replicas.
+    first: usize,
+    last: usize,
+    all: usize,
+    /// The first rows of the pages before and after.
+    before: Option<usize>,
+    after: Option<usize>,
+}
+
+struct ReplicaRow {
+    replica: ReplicaId,
+    state: &'static str,
+    step: String,
+    time: String,
+    batch: String,
+    note: String,
+}
+
+impl Replicas {
+    fn new(JobShown { view, series }: &JobShown, from: usize) -> Self {
+        let all = view.replicas.len();
+        let begin = if from < all { from } else { 0 };
+        let end = all.min(begin.saturating_add(ROWS_MAX));
+        let row = |replica: &protocol::view::ReplicaView| {
+            let newest = series.newest(replica.replica);
+            ReplicaRow {
+                replica: replica.replica,
+                state: replica.state.as_str(),
+                step: newest.and_then(|progress| progress.step).map(|step| step.to_string()).unwrap_or_default(),
+                time: newest.and_then(time_per_step).unwrap_or_default(),
+                batch: newest
+                    .map(|progress| progress.batch)
+                    .filter(|batch| *batch > 0)
+                    .map(|batch| batch.to_string())
+                    .unwrap_or_default(),
+                note: plain(&exit_or_reason(replica)),
+            }
+        };
+        Self {
+            name: view.name.to_string(),
+            rows: view.replicas[begin..end].iter().map(row).collect(),
+            first: begin + 1,
+            last: end,
+            all,
+            before: (begin > 0).then(|| begin.saturating_sub(ROWS_MAX)),
+            after: (end < all).then_some(end),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "run.html")]
+struct Run {
+    name: String,
+    facts: Vec<(&'static str, String)>,
+    /// A replica whose TF_CONFIG can be shown.
+    first: Option<ReplicaId>,
+    commands: Vec<(&'static str, String)>,
+}
+
+impl Run {
+    fn new(view: &JobView) -> Self {
+        let name = &view.name;
+        let mut commands = vec![
+            ("follow the output", format!("logs {name} -f")),
+            ("show the job", format!("status {name}")),
+            ("wait for the end", format!("wait {name}")),
+        ];
+        commands.extend((!view.restarts.is_empty()).then(|| ("explain the failure", format!("why {name}"))));
+        commands.extend(view.workers.map(|workers| {
+            ("change the workers", format!("scale {name} --worker-num {}:{}", workers.min, workers.max))
+        }));
+        let commands = commands.into_iter().map(|(what, words)| (what, command(&words))).collect();
+        let first = view.replicas.first().map(|replica| replica.replica);
+        Self { name: name.to_string(), facts: facts_of_run(&view.spec, view), first, commands }
+    }
+}
+
+/// What the replicas run. Values of variables are left out, because they may be secrets.
+fn facts_of_run(spec: &JobSpec, view: &JobView) -> Vec<(&'static str, String)> {
+    let words = std::iter::once(spec.script.to_string()).chain(spec.args.iter().cloned());
+    let names: Vec<&str> = spec.env.keys().map(|name| name.as_str()).collect();
+    let mut facts = vec![("script", words.collect::<Vec<_>>().join(" ")), ("asked for", narrate::composition(spec))];
+    facts.extend(spec.image.as_ref().map(|image| ("image", image.to_string())));
+    facts.extend(spec.work_dir.as_ref().map(|folder| ("folder", folder.display().to_string())));
+    facts.extend(view.code.map(|code| ("code", code.to_string())));
+    facts.extend((view.pushes > 0).then(|| ("pushes", view.pushes.to_string())));
+    facts.extend((!names.is_empty()).then(|| ("variables", names.join(", "))));
+    facts.push(("restarts", format!("at most {}", spec.run_policy.max_restarts)));
+    facts.into_iter().map(|(label, value)| (label, plain(&value))).collect()
+}

@@ -1,0 +1,263 @@
+//! The routes of the page. Everything that the guard does not admit, and every unknown path, gets 404 with an empty body.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Form, Path, Query, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::sse::{KeepAlive, Sse};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::get;
+use futures_util::TryStreamExt;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::view::JobView;
+use serde::Deserialize;
+
+use super::actions::{Action, Seen};
+use super::feed::{Hub, LINES_MAX, Topic, is_not_found};
+use super::guard::Guard;
+use super::log_lines::Line;
+use super::pages;
+use super::parts::{Content, Filter, Part};
+use super::tab::{Output, Tab};
+use crate::ending::error::{Error, MasterError};
+use crate::ending::exit::Exit;
+use crate::follow::log_stream::{self, Begin, Until, Wanted};
+use crate::master::client::MasterClient;
+
+/// Headers of every answer. A browser loads nothing but the page's own files, and no other page can frame or read the
+/// page. With the policy `no-referrer`, a form would send the origin `null`.
+const HEADERS: [(HeaderName, &str); 6] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+         form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    (header::REFERRER_POLICY, "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+];
+
+/// Headers of the last event, which a browser sends when it opens a stream again.
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+type Site = State<Arc<Hub>>;
+
+/// The routes, behind the guard.
+pub(crate) fn routes(guard: Guard, hub: Arc<Hub>) -> Router {
+    let file = |media, text: &'static str| get(move || async move { ([(header::CONTENT_TYPE, media)], text) });
+    let nowhere = async || StatusCode::NOT_FOUND;
+    let at = |path: &str| format!("{}{path}", guard.prefix());
+    let routes = Router::new()
+        .route(&at("/"), get(list))
+        .route(&at("/events"), get(events))
+        .route(&at("/app.css"), file("text/css; charset=utf-8", include_str!("../../templates/app.css")))
+        .route(&at("/app.js"), file("text/javascript; charset=utf-8", include_str!("../../templates/app.js")))
+        .route(&at("/icon.svg"), file("image/svg+xml", include_str!("../../templates/icon.svg")))
+        .route(&at("/jobs/{name}"), get(job))
+        .route(&at("/jobs/{name}/{action}"), get(ask).post(act))
+        .route(&at("/jobs/{name}/logs/{replica}"), get(logs))
+        .route(&at("/jobs/{name}/tf-config/{replica}"), get(tf_config))
+        .fallback(nowhere);
+    routes.with_state(hub).layer(middleware::from_fn_with_state(Arc::new(guard), check))
+}
+
+async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    let is_welcome = guard.admits(request.method(), request.uri(), request.headers());
+    let answer = if is_welcome { next.run(request).await } else { StatusCode::NOT_FOUND.into_response() };
+    // axum answers a bad path, query, form or method with these, and explains why.
+    let is_refused_by_axum = matches!(answer.status().as_u16(), 400 | 405 | 413 | 415 | 422);
+    let mut answer = if is_refused_by_axum { StatusCode::NOT_FOUND.into_response() } else { answer };
+    for (name, value) in HEADERS {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+/// A page that says why a request failed.
+struct Failed {
+    error: Error,
+    /// The way from the page up to the list.
+    up: &'static str,
+    place: String,
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        let Self { error, up, place } = self;
+        let status = match error.exit {
+            _ if is_not_found(&error) => StatusCode::NOT_FOUND,
+            Exit::BadInput | Exit::NotSucceeded => StatusCode::CONFLICT,
+            Exit::Done | Exit::MasterFailed | Exit::ImageFailed => StatusCode::BAD_GATEWAY,
+        };
+        let hint = error.hint.clone().unwrap_or_default();
+        let html = pages::message(up, &place, "This did not work", &error.to_string(), &hint);
+        (status, Html(html)).into_response()
+    }
+}
+
+/// Makes the page for an error, on a page that is `up` from the list.
+fn failed<E: Into<Error>>(hub: &Hub, up: &'static str) -> impl Fn(E) -> Failed {
+    let place = hub.upstream.place();
+    move |error| Failed { error: error.into(), up, place: place.clone() }
+}
+
+#[derive(Deserialize)]
+struct ListQuery {
+    /// A part of the name.
+    #[serde(default)]
+    q: String,
+    /// The name of a state. Empty for all.
+    #[serde(default)]
+    state: String,
+}
+
+impl From<ListQuery> for Filter {
+    fn from(ListQuery { q, state }: ListQuery) -> Self {
+        Self { name: q.trim().to_owned(), state }
+    }
+}
+
+async fn list(State(hub): Site, Query(query): Query<ListQuery>) -> Html<String> {
+    let snapshot = hub.watch(Topic::Jobs).snapshot().await;
+    Html(pages::list(&hub.upstream.place(), &snapshot, &query.into()))
+}
+
+#[derive(Deserialize)]
+struct JobQuery {
+    /// The first replica to show.
+    #[serde(default)]
+    from: usize,
+}
+
+async fn job(
+    State(hub): Site,
+    Path(name): Path<JobName>,
+    Query(query): Query<JobQuery>,
+) -> Result<Html<String>, Failed> {
+    let mut watching = hub.watch(Topic::Job(name.clone()));
+    let snapshot = watching.snapshot().await;
+    if matches!(snapshot.known.content, Content::Nothing) {
+        // Asks again for the whole error.
+        view(&hub, &name).await.map_err(failed(&hub, "../"))?;
+    }
+    Ok(Html(pages::job(&hub.upstream.place(), &name, &watching, &snapshot, query.from)))
+}
+
+#[derive(Deserialize)]
+struct EventsQuery {
+    /// The job. Absent: the list of jobs.
+    job: Option<JobName>,
+    /// The first replica to show.
+    #[serde(default)]
+    from: usize,
+    /// The replica whose output is shown, or `all`: then the stream has only output.
+    logs: Option<String>,
+    /// Where the output continues, if the browser does not send its last event.
+    #[serde(default)]
+    last: String,
+    #[serde(default)]
+    q: String,
+    #[serde(default)]
+    state: String,
+}
+
+async fn events(State(hub): Site, headers: HeaderMap, Query(query): Query<EventsQuery>) -> Response {
+    let EventsQuery { job, from, logs, last, q, state } = query;
+    let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).unwrap_or(&last);
+    let (topic, parts, output) = match (job, logs.as_deref().map(output)) {
+        (None, _) => {
+            let filter = Filter::from(ListQuery { q, state });
+            (Topic::Jobs, vec![Part::Trouble, Part::Jobs(filter)], Output::None)
+        }
+        (Some(job), None) => (Topic::Job(job), Part::of_job(from), Output::All),
+        (Some(job), Some(Some(output))) => (Topic::Job(job), vec![Part::Trouble], output),
+        (Some(_), Some(None)) => return StatusCode::NOT_FOUND.into_response(),
+    };
+    let tab = Tab::new(hub.watch(topic), parts, output, last);
+    Sse::new(tab.events()).keep_alive(KeepAlive::default()).into_response()
+}
+
+/// The output that a path or a query names.
+fn output(text: &str) -> Option<Output> {
+    if text == "all" { Some(Output::All) } else { text.parse().ok().map(Output::Of) }
+}
+
+#[derive(Deserialize)]
+struct LogsQuery {
+    /// A text that each shown line contains.
+    #[serde(default)]
+    q: String,
+}
+
+async fn logs(
+    State(hub): Site,
+    Path((name, which)): Path<(JobName, String)>,
+    Query(query): Query<LogsQuery>,
+) -> Result<Response, Failed> {
+    let Some(output) = output(&which) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
+    let client = hub.upstream.of(&name).map_err(failed(&hub, "../../../"))?;
+    let read = async || Ok((client.view(&name).await?, newest_lines(&client, &name, output).await?));
+    let (view, lines) = read().await.map_err(failed::<MasterError>(&hub, "../../../"))?;
+    Ok(Html(pages::logs(&hub.upstream.place(), &view, output, query.q.trim(), lines)).into_response())
+}
+
+/// The newest lines of one replica, or of all replicas together.
+async fn newest_lines(client: &MasterClient, name: &JobName, output: Output) -> Result<Vec<Line>, MasterError> {
+    let replica = if let Output::Of(replica) = output { Some(replica) } else { None };
+    let begin = Begin { tail: u32::try_from(LINES_MAX).ok(), since: None };
+    let wanted = Wanted { replica, begin, ..Wanted::default() };
+    let mut lines = log_stream::merged(client, name, &wanted, &std::collections::BTreeMap::new(), Until::Now).await?;
+    let mut newest = std::collections::VecDeque::new();
+    while let Some(line) = lines.try_next().await? {
+        if newest.len() == LINES_MAX {
+            newest.pop_front();
+        }
+        newest.push_back(Line::new(&line));
+    }
+    Ok(newest.into())
+}
+
+async fn tf_config(
+    State(hub): Site,
+    Path((name, replica)): Path<(JobName, ReplicaId)>,
+) -> Result<Html<String>, Failed> {
+    let view = view(&hub, &name).await.map_err(failed(&hub, "../../../"))?;
+    Ok(Html(pages::tf_config_of(&hub.upstream.place(), &view, replica)))
+}
+
+async fn view(hub: &Hub, name: &JobName) -> Result<JobView, Error> {
+    Ok(hub.upstream.of(name)?.view(name).await?)
+}
+
+async fn ask(State(hub): Site, Path((name, verb)): Path<(JobName, String)>) -> Result<Response, Failed> {
+    let Some(action) = Action::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
+    let view = view(&hub, &name).await.map_err(failed(&hub, "../../"))?;
+    Ok(Html(pages::ask(&hub.upstream.place(), &view, action)).into_response())
+}
+
+/// The answer to the question before an action.
+#[derive(Deserialize)]
+struct Answer {
+    /// The uid of the job that the user saw.
+    uid: String,
+    /// The number of workers that the user wants.
+    #[serde(default)]
+    workers: String,
+}
+
+async fn act(
+    State(hub): Site,
+    Path((job, verb)): Path<(JobName, String)>,
+    Form(Answer { uid, workers }): Form<Answer>,
+) -> Result<Response, Failed> {
+    let Some(action) = Action::of_verb(&verb) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
+    let seen = Seen { job, uid };
+    let client = hub.upstream.of(&seen.job).map_err(failed(&hub, "../../"))?;
+    action.apply(&client, &seen, &workers).await.map_err(failed(&hub, "../../"))?;
+    let next = if action == Action::Delete { "../../".to_owned() } else { format!("../{}", seen.job) };
+    Ok(Redirect::to(&next).into_response())
+}

@@ -1,0 +1,113 @@
+//! The events of one open tab: parts that have changed, and new lines of output, in one stream.
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::sse::Event;
+use futures_util::{Stream, stream};
+use protocol::ids::ReplicaId;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::feed::{NewLines, Watching};
+use super::parts::Part;
+
+/// How long a tab collects lines before it sends them.
+const COLLECT: Duration = Duration::from_millis(50);
+
+/// Which output a tab shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Output {
+    None,
+    Of(ReplicaId),
+    All,
+}
+
+/// An open tab.
+pub(super) struct Tab {
+    watching: Watching,
+    written: watch::Receiver<u64>,
+    parts: Vec<Part>,
+    output: Output,
+    /// The number of the next line to send.
+    next_line: u64,
+    /// What the tab shows.
+    sent: HashMap<Part, Arc<str>>,
+    queue: VecDeque<Event>,
+}
+
+/// The place in a feed's output after which a tab continues, as text.
+pub(super) fn place(feed: u64, next_line: u64) -> String {
+    format!("{feed}.{next_line}")
+}
+
+impl Tab {
+    /// A tab that shows these parts, and the output after the place `last`.
+    pub(super) fn new(mut watching: Watching, parts: Vec<Part>, output: Output, last: &str) -> Self {
+        let number = last.split_once('.').filter(|(feed, _)| *feed == watching.feed.id.to_string());
+        // The lines of another feed are unknown here. A number above all others makes the tab begin anew.
+        let next_line = number.and_then(|(_, line)| line.parse().ok()).unwrap_or(u64::MAX);
+        let mut written = watching.feed.written.subscribe();
+        // The tab first gets everything that it does not show yet.
+        watching.known.mark_changed();
+        written.mark_changed();
+        Self { watching, written, parts, output, next_line, sent: HashMap::new(), queue: VecDeque::new() }
+    }
+
+    /// The events, as long as the tab is open.
+    pub(super) fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        stream::unfold(self, |mut tab| async {
+            let event = tab.next().await?;
+            Some((Ok(event), tab))
+        })
+    }
+
+    /// The next event. `None` if the feed has ended.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Some(event);
+            }
+            tokio::select! {
+                changed = self.watching.known.changed() => {
+                    changed.ok()?;
+                    self.take_parts();
+                }
+                changed = self.written.changed(), if self.output != Output::None => {
+                    changed.ok()?;
+                    sleep(COLLECT).await;
+                    self.take_lines();
+                }
+            }
+        }
+    }
+
+    fn take_parts(&mut self) {
+        let Some(snapshot) = self.watching.known.borrow_and_update().clone() else { return };
+        for part in &self.parts {
+            let html = snapshot.html(part);
+            let is_new = self.sent.get(part) != Some(&html);
+            if is_new {
+                self.queue.push_back(Event::default().event("part").data(format!("{}\n{html}", part.id())));
+                self.sent.insert(part.clone(), html);
+            }
+        }
+    }
+
+    fn take_lines(&mut self) {
+        self.written.mark_unchanged();
+        let NewLines { mut lines, is_gap, end } = self.watching.feed.lines_from(self.next_line);
+        self.next_line = end;
+        if let Output::Of(replica) = self.output {
+            lines.retain(|line| line.replica == replica);
+        }
+        if lines.is_empty() && !is_gap {
+            return;
+        }
+        let name = if is_gap { "anew" } else { "lines" };
+        let json = serde_json::to_string(&lines).unwrap_or_default();
+        self.queue.push_back(Event::default().event(name).id(place(self.watching.feed.id, end)).data(json));
+    }
+}
