@@ -13,7 +13,10 @@ function put(id, html) {
   const focus = element.contains(document.activeElement) && document.activeElement.getAttribute("href");
   const open = [...element.querySelectorAll("details")].map((details) => details.open);
   const before = element.querySelector(".state")?.textContent;
-  element.innerHTML = html;
+  const next = document.createElement("template");
+  next.innerHTML = html;
+  if (next.innerHTML === element.innerHTML) return;
+  element.replaceChildren(next.content);
   element.querySelectorAll("details").forEach((details, index) => { details.open = open[index]; });
   if (focus) element.querySelector(`[href="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
   const state = element.querySelector(".state")?.textContent;

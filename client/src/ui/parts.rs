@@ -48,7 +48,9 @@ pub(super) struct JobShown {
 pub(super) enum Part {
     Trouble,
     Jobs(Filter),
+    /// Name, state and actions. Changes seldom, so that a button stays in place while the user clicks it.
     Head,
+    Facts,
     Why,
     Charts,
     Starts,
@@ -76,7 +78,16 @@ impl Filter {
 impl Part {
     /// The parts of a job's page, in the order of their importance for a tab that lags.
     pub(super) fn of_job(from: usize) -> Vec<Self> {
-        vec![Self::Trouble, Self::Head, Self::Why, Self::Replicas(from), Self::Charts, Self::Starts, Self::Run]
+        vec![
+            Self::Trouble,
+            Self::Head,
+            Self::Facts,
+            Self::Why,
+            Self::Replicas(from),
+            Self::Charts,
+            Self::Starts,
+            Self::Run,
+        ]
     }
 
     /// The id of the part's element.
@@ -85,6 +96,7 @@ impl Part {
             Self::Trouble => "trouble",
             Self::Jobs(_) => "jobs",
             Self::Head => "head",
+            Self::Facts => "facts",
             Self::Why => "why",
             Self::Charts => "charts",
             Self::Starts => "starts",
@@ -98,7 +110,8 @@ impl Part {
         match (self, &known.content) {
             (Self::Trouble, _) => known.trouble.as_deref().map(|text| html(&Trouble { text })).unwrap_or_default(),
             (Self::Jobs(filter), Content::Jobs(jobs)) => html(&Jobs::new(jobs, filter, known.at)),
-            (Self::Head, Content::Job(job)) => html(&Head::new(job, known.at)),
+            (Self::Head, Content::Job(job)) => html(&Head::new(&job.view)),
+            (Self::Facts, Content::Job(job)) => html(&Facts { facts: facts(job, known.at) }),
             (Self::Why, Content::Job(job)) => why(&job.view),
             (Self::Charts, Content::Job(job)) => match charts(&job.series) {
                 charts if charts.is_empty() => String::new(),
@@ -192,19 +205,27 @@ struct Head {
     state: JobState,
     sentence: String,
     actions: Vec<Action>,
-    facts: Vec<(&'static str, String)>,
 }
 
 impl Head {
-    fn new(JobShown { view, series }: &JobShown, now: UnixMillis) -> Self {
+    fn new(view: &JobView) -> Self {
         let sentence = if view.state.is_finished() { narrate::closing(view) } else { narrate::standing(view) };
-        let mut facts = status_facts(view, Some(&series.tail()), now);
-        // The sentence and the explanation of the failure contain these facts already.
-        facts.retain(|(label, _)| !["job", "asked for", "state", "result", "failed", ""].contains(label));
-        facts.iter_mut().for_each(|(_, value)| *value = plain(value));
         let actions = Action::possible(view);
-        Self { name: view.name.to_string(), state: view.state, sentence: plain(&sentence), actions, facts }
+        Self { name: view.name.to_string(), state: view.state, sentence: plain(&sentence), actions }
     }
+}
+
+#[derive(Template)]
+#[template(path = "facts.html")]
+struct Facts {
+    facts: Vec<(&'static str, String)>,
+}
+
+/// What `status` says, besides what the page says elsewhere.
+fn facts(JobShown { view, series }: &JobShown, now: UnixMillis) -> Vec<(&'static str, String)> {
+    let facts = status_facts(view, Some(&series.tail()), now).into_iter();
+    let elsewhere = ["job", "asked for", "state", "result", "failed", ""];
+    facts.filter(|(label, _)| !elsewhere.contains(label)).map(|(label, value)| (label, plain(&value))).collect()
 }
 
 #[derive(Template)]
