@@ -2,23 +2,21 @@
 //! each job that is open in a tab. Tabs read the newest answer at their own speed, so a tab that stops reading delays
 //! neither the task nor other tabs.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
-use protocol::ids::{JobName, ReplicaId, UnixMillis};
-use protocol::view::JobView;
+use protocol::ids::{JobName, UnixMillis};
+use protocol::output::LogLine;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::log_lines::Line;
+use super::output::{LINES_MAX, Reading};
 use super::parts::{Content, JobShown, Known, Part};
 use super::upstream::Upstream;
-use crate::ending::error::{Cause, Error, MasterError};
-use crate::follow::log_stream::{self, Begin, Lines, Until, Wanted};
-use crate::follow::resume::{Resumable, to_the_end};
+use crate::ending::error::{Cause, Error};
 use crate::master::client::{LONG_POLL, MasterClient};
 
 /// How often the list of jobs is read.
@@ -36,8 +34,6 @@ const FIRST_LINES: Duration = Duration::from_millis(40);
 /// Maximum number of jobs that are followed with open requests. A port-forward carries few connections at a time. Further
 /// jobs are asked every [`SERIES_PERIOD`].
 const FOLLOWED_MAX: usize = 4;
-/// Number of lines of output that a feed keeps.
-pub(super) const LINES_MAX: usize = 500;
 
 /// What a feed is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -296,81 +292,31 @@ impl AskingForJob {
             newest.into_iter().for_each(|answer| job.series.add(answer));
             self.next_series = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
         }
-        if !is_same || self.pace == Pace::Slow && self.reading.try_join_next().is_some() {
-            self.read_output(client, is_same).await;
+        if !is_same {
+            self.read_output(client).await;
         }
         Ok(())
     }
 
     /// Begins to read the output. Waits a moment for the newest lines, so that the first page contains them.
-    async fn read_output(&mut self, client: MasterClient, is_same: bool) {
-        if !is_same {
-            self.reading.abort_all();
-            self.feed.change_lines(Ring::clear);
-        }
+    async fn read_output(&mut self, client: MasterClient) {
+        self.reading.abort_all();
+        self.feed.change_lines(Ring::clear);
         let Some(JobShown { view, .. }) = &self.job else { return };
-        let tail = (2 * LINES_MAX / view.replicas.len().max(1)).clamp(5, LINES_MAX);
-        let begin = Begin { tail: u32::try_from(tail).ok(), since: None };
-        let (feed, wanted) = (Arc::clone(&self.feed), Wanted { begin, ..Wanted::default() });
         let (first_read, mut has_read) = watch::channel(());
-        let reading = Reading { client, name: self.name.clone(), feed, wanted, offsets: BTreeMap::new() };
-        self.reading.spawn(reading.run(self.pace, first_read));
-        let _ = timeout(FIRST_LINES, has_read.changed()).await;
-    }
-}
-
-/// The output of a job, and how far it is read.
-struct Reading {
-    client: MasterClient,
-    name: JobName,
-    feed: Arc<Feed>,
-    wanted: Wanted,
-    offsets: BTreeMap<ReplicaId, u64>,
-}
-
-impl Reading {
-    /// Reads the output so far, and then, for [`Pace::Live`], until the job has ended.
-    async fn run(mut self, pace: Pace, first_read: watch::Sender<()>) {
-        // A failure is repaired below, or by the next reading.
-        if let Ok(lines) = self.lines(Until::Now).await {
-            let _ = self.take(lines).await;
-        }
-        drop(first_read);
-        if pace == Pace::Slow {
-            return;
-        }
-        loop {
-            match to_the_end(&mut self).await {
-                Ok(_) => return,
-                Err(Error { cause: Cause::Master(error), .. }) if error.is_not_found() => return,
-                Err(_) => sleep(RETRY).await,
+        let feed = Arc::clone(&self.feed);
+        let push = Box::new(move |line: &LogLine| feed.change_lines(|ring| ring.push(Line::new(line))));
+        let mut reading = Reading::new(client, self.name.clone(), view.replicas.len(), push);
+        let pace = self.pace;
+        self.reading.spawn(async move {
+            reading.read_newest().await;
+            drop(first_read);
+            match pace {
+                Pace::Live => reading.follow().await,
+                Pace::Slow => reading.poll(SERIES_PERIOD).await,
             }
-        }
-    }
-
-    async fn lines(&self, until: Until) -> Result<Lines, MasterError> {
-        log_stream::merged(&self.client, &self.name, &self.wanted, &self.offsets, until).await
-    }
-
-    async fn take(&mut self, mut lines: Lines) -> Result<(), MasterError> {
-        while let Some(line) = lines.try_next().await? {
-            self.offsets.insert(line.replica, line.offset);
-            self.feed.change_lines(|ring| ring.push(Line::new(&line)));
-        }
-        Ok(())
-    }
-}
-
-impl Resumable for Reading {
-    type Opened = Lines;
-
-    async fn open(&self) -> Result<Lines, MasterError> {
-        self.lines(Until::End).await
-    }
-
-    async fn read(&mut self, lines: Lines) -> Result<JobView, Error> {
-        self.take(lines).await?;
-        Ok(log_stream::ended_with(&self.client, &self.name).await?)
+        });
+        let _ = timeout(FIRST_LINES, has_read.changed()).await;
     }
 }
 

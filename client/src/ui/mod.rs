@@ -9,6 +9,7 @@ mod charts;
 pub(crate) mod feed;
 pub(crate) mod guard;
 mod log_lines;
+mod output;
 mod pages;
 mod parts;
 mod series;

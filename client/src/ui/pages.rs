@@ -8,7 +8,7 @@ use super::actions::Action;
 use super::feed::{NewLines, Snapshot, Watching};
 use super::log_lines::Line;
 use super::parts::{Filter, Part, html, plain};
-use super::tab::{Output, place};
+use super::tab::place;
 use super::tf_config::tf_config;
 
 /// The frame of every page.
@@ -87,9 +87,8 @@ struct Logs<'a> {
 }
 
 /// The newest lines of output of one replica, or of all replicas.
-pub(super) fn logs(at: &str, view: &JobView, output: Output, search: &str, mut lines: Vec<Line>) -> String {
+pub(super) fn logs(at: &str, view: &JobView, replica: Option<ReplicaId>, search: &str, mut lines: Vec<Line>) -> String {
     let name = view.name.as_str();
-    let replica = if let Output::Of(replica) = output { Some(replica) } else { None };
     let lower_case = search.to_lowercase();
     lines.retain(|line| line.contains(&lower_case));
     let events = format!("../../../events?job={name}&logs={}", replica.map_or("all".to_owned(), |it| it.to_string()));

@@ -9,22 +9,20 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
-use futures_util::TryStreamExt;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
 use serde::Deserialize;
 
 use super::actions::{Action, Seen};
-use super::feed::{Hub, LINES_MAX, Topic, is_not_found};
+use super::feed::{Hub, Topic, is_not_found};
 use super::guard::Guard;
 use super::log_lines::Line;
+use super::output::{LINES_MAX, newest};
 use super::pages;
 use super::parts::{Content, Filter, Part};
 use super::tab::{Output, Tab};
-use crate::ending::error::{Error, MasterError};
+use crate::ending::error::Error;
 use crate::ending::exit::Exit;
-use crate::follow::log_stream::{self, Begin, Until, Wanted};
-use crate::master::client::MasterClient;
 
 /// Headers of every answer. A browser loads nothing but the page's own files, and no other page can frame or read the
 /// page. With the policy `no-referrer`, a form would send the origin `null`.
@@ -200,25 +198,11 @@ async fn logs(
 ) -> Result<Response, Failed> {
     let Some(output) = output(&which) else { return Ok(StatusCode::NOT_FOUND.into_response()) };
     let client = hub.upstream.of(&name).map_err(failed(&hub, "../../../"))?;
-    let read = async || Ok((client.view(&name).await?, newest_lines(&client, &name, output).await?));
-    let (view, lines) = read().await.map_err(failed::<MasterError>(&hub, "../../../"))?;
-    Ok(Html(pages::logs(&hub.upstream.place(), &view, output, query.q.trim(), lines)).into_response())
-}
-
-/// The newest lines of one replica, or of all replicas together.
-async fn newest_lines(client: &MasterClient, name: &JobName, output: Output) -> Result<Vec<Line>, MasterError> {
+    let view = client.view(&name).await.map_err(failed(&hub, "../../../"))?;
     let replica = if let Output::Of(replica) = output { Some(replica) } else { None };
-    let begin = Begin { tail: u32::try_from(LINES_MAX).ok(), since: None };
-    let wanted = Wanted { replica, begin, ..Wanted::default() };
-    let mut lines = log_stream::merged(client, name, &wanted, &std::collections::BTreeMap::new(), Until::Now).await?;
-    let mut newest = std::collections::VecDeque::new();
-    while let Some(line) = lines.try_next().await? {
-        if newest.len() == LINES_MAX {
-            newest.pop_front();
-        }
-        newest.push_back(Line::new(&line));
-    }
-    Ok(newest.into())
+    let lines = newest(&client, &name, replica, view.replicas.len()).await.map_err(failed(&hub, "../../../"))?;
+    let lines = lines[lines.len().saturating_sub(LINES_MAX)..].iter().map(Line::new).collect();
+    Ok(Html(pages::logs(&hub.upstream.place(), &view, replica, query.q.trim(), lines)).into_response())
 }
 
 async fn tf_config(

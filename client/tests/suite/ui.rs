@@ -494,8 +494,13 @@ fn jobs_beyond_the_fourth_are_asked_by_short_requests() {
     }
     until("four jobs are followed", || master.count("GET /v1/jobs/d/logs?follow=true") == 1);
     assert_eq!(master.count("GET /v1/jobs/e/logs?follow=true"), 0);
-    master.change(|jobs| jobs.views[4].state = JobState::Stopping);
+    master.change(|jobs| {
+        jobs.views[4].state = JobState::Stopping;
+        jobs.lines.push(line("worker-0", 8, "two"));
+    });
     tabs[4].until("part", "state stopping");
+    let two = tabs[4].until_line("two").data;
+    assert!(!two.contains("one"), "lines are sent twice: {two}");
 }
 
 #[test]
