@@ -14,6 +14,7 @@ use crate::ending::exit::Exit;
 use crate::interrupt::Interrupts;
 use crate::output::{Data, Notes};
 use crate::ui::browser;
+use crate::ui::connections;
 use crate::ui::feed::Hub;
 use crate::ui::guard::Guard;
 use crate::ui::server;
@@ -35,14 +36,10 @@ pub(super) async fn run(args: UiArgs, config: &Config, data: &mut Data, notes: &
     let opened = if no_open || !has_desktop() { None } else { browser::open(&config.run_folders, &address, notes) };
     notes.say("the address is a secret: it lets every program on this machine use your jobs; Ctrl-C ends the page");
     tokio::select! {
-        served = axum::serve(listener, routes).into_future() => {
-            served.map(|()| Exit::Done).map_err(|error| Error::unsuccessful("serve the page").because(error))
-        }
-        () = interrupts.next() => {
-            drop(opened);
-            Ok(Exit::Done)
-        }
+        never = connections::serve(listener, routes) => match never {},
+        () = interrupts.next() => drop(opened),
     }
+    Ok(Exit::Done)
 }
 
 async fn listen(port: Option<u16>) -> Result<TcpListener, Error> {

@@ -85,6 +85,7 @@ fn of_job(masters: &[Announced], name: &JobName) -> Result<Announced, Error> {
             let hint = format!("choose one, for example with --master {}", with_job[0].url);
             Err(Error::input(listed(&with_job)).hint(hint))
         }
+        (_, None) if masters.is_empty() => Err(Error::input(format!("no local master runs job {name}"))),
         (_, None) => Err(Error::input(format!("no local master runs job {name}: {}", listed(masters)))
             .hint(format!("to see all local jobs: {}", command("list")))),
     }

@@ -285,6 +285,7 @@ impl AskingForJob {
         let is_same = self.job.as_ref().is_some_and(|job| job.view.uid == view.uid);
         let series = self.job.take().filter(|_| is_same).map(|job| job.series).unwrap_or_default();
         let is_over = view.state.is_finished();
+        let first_lines = (!is_same).then(|| self.read_output(client.clone(), view.replicas.len()));
         let job = self.job.insert(JobShown { view, series });
         if !is_same || self.next_series <= Instant::now() {
             // Without the reports, the rest of the page is still useful.
@@ -292,21 +293,22 @@ impl AskingForJob {
             newest.into_iter().for_each(|answer| job.series.add(answer));
             self.next_series = Instant::now() + if is_over { LONG_POLL } else { SERIES_PERIOD };
         }
-        if !is_same {
-            self.read_output(client).await;
+        if let Some(mut first_lines) = first_lines {
+            // Waits a moment, so that the first page contains the newest lines.
+            let _ = timeout(FIRST_LINES, first_lines.changed()).await;
         }
         Ok(())
     }
 
-    /// Begins to read the output. Waits a moment for the newest lines, so that the first page contains them.
-    async fn read_output(&mut self, client: MasterClient) {
+    /// Begins to read the output of a job that was not known before. The channel closes when the newest lines are
+    /// read.
+    fn read_output(&mut self, client: MasterClient, replicas: usize) -> watch::Receiver<()> {
         self.reading.abort_all();
         self.feed.change_lines(Ring::clear);
-        let Some(JobShown { view, .. }) = &self.job else { return };
-        let (first_read, mut has_read) = watch::channel(());
+        let (first_read, has_read) = watch::channel(());
         let feed = Arc::clone(&self.feed);
         let push = Box::new(move |line: &LogLine| feed.change_lines(|ring| ring.push(Line::new(line))));
-        let mut reading = Reading::new(client, self.name.clone(), view.replicas.len(), push);
+        let mut reading = Reading::new(client, self.name.clone(), replicas, push);
         let pace = self.pace;
         self.reading.spawn(async move {
             reading.read_newest().await;
@@ -316,7 +318,7 @@ impl AskingForJob {
                 Pace::Slow => reading.poll(SERIES_PERIOD).await,
             }
         });
-        let _ = timeout(FIRST_LINES, has_read.changed()).await;
+        has_read
     }
 }
 

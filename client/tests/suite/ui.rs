@@ -1,6 +1,7 @@
 //! `ui`: the pages, their stream of events, their actions, and requests that are not from the page.
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use protocol::failure::{FailedStart, Failure};
@@ -481,6 +482,14 @@ fn two_hundred_tabs_of_one_job_cause_the_requests_of_one() {
     let changes = 301;
     assert!(master.count("GET /v1/jobs/digits?after") <= changes, "one long poll at a time");
     drop(stopped);
+}
+
+#[test]
+fn connections_that_send_nothing_do_not_keep_the_user_out() {
+    let page = Page::of(&with_running_job());
+    let silent: Vec<_> = (0..520).map(|_| TcpStream::connect(page.host()).unwrap()).collect();
+    assert_eq!(page.get("jobs/digits").status, 200);
+    drop(silent);
 }
 
 #[test]
