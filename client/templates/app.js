@@ -35,7 +35,7 @@ function span(text, name) {
 function add(lines) {
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   for (const { replica, colour, spans } of lines) {
-    const item = document.createElement("li");
+    const item = document.createElement("div");
     item.append(span(replica, `name n${colour}`), " ", ...spans.map(({ text, class: name }) => span(text, name)));
     log.append(item);
   }

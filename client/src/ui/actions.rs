@@ -27,7 +27,7 @@ impl Action {
         Self::ALL.into_iter().find(|action| action.verb() == verb)
     }
 
-    /// The verb of the command line that does the same.
+    /// The verb of the command line that does the same. It is also the text of the button.
     pub(super) fn verb(self) -> &'static str {
         match self {
             Self::Scale => "scale",
@@ -35,17 +35,6 @@ impl Action {
             Self::Resume => "resume",
             Self::Cancel => "cancel",
             Self::Delete => "delete",
-        }
-    }
-
-    /// The text of its button.
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            Self::Scale => "Scale",
-            Self::Suspend => "Suspend",
-            Self::Resume => "Resume",
-            Self::Cancel => "Cancel",
-            Self::Delete => "Delete",
         }
     }
 

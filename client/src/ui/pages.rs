@@ -11,8 +11,8 @@ use super::parts::{Filter, Part, html, plain};
 use super::tab::place;
 use super::tf_config::tf_config;
 
-/// The frame of every page.
-#[derive(Template)]
+/// The frame of every page. [`page`] fills in the body.
+#[derive(Default, Template)]
 #[template(path = "page.html")]
 struct Page<'a> {
     /// The way from this page up to the list, such as `../`. Pages contain no key.
@@ -27,17 +27,9 @@ struct Page<'a> {
     body: String,
 }
 
-/// What a page is made from, besides its own content.
-pub(super) struct Frame<'a> {
-    pub(super) up: &'a str,
-    pub(super) title: &'a str,
-    pub(super) place: &'a str,
-    pub(super) events: &'a str,
-    pub(super) last: &'a str,
-}
-
-fn page(Frame { up, title, place, events, last }: Frame<'_>, body: &impl Template) -> String {
-    html(&Page { up, title, place, events, last, body: html(body) })
+fn page(mut frame: Page<'_>, body: &impl Template) -> String {
+    frame.body = html(body);
+    html(&frame)
 }
 
 #[derive(Template)]
@@ -52,7 +44,7 @@ struct List<'a> {
 /// The list of jobs.
 pub(super) fn list(at: &str, snapshot: &Snapshot, filter: &Filter) -> String {
     let (trouble, jobs) = (snapshot.html(&Part::Trouble), snapshot.html(&Part::Jobs(filter.clone())));
-    let frame = Frame { up: "", title: "Jobs", place: at, events: "events", last: "" };
+    let frame = Page { up: "", title: "Jobs", place: at, events: "events", ..Page::default() };
     page(frame, &List { filter, states: JobState::ALL, trouble: &trouble, jobs: &jobs })
 }
 
@@ -70,7 +62,7 @@ pub(super) fn job(at: &str, name: &JobName, watching: &Watching, snapshot: &Snap
     let last = place(watching.feed.id, end);
     let events = format!("../events?job={name}&from={from}");
     let sections = Part::of_job(from).into_iter().map(|part| (part.id(), snapshot.html(&part))).collect();
-    let frame = Frame { up: "../", title: name.as_str(), place: at, events: &events, last: &last };
+    let frame = Page { up: "../", title: name.as_str(), place: at, events: &events, last: &last, ..Page::default() };
     page(frame, &Job { name: name.as_str(), sections, lines: &lines })
 }
 
@@ -98,7 +90,7 @@ pub(super) fn logs(at: &str, view: &JobView, replica: Option<ReplicaId>, search:
     let only = replica.map(|replica| format!(" --replica {replica}")).unwrap_or_default();
     let command = crate::output::command_line::command(&format!("logs {name}{only}"));
     let facts = replica.map(|replica| facts_of(view, replica)).unwrap_or_default();
-    let frame = Frame { up: "../../../", title: &title, place: at, events, last: "" };
+    let frame = Page { up: "../../../", title: &title, place: at, events, ..Page::default() };
     page(frame, &Logs { name, replica, facts, search, lines, command })
 }
 
@@ -126,7 +118,7 @@ pub(super) fn tf_config_of(at: &str, view: &JobView, replica: ReplicaId) -> Stri
     let name = view.name.as_str();
     let replicas = view.replicas.iter().map(|replica| replica.replica).take(super::parts::ROWS_MAX).collect();
     let title = format!("TF_CONFIG of {replica}");
-    let frame = Frame { up: "../../../", title: &title, place: at, events: "", last: "" };
+    let frame = Page { up: "../../../", title: &title, place: at, ..Page::default() };
     page(frame, &TfConfigPage { name, replica, replicas, text: tf_config(view, replica) })
 }
 
@@ -145,8 +137,8 @@ pub(super) fn ask(at: &str, view: &JobView, action: Action) -> String {
     let name = view.name.as_str();
     let range = view.workers.map(|workers| format!("{}:{}", workers.min, workers.max));
     let workers = range.filter(|_| action == Action::Scale);
-    let title = format!("{} {name}", action.label());
-    let frame = Frame { up: "../../", title: &title, place: at, events: "", last: "" };
+    let title = format!("{} {name}", action.verb());
+    let frame = Page { up: "../../", title: &title, place: at, ..Page::default() };
     page(frame, &Ask { name, uid: &view.uid, action, workers })
 }
 
@@ -160,6 +152,6 @@ struct Message<'a> {
 
 /// A page that only says something. `up` leads to the list.
 pub(super) fn message(up: &str, at: &str, title: &str, text: &str, hint: &str) -> String {
-    let frame = Frame { up, title, place: at, events: "", last: "" };
+    let frame = Page { up, title, place: at, ..Page::default() };
     page(frame, &Message { title, text: &plain(text), hint: &plain(hint) })
 }
