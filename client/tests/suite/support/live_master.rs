@@ -14,7 +14,7 @@ use axum::routing::get;
 use futures_util::{StreamExt, stream};
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::output::LogLine;
-use protocol::view::{JobList, JobView};
+use protocol::view::{JobSummary, JobView};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -112,8 +112,8 @@ struct Wanted {
 }
 
 async fn list(State(shared): State<Arc<Shared>>) -> Response {
-    let jobs = shared.jobs.borrow().views.iter().map(JobView::summary).collect();
-    axum::Json(JobList { jobs }).into_response()
+    let jobs: Vec<JobSummary> = shared.jobs.borrow().views.iter().map(JobView::summary).collect();
+    axum::Json(json!({"jobs": jobs})).into_response()
 }
 
 async fn view(State(shared): State<Arc<Shared>>, Path(name): Path<String>, Query(wanted): Query<Wanted>) -> Response {
