@@ -30,9 +30,10 @@ pub(crate) use checks::checks_text;
 pub(crate) use duration::spelled;
 pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
+pub(crate) use pace::ratio;
 pub(crate) use size::size;
 pub(crate) use table::{
-    exit_or_reason, jobs_table, ratio, result_or_queued, shortened, status_facts, status_text, tfjobs_table, time,
+    exit_or_reason, jobs_table, result_or_queued, shortened, status_facts, status_text, tfjobs_table, time,
     time_per_step,
 };
 pub(crate) use text::{Colours, for_terminal, is_plain};

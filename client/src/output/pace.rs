@@ -82,7 +82,8 @@ fn slowest_is(all: &[(ReplicaId, Vec<Interval>)], nth: usize, replica: ReplicaId
 }
 
 #[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
-pub(super) fn ratio(sum: u64, count: u64) -> f64 {
+/// The quotient of two numbers.
+pub(crate) fn ratio(sum: u64, count: u64) -> f64 {
     sum as f64 / count as f64
 }
 

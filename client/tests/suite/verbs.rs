@@ -287,7 +287,9 @@ fn wait_posts_the_restarts_and_the_end_of_a_job() {
     restarted.seq += 1;
     restarted.restarts.note(FailedStart::new(None, UnixMillis(1), Failure::DeadlineExceeded { after_seconds: 5 }));
     restarted.restarts.count_restart(UnixMillis(1));
-    let master = FakeMaster::with(vec![running("digits"), restarted, succeeded("digits")]);
+    let mut ended = succeeded("digits");
+    ended.seq += 1;
+    let master = FakeMaster::with(vec![running("digits"), restarted, ended]);
     master.run(&["wait", "digits", "--notify", &url]).expect_code(0);
     let texts: Vec<String> =
         posted.lock().unwrap().iter().map(|event| event["text"].as_str().unwrap().into()).collect();
