@@ -11,7 +11,7 @@ use protocol::job::JobSpec;
 use tokio::sync::watch;
 
 use super::{Chaos, Deed};
-use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use master::backend::{BackendError, Machines, PodBackend, PodSpec, PodTable, Refusal};
 
 /// A back end. Faults can strike before and after calls that change a pod or a network policy.
 pub struct ChaosBackend {
@@ -64,6 +64,12 @@ impl PodBackend for ChaosBackend {
         self.chaos.around(Some(Deed::DeletePod), self.inner.delete(job, replica), error).await
     }
 
+    async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        let pod = PodName::new(&job.name, replica);
+        let error = |struck| BackendError::Delete { pod: pod.clone(), source: Box::new(struck) };
+        self.chaos.around(Some(Deed::DeletePod), self.inner.delete_unconfirmed(job, replica), error).await
+    }
+
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
         let error = |struck| BackendError::DeleteAll { job: job.name.clone(), source: Box::new(struck) };
         self.chaos.around(Some(Deed::DeleteAll), self.inner.delete_all(job), error).await
@@ -85,6 +91,11 @@ impl PodBackend for ChaosBackend {
             }
         });
         seen
+    }
+
+    /// No fault strikes the messages of machines.
+    fn machines(&self) -> Option<&dyn Machines> {
+        self.inner.machines()
     }
 
     async fn blind(&self) {

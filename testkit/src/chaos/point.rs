@@ -35,6 +35,8 @@ pub enum Deed {
     Run,
     /// Ask an agent for its status again.
     Follow,
+    /// Tell an agent the new batch sizes of the ranks.
+    Notify,
     /// Ask an agent to stop its run.
     Stop,
     /// Record that a start failed and the job restarts, or that a start may repeat an earlier master's start.
@@ -59,7 +61,7 @@ pub enum Deed {
 
 impl Deed {
     /// Every action.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::KeepCode,
         Self::ReadCode,
         Self::Accept,
@@ -72,6 +74,7 @@ impl Deed {
         Self::Configure,
         Self::Run,
         Self::Follow,
+        Self::Notify,
         Self::Stop,
         Self::MakeUp,
         Self::Halt,
@@ -108,6 +111,7 @@ impl Deed {
         match uri.path() {
             routes::AGENT_CONFIG => Some(Self::Configure),
             routes::AGENT_RUN => Some(Self::Run),
+            routes::AGENT_NOTICE => Some(Self::Notify),
             routes::AGENT_STOP => Some(Self::Stop),
             routes::AGENT_FINISH => Some(Self::Finish),
             routes::AGENT_STATUS if uri.query().is_some() => Some(Self::Follow),
@@ -138,6 +142,7 @@ impl Deed {
             Self::Configure => "configure",
             Self::Run => "run",
             Self::Follow => "follow",
+            Self::Notify => "notify",
             Self::Stop => "stop",
             Self::MakeUp => "make-up",
             Self::Halt => "halt",
@@ -162,14 +167,15 @@ pub enum Point {
 }
 
 impl Point {
-    /// Every point that a master passes for a job that cannot receive new code.
+    /// Every point that a master passes for a job that cannot receive new code, and whose batch sizes do not change.
     pub fn without_code() -> impl Iterator<Item = Self> {
-        Self::all().filter(|point| !point.deed().is_about_code())
+        Self::all().filter(|point| !point.deed().is_about_code() && point.deed() != Deed::Notify)
     }
 
-    /// Every point that a master passes for a job that brings its code and receives no other code.
+    /// Every point that a master passes for a job that brings its code and receives no other code, and whose batch sizes
+    /// do not change.
     pub fn without_push() -> impl Iterator<Item = Self> {
-        Self::all().filter(|point| !matches!(point.deed(), Deed::Halt | Deed::Push))
+        Self::all().filter(|point| !matches!(point.deed(), Deed::Halt | Deed::Push | Deed::Notify))
     }
 
     /// The action.

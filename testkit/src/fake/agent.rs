@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use master::mutex::Mutex;
 use master::store::wall_clock;
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, MESSAGES, RunState, RunStatus};
+use protocol::batching::Notice;
 use protocol::code::{CodeId, Manifest, Sha256};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Fence, Renewal};
@@ -83,6 +84,8 @@ pub enum TakesCode {
 pub struct History {
     /// Each environment, with its generation.
     pub configs: Vec<(Generation, Value)>,
+    /// Each notice to the script, with the generation of its start.
+    pub notices: Vec<(Generation, Notice)>,
     /// Each request for a warm interpreter.
     pub warmed: Vec<WarmRequest>,
     /// How often code was offered and accepted.

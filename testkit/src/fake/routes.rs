@@ -21,6 +21,7 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use protocol::aged_output::AgedPart;
 use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
+use protocol::batching::Notice;
 use protocol::code::{BlobPart, BlobReader, CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Renewal};
@@ -87,6 +88,7 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
             .route(routes::AGENT_STATUS, get(status))
             .route(routes::AGENT_LOGS, get(logs))
             .route(routes::AGENT_STOP, post(stop))
+            .route(routes::AGENT_NOTICE, post(notice))
             .route(routes::AGENT_WARM, post(warm))
             .route("/code/{id}", put(offer_code).get(held_code))
             .route("/code/{id}/blobs", put(receive_code).layer(DefaultBodyLimit::disable()))
@@ -149,6 +151,7 @@ async fn configure(
         status.membership = membership;
         status.code.running = code;
         status.exit = None;
+        status.helper = None;
     });
     DONE
 }
@@ -225,6 +228,26 @@ async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) 
             status.started_at = Some(UnixMillis(1));
         });
     }
+    DONE
+}
+
+/// Keeps the notice for the script that the test simulates.
+async fn notice(
+    State(agent): State<FakeAgent>,
+    Query(asked): Query<OfGeneration>,
+    Json(notice): Json<Notice>,
+) -> (StatusCode, &'static str) {
+    let mut history = agent.history_mut();
+    if agent.0.gone.is_cancelled() {
+        return GONE;
+    }
+    if history.is_stale(asked.generation) {
+        return STALE;
+    }
+    if agent.status().generation != Some(asked.generation) {
+        return CONFLICT;
+    }
+    history.notices.push((asked.generation, notice));
     DONE
 }
 

@@ -27,6 +27,7 @@ pub(crate) fn violations(evidence: &Evidence) -> Vec<String> {
     found.extend(pods(&evidence.pods));
     found.extend(evidence.pods.iter().flat_map(agent));
     found.extend(gangs(evidence, &runs));
+    found.extend(sizes(evidence));
     found.extend(epochs(evidence));
     found.extend(result(evidence, &runs));
     found.extend(calm(evidence));
@@ -240,6 +241,44 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
                 older.replica, older.generation, run.replica, run.generation
             )
         }));
+    }
+    found
+}
+
+/// The sizes that the agents of a start have received.
+#[derive(Default)]
+struct Told<'a> {
+    /// The different sizes of each version.
+    sizes: BTreeMap<u64, BTreeSet<&'a [u32]>>,
+    /// The replicas that have received each version.
+    replicas: BTreeMap<u64, BTreeSet<ReplicaId>>,
+}
+
+/// In each start, a version has the same batch sizes for all ranks and under all masters. The sizes of a version add up
+/// to the global batch. At least two versions reach all ranks, because the scripts end after two changes.
+fn sizes(evidence: &Evidence) -> Vec<String> {
+    let Some(global) = evidence.global_batch else { return vec![] };
+    let mut told: BTreeMap<Generation, Told<'_>> = BTreeMap::new();
+    for pod in &evidence.pods {
+        for (generation, notice) in &pod.notices {
+            let (Some(split), start) = (&notice.split, told.entry(*generation).or_default()) else { continue };
+            start.sizes.entry(split.version).or_default().insert(&split.sizes);
+            start.replicas.entry(split.version).or_default().insert(pod.replica);
+        }
+    }
+    let mut found = vec![];
+    for (generation, Told { sizes, .. }) in &told {
+        let several = sizes.iter().filter(|(_, sizes)| sizes.len() > 1);
+        found
+            .extend(several.map(|(version, all)| format!("version {version} of start {generation} has sizes {all:?}")));
+        let divides = |sizes: &[u32]| sizes.len() == evidence.replicas.len() && sizes.iter().sum::<u32>() == global;
+        let wrong = sizes.values().flatten().filter(|sizes| !divides(sizes));
+        found.extend(wrong.map(|sizes| format!("the sizes {sizes:?} in start {generation} do not divide {global}")));
+    }
+    let replicas = told.values().flat_map(|start| start.replicas.values());
+    let complete = replicas.filter(|replicas| replicas.len() == evidence.replicas.len()).count();
+    if complete < 2 {
+        found.push(format!("only {complete} versions of the sizes reached all ranks"));
     }
     found
 }

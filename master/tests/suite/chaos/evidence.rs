@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use protocol::ids::ReplicaId;
+use protocol::batching::Notice;
+use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 use testkit::fake::Written;
-use testkit::fake::{AgentEvent, FakeAgent, PodChange};
+use testkit::fake::{AgentEvent, FakeAgent, History, PodChange};
 
 use crate::chaos::place::{BUDGET, Place, kept_output};
 
@@ -21,6 +22,8 @@ pub(crate) struct Evidence {
     pub(crate) is_elastic: bool,
     /// The job's `max_restarts`.
     pub(crate) budget: u32,
+    /// Samples of all replicas in a step, if the job divides a batch.
+    pub(crate) global_batch: Option<u32>,
     /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
     /// How many pods were created by calls whose answers were lost, so that the master got errors. The master replaces
@@ -71,6 +74,8 @@ pub(crate) struct PodLife {
     pub(crate) deleted: Option<Instant>,
     /// What the pod's agent did.
     pub(crate) journal: Vec<(Instant, AgentEvent)>,
+    /// The notices to the script, each with the start's generation.
+    pub(crate) notices: Vec<(Generation, Notice)>,
 }
 
 /// The numbers of pods, records, and files or folders of output that are left at the end of a run.
@@ -91,6 +96,7 @@ impl Evidence {
             replicas: place.replicas(),
             is_elastic: place.spec.workers().is_some(),
             budget: BUDGET,
+            global_batch: place.spec.global_batch(),
             mishaps,
             unconfirmed_pods: 0,
             is_overlapping: false,
@@ -164,8 +170,10 @@ fn pods(place: &Place) -> Vec<PodLife> {
         match event.change {
             PodChange::Created(agent) => {
                 newest.insert(event.replica, lives.len());
-                let journal = agent.as_ref().map(FakeAgent::history).map(|history| history.events).unwrap_or_default();
-                lives.push(PodLife { replica: event.replica, created: event.at, ended: None, deleted: None, journal });
+                let History { events: journal, notices, .. } =
+                    agent.as_ref().map(FakeAgent::history).unwrap_or_default();
+                let (replica, created) = (event.replica, event.at);
+                lives.push(PodLife { replica, created, ended: None, deleted: None, journal, notices });
             }
             PodChange::Ended => lives[newest[&event.replica]].ended = Some(event.at),
             PodChange::Deleted => lives[newest[&event.replica]].deleted = Some(event.at),

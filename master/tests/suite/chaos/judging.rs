@@ -38,6 +38,7 @@ fn is_config(event: &AgentEvent) -> bool {
     matches!(event, AgentEvent::Configured(..))
 }
 
+/// Changes of the evidence of [`Scenario::Completes`].
 const TAMPERINGS: [Tampering; 19] = [
     ("was never on record", |evidence| evidence.answers.accepted.push("lost".to_owned())),
     ("2 jobs were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
@@ -87,11 +88,29 @@ const TAMPERINGS: [Tampering; 19] = [
     ("left behind: 1 pods", |evidence| evidence.left.pods = 1),
 ];
 
+/// The sizes in the first notice to the first pod's script.
+fn first_sizes(evidence: &mut Evidence) -> &mut Vec<u32> {
+    let (_, notice) = evidence.pods[0].notices.first_mut().expect("the script got no notice");
+    &mut notice.split.as_mut().expect("the notice has no sizes").sizes
+}
+
+/// Changes of the evidence of [`Scenario::Balanced`].
+const TAMPERINGS_OF_SIZES: [Tampering; 3] = [
+    ("of start 1.1 has sizes", |evidence| first_sizes(evidence).reverse()),
+    ("do not divide 96", |evidence| first_sizes(evidence)[0] += 1),
+    ("only 1 versions of the sizes reached all ranks", |evidence| evidence.pods[2].notices.truncate(1)),
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checker_finds_the_violation_in_each_tampered_evidence() {
-    let faultless = Play { scenario: Scenario::Completes, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await.evidence;
+    finds_each(Scenario::Completes, &TAMPERINGS).await;
+    finds_each(Scenario::Balanced, &TAMPERINGS_OF_SIZES).await;
+}
+
+async fn finds_each(scenario: Scenario, tamperings: &[Tampering]) {
+    let faultless = Play { scenario, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await.evidence;
     assert_eq!(violations(&faultless), Vec::<String>::new());
-    for (sentence, tamper) in TAMPERINGS {
+    for (sentence, tamper) in tamperings {
         let mut evidence = faultless.clone();
         tamper(&mut evidence);
         let found = violations(&evidence);

@@ -66,13 +66,18 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
 pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
-    // `Evicted` and `Elastic` pass every point that is not about code.
-    let scenarios = [Scenario::Evicted, Scenario::Elastic, Scenario::Pushed];
     let play = |strikes: Vec<Strike>| {
-        let is_about_code = strikes.iter().any(|strike| strike.point.deed().is_about_code());
+        let is_at = |test: fn(Deed) -> bool| strikes.iter().any(|strike| test(strike.point.deed()));
+        // `Evicted` and `Elastic` pass every other point.
+        let scenarios = if is_at(Deed::is_about_code) {
+            vec![Scenario::Pushed]
+        } else if is_at(|deed| deed == Deed::Notify) {
+            vec![Scenario::Balanced]
+        } else {
+            vec![Scenario::Evicted, Scenario::Elastic]
+        };
         let play = move |scenario| Play { scenario, strikes: strikes.clone(), thaw: Thaw::AtTheEnd };
-        let fitting = scenarios.into_iter().filter(move |one| is_about_code == (*one == Scenario::Pushed));
-        fitting.map(play).map(|play| (Kind::CrashPair, play))
+        scenarios.into_iter().map(play).map(|play| (Kind::CrashPair, play))
     };
     pairs.flat_map(play).collect()
 }

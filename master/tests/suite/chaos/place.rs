@@ -1,7 +1,7 @@
 //! The surroundings of one run of the crash matrix: pods and records in memory, masters with injected faults, and a
 //! simulated training script.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,20 @@ use master::registry::{Jobs, KEPT_FINISHED};
 use master::store::JobStore;
 use master::tally::Tally;
 use protocol::agent::{ExitOutcome, RunState};
+use protocol::batching::Batching;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{OnFailure, RunPolicy};
 use tempfile::TempDir;
-use testkit::chaos::{self, Chaos, Point, Strike};
+use testkit::chaos::{self, Chaos, Deed, Point, Strike};
 use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeBackend, code_below};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, code_below};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::chaos::evidence::Mishaps;
+use crate::chaos::voting::{GLOBAL_BATCH, Scripts};
 use crate::service::delivering::keep;
 
 /// How many workers a gang has.
@@ -49,11 +51,14 @@ pub(crate) enum Scenario {
     Pushed,
     /// Like [`Self::Evicted`], in an elastic job. This job may also start with two workers.
     Elastic,
+    /// The workers have unequal speeds, and the batch sizes of the first start change twice. Then this start succeeds, and
+    /// the job is deleted.
+    Balanced,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Completes, Self::Cancelled, Self::Suspended, Self::Pushed, Self::Evicted, Self::Elastic];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Completes, Self::Cancelled, Self::Suspended, Self::Pushed, Self::Evicted, Self::Elastic, Self::Balanced];
 
     /// Whether the scenario's job is elastic.
     pub(crate) fn is_elastic(self) -> bool {
@@ -62,7 +67,8 @@ impl Scenario {
 
     /// Whether a master may pass this point in this scenario.
     pub(crate) fn passes(self, point: Point) -> bool {
-        self == Self::Pushed || !point.deed().is_about_code()
+        let deed = point.deed();
+        (self == Self::Pushed || !deed.is_about_code()) && (self == Self::Balanced || deed != Deed::Notify)
     }
 
     /// The mishaps that end the first starts, in order.
@@ -72,6 +78,7 @@ impl Scenario {
             Self::Suspended => VecDeque::from([Mishap::Wish, Mishap::Failure]),
             Self::Pushed => VecDeque::from([Mishap::Wish, Mishap::Halt]),
             Self::Evicted | Self::Elastic => VecDeque::from([Mishap::Eviction, Mishap::Failure]),
+            Self::Balanced => VecDeque::new(),
         }
     }
 
@@ -122,6 +129,10 @@ impl Place {
             script: is_pushed.then(|| "train.py".parse().expect("not a script")),
             worker_num: Some(WORKERS),
             worker_min: scenario.is_elastic().then_some(WORKERS - 1),
+            batching: Batching {
+                global_batch: (scenario == Scenario::Balanced).then_some(GLOBAL_BATCH),
+                ..Batching::default()
+            },
             run_policy,
             ..JobRequest::new("struck".parse().expect("not a job's name"), Strategy::AllReduce)
         };
@@ -180,6 +191,23 @@ impl Place {
         }
     }
 
+    /// How many notices the scripts have got.
+    pub(crate) fn notices(&self) -> usize {
+        self.backend.agents(&self.spec.name).values().map(|agent| agent.history().notices.len()).sum()
+    }
+
+    /// Waits until the scripts have got more notices than this, or until the job has ended.
+    pub(crate) async fn told_more_than(&self, before: usize) {
+        let mut ticks = ticks();
+        while self.notices() <= before {
+            ticks.tick().await;
+            let now = self.store.get(&self.spec.name).await.expect("the store in memory failed");
+            if now.is_none_or(|now| now.record.ended.is_some()) {
+                return;
+            }
+        }
+    }
+
     /// Waits until no event has been recorded for 25 ticks.
     pub(crate) async fn quiet(&self) {
         let (mut ticks, mut unchanged, mut before) = (ticks(), 0, 0);
@@ -200,13 +228,23 @@ impl Place {
     }
 
     /// Simulates the training script in every start, forever. As in TensorFlow, training begins when all replicas run.
-    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until the client cancels.
+    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until the client cancels. If
+    /// the job divides a batch, the scripts first vote until all changes of the sizes have happened.
     pub(crate) async fn train(&self, scenario: Scenario) {
         let (mut mishaps, mut decided, mut ticks) = (scenario.mishaps(), BTreeSet::new(), ticks());
+        let mut voting: BTreeMap<Generation, Scripts> = BTreeMap::new();
         loop {
             ticks.tick().await;
-            let Some(generation) = self.running().filter(|generation| decided.insert(*generation)) else { continue };
+            let Some(generation) = self.running().filter(|generation| !decided.contains(generation)) else { continue };
             let agents = self.backend.agents(&self.spec.name);
+            if scenario == Scenario::Balanced {
+                let ranks: Vec<FakeAgent> = agents.values().cloned().collect();
+                let scripts = voting.entry(generation).or_insert_with(|| Scripts::begin(generation, &ranks));
+                if !scripts.train(&ranks) {
+                    continue;
+                }
+            }
+            decided.insert(generation);
             agents.values().for_each(|agent| agent.print(&format!("step of {generation}\n")));
             self.has_trained.send_replace(true);
             match mishaps.pop_front() {

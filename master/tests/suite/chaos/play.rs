@@ -44,7 +44,8 @@ pub(crate) struct Play {
 pub(crate) enum Thaw {
     /// When the job has ended under the master's successor.
     AtTheEnd,
-    /// As soon as the master's successor holds the job. Both masters then drive the job for a moment.
+    /// As soon as the master's successor holds the job. Both masters then drive the job for a moment. If the fault is at
+    /// an order of new batch sizes, the successor has also ordered sizes, so the order of the frozen master is late.
     AtOnce,
     /// Like [`Thaw::AtTheEnd`], but [`LONG`] later.
     Late,
@@ -104,6 +105,8 @@ impl Play {
 struct Stage {
     scenario: Scenario,
     thaw: Thaw,
+    /// Whether a fault strikes at an order of new batch sizes.
+    strikes_an_order: bool,
     place: Place,
     current: watch::Sender<Arc<Master>>,
     frozen: Mutex<Vec<Arc<Master>>>,
@@ -119,6 +122,7 @@ impl Stage {
         Self {
             scenario: play.scenario,
             thaw: play.thaw,
+            strikes_an_order: play.strikes_at(Deed::Notify),
             place,
             current: watch::Sender::new(first),
             frozen: Mutex::default(),
@@ -169,9 +173,13 @@ impl Stage {
                 }
             };
             let boot_id = format!("master-{number}");
+            let told = self.place.notices();
             self.current.send_replace(self.place.master(&boot_id, &folder, master.chaos.hand_over()));
             if self.thaw == Thaw::AtOnce && is_frozen {
                 self.place.held_by(&boot_id).await;
+                if self.strikes_an_order {
+                    self.place.told_more_than(told).await;
+                }
                 master.chaos.release();
             }
         }
