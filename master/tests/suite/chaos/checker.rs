@@ -123,7 +123,14 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     // record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
-    let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
+    // A late request of a master that was replaced may begin a start. The new master ends this start, which has not failed.
+    let is_late = |run: &Run| {
+        let is_replaced =
+            |(at, record): (Instant, &JobRecord)| at <= run.started && record.epoch > run.generation.epoch;
+        evidence.is_overlapping && versions(evidence).any(is_replaced)
+    };
+    let in_time = runs.iter().filter(|run| !is_late(run)).map(|run| run.generation);
+    let launched: BTreeSet<Generation> = in_time.filter(is_whole).collect();
     // When a user pushes new code, the start with the older code ends without a failure.
     let is_outdated = |generation: Generation| configured(evidence, generation).any(|one| one.code != last.code());
     let is_recorded = |generation: &&Generation| {
