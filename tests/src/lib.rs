@@ -1,10 +1,12 @@
 //! Support for end-to-end tests: starts the real programs, sets up places for jobs, and finds remaining processes.
 
+pub mod balanced;
 pub mod client;
 pub mod cluster;
 pub mod code;
 pub mod config;
 pub mod journeys;
+pub mod machines;
 pub mod master;
 pub mod mixed_machines;
 pub mod network;

@@ -1,7 +1,13 @@
 //! The rule for batch sizes on machines of unequal speed, in virtual time; and a job whose sizes follow measured times.
 
+use std::collections::BTreeMap;
+
 use e2e::Scene;
+use e2e::balanced::{self, Journal, Line, slow_down};
+use e2e::machines::Machines;
 use e2e::mixed_machines::{Costs, Outcome, Rule, run};
+use protocol::ids::Generation;
+use testkit::chaos::STRIKE_VARIABLE;
 
 const BATCH: u32 = 256;
 const SEEDS: u64 = 200;
@@ -124,4 +130,70 @@ fn a_job_fails_when_no_sizes_fit_into_the_memory_of_its_workers() {
     let run = scene.run(&flags).code(1);
     assert!(!run.stderr.contains("restart 1"), "a start that cannot succeed\n{}", run.stderr);
     run.says(&["has too little memory for a batch of 48: use --global-batch 84 or less, or machines with more memory"]);
+}
+
+#[test]
+fn sizes_and_start_outlive_a_master_that_is_killed_during_a_change_and_the_next_master_changes_them_again() {
+    let mut job = Machines::begin(&[(STRIKE_VARIABLE, "after-notify:kill:1")]);
+    job.replace_the_struck_master();
+    let first = job.until_changed(0);
+    job.until_measured();
+    slow_down(&job.folder(), 0);
+    let second = job.until_changed(first);
+    let view = job.view().expect("the master does not answer");
+    balanced::end(&job.folder());
+    job.ended();
+
+    let journal = job.journal();
+    assert_eq!(journal.violations(), Vec::<String>::new());
+    let starts: Vec<Generation> = journal.starts.keys().copied().collect();
+    assert_eq!((starts, view.restarts.total()), (vec![Generation { epoch: 1, sequence: 1 }], 0), "{view:#?}");
+    let versions = journal.versions(Generation { epoch: 1, sequence: 1 });
+    assert_ne!(versions[&first], versions[&second], "{versions:?}");
+    // A version tells the epoch of its master.
+    assert_eq!(second % 16, 2, "{versions:?}");
+}
+
+/// A journal of an epoch. From step 4 on, the two ranks use version 17.
+fn faultless() -> Journal {
+    let mut journal = Journal::default();
+    let steps = journal.starts.entry(Generation { epoch: 1, sequence: 1 }).or_default();
+    for (step, begin) in (1..).zip((0..balanced::SAMPLES).step_by(96)) {
+        let split = if step < 4 { 0 } else { 17 };
+        let (middle, end) = (begin + if step < 4 { 48 } else { 58 }, balanced::SAMPLES.min(begin + 96));
+        let parts = [begin..middle, middle..end].map(|part| Line { samples: part.collect(), split, noticed: split });
+        steps.insert(step, parts.into_iter().enumerate().collect());
+    }
+    journal
+}
+
+/// A part of the sentence that the checks must find, and the change of the journal that causes this violation. The change
+/// gets the lines of the ranks at each step.
+type Tampering = (&'static str, fn(&mut BTreeMap<u64, BTreeMap<usize, Line>>));
+
+const TAMPERINGS: [Tampering; 6] = [
+    ("step 3 is missing", |steps| drop(steps.remove(&3))),
+    ("only [0] of 2 ranks made step 3", |steps| drop(steps.get_mut(&3).and_then(|ranks| ranks.remove(&1)))),
+    ("step 5 in start 1.1 used 95 samples: [58, 37]", |steps| line(steps, 5, 1).samples.truncate(37)),
+    ("step 2 in start 1.1 used sample 0 again", |steps| line(steps, 2, 1).samples[0] = 0),
+    ("the ranks made step 2 in start 1.1 with versions {0, 17}", |steps| line(steps, 2, 1).split = 17),
+    ("version 17 in start 1.1 had [58, 38], and [57, 39] at step 5", |steps| {
+        let moved = line(steps, 5, 0).samples.pop().expect("no sample");
+        line(steps, 5, 1).samples.push(moved);
+    }),
+];
+
+fn line(steps: &mut BTreeMap<u64, BTreeMap<usize, Line>>, step: u64, rank: usize) -> &mut Line {
+    steps.get_mut(&step).and_then(|ranks| ranks.get_mut(&rank)).expect("no such line")
+}
+
+#[test]
+fn the_checks_of_a_journal_find_the_violation_in_each_tampered_journal() {
+    assert_eq!(faultless().violations(), Vec::<String>::new());
+    for (sentence, tamper) in TAMPERINGS {
+        let mut journal = faultless();
+        journal.starts.values_mut().for_each(tamper);
+        let found = journal.violations();
+        assert!(found.iter().any(|one| one.contains(sentence)), "\"{sentence}\" is not among {found:#?}");
+    }
 }
