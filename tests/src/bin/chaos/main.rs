@@ -2,6 +2,7 @@
 //! a campaign finds violations, the campaign prints the violations and fails.
 
 mod api;
+mod balance;
 mod budgets;
 mod churn;
 mod cluster;
@@ -23,7 +24,7 @@ use anyhow::{Context as _, bail};
 
 use crate::kills::Jobs;
 
-const USAGE: &str = "chaos kills|elastic-kills|resizes|budgets|overnight|cluster|churn|gangs|points COUNT [SEED]";
+const USAGE: &str = "chaos kills|elastic-kills|resizes|balance|balanced-resizes|budgets|overnight|cluster|churn|gangs|points COUNT [SEED]";
 
 fn main() -> ExitCode {
     match run() {
@@ -48,6 +49,8 @@ fn run() -> anyhow::Result<()> {
         "kills" => kills::campaign(count, seed, Jobs::Fixed),
         "elastic-kills" => kills::campaign(count, seed, Jobs::Elastic),
         "resizes" => resizes::campaign(count, seed),
+        "balance" => balance::campaign(count),
+        "balanced-resizes" => balance::resizes(count, seed),
         "budgets" => budgets::campaign(count, seed),
         "overnight" => overnight::campaign(count),
         "cluster" => cluster::campaign(count, seed),

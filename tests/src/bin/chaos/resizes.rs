@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -31,7 +32,7 @@ const SAMPLES: usize = 1500;
 /// Number of samples in a step.
 const BATCH: usize = 96;
 /// Limits of the number of workers.
-const WORKERS: std::ops::RangeInclusive<u32> = 1..=4;
+const WORKERS: RangeInclusive<u32> = 1..=4;
 /// Maximum difference of a weight between the two runs. Weights differ because rounding depends on the order of sums.
 const TOLERANCE: f64 = 1e-5;
 
@@ -52,7 +53,8 @@ pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
     let master = scene.master_with(&[("PATH", &path)]);
     let api = Api { scene: &scene, url: &master.url };
     let begin = Instant::now();
-    let mut resizes = Resizes { api, name: "resized".parse()?, random: fastrand::Rng::with_seed(seed), deleted: 0 };
+    let random = fastrand::Rng::with_seed(seed);
+    let mut resizes = Resizes { api, name: "resized".parse()?, random, deleted: 0, workers: WORKERS };
     let end = resizes.run(count)?;
     let each = begin.elapsed() / count;
     ensure!(
@@ -95,12 +97,14 @@ fn alone(scene: &Scene, path: &str, steps: u32) -> anyhow::Result<Outcome> {
 }
 
 /// The job whose number of workers changes.
-struct Resizes<'a> {
-    api: Api<'a>,
-    name: JobName,
-    random: fastrand::Rng,
+pub(crate) struct Resizes<'a> {
+    pub(crate) api: Api<'a>,
+    pub(crate) name: JobName,
+    pub(crate) random: fastrand::Rng,
     /// Number of deleted pods.
-    deleted: u32,
+    pub(crate) deleted: u32,
+    /// Limits of the number of workers.
+    pub(crate) workers: RangeInclusive<u32>,
 }
 
 impl Resizes<'_> {
@@ -108,7 +112,7 @@ impl Resizes<'_> {
     fn run(&mut self, count: u32) -> anyhow::Result<JobView> {
         fs::create_dir(self.folder())?;
         self.allow(0)?;
-        let mut workers = *WORKERS.end();
+        let workers = *WORKERS.end();
         let steps = u64::from(count * STEPS_EACH);
         self.api.submit(&JobRequest {
             worker_min: Some(*WORKERS.start()),
@@ -121,16 +125,23 @@ impl Resizes<'_> {
             // Allow only a part of all steps, so that the job cannot end before the last change.
             self.allow(number * STEPS_EACH - STEPS_EACH / 2)?;
             thread::sleep(Duration::from_millis(self.random.u64(0..=100)));
-            if self.random.u8(..4) == 0 {
-                self.delete_a_pod(&view)?;
-            } else {
-                workers = self.other_than(workers);
-                self.api.patch(&self.name, JobPatch { worker_num: Some(workers), ..JobPatch::default() })?;
-            }
-            view = self.training_with(workers, Some(&view))?;
+            view = self.change(&view)?;
         }
         self.allow(count * STEPS_EACH)?;
         self.api.finished(&self.name)
+    }
+
+    /// Changes the number of workers, or with probability 1/4 deletes a pod. Returns the job's view when all workers train
+    /// in a later start.
+    pub(crate) fn change(&mut self, view: &JobView) -> anyhow::Result<JobView> {
+        let mut workers = u32::try_from(view.roster.len())?;
+        if self.random.u8(..4) == 0 {
+            self.delete_a_pod(view)?;
+        } else {
+            workers = self.other_than(workers);
+            self.api.patch(&self.name, JobPatch { worker_num: Some(workers), ..JobPatch::default() })?;
+        }
+        self.training_with(workers, Some(view))
     }
 
     fn folder(&self) -> PathBuf {
@@ -145,7 +156,7 @@ impl Resizes<'_> {
     }
 
     fn other_than(&mut self, workers: u32) -> u32 {
-        let others: Vec<u32> = WORKERS.filter(|other| *other != workers).collect();
+        let others: Vec<u32> = self.workers.clone().filter(|other| *other != workers).collect();
         others[self.random.usize(..others.len())]
     }
 
@@ -161,7 +172,7 @@ impl Resizes<'_> {
     }
 
     /// Waits until this many workers train, in a later start than the start of `before`.
-    fn training_with(&self, workers: u32, before: Option<&JobView>) -> anyhow::Result<JobView> {
+    pub(crate) fn training_with(&self, workers: u32, before: Option<&JobView>) -> anyhow::Result<JobView> {
         let last = before.and_then(|view| view.generation);
         let is_it = |view: &JobView| {
             let runs = |replica| view.replicas.iter().any(|view| view.replica == replica && view.pid.is_some());
