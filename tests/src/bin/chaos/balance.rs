@@ -26,6 +26,9 @@ use crate::api::Api;
 use crate::resizes::Resizes;
 use crate::say;
 
+/// Maximum violations of a journal that are printed.
+const SHOWN: usize = 10;
+
 /// What happens to a job. Afterwards, the sizes must change again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
@@ -247,7 +250,8 @@ fn ended_well(end: &JobView, api: Api<'_>) -> anyhow::Result<()> {
 /// Fails if the journal contains violations. Returns how often the sizes changed within a start.
 fn judge(journal: &Journal) -> anyhow::Result<usize> {
     let violations = journal.violations();
-    ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    let shown: Vec<&str> = violations.iter().take(SHOWN).map(String::as_str).collect();
+    ensure!(shown.is_empty(), "{} violations, such as:\n{}", violations.len(), shown.join("\n"));
     let changes = |start| journal.versions(start).keys().filter(|version| **version > 0).count();
     Ok(journal.starts.keys().copied().map(changes).sum())
 }
