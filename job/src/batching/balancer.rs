@@ -19,9 +19,9 @@ const EXACT: u64 = 1 << 24;
 const EPOCHS: u64 = 16;
 /// An order is withdrawn if after this many windows a rank does not use the sizes.
 const CHANGE_WINDOWS: u32 = 10;
-/// A change is in vain if its gain is below this share of the expected gain.
+/// A change is in vain if its gain is below this share of the expected gain, and no machine has become slower meanwhile.
 const LEAST_OF_GAIN: f64 = 0.25;
-/// After a change in vain, the speeds of the machines have changed if the longest computation differs by this factor.
+/// The speeds of the machines have changed if a computation differs by this factor from what is expected.
 const OTHER_SPEED: f64 = 1.2;
 
 /// The batch sizes of one start.
@@ -71,6 +71,18 @@ pub struct Changed {
     pub step_time: Option<f64>,
     /// The longest computation after the change, if the change was in vain.
     in_vain: Option<f64>,
+}
+
+impl Changed {
+    /// Whether each rank's computation is at most as long as the new sizes explain. Otherwise a machine has become slower,
+    /// and the times show nothing about the change.
+    fn explains(&self, after: &Window) -> bool {
+        let sizes = self.from.iter().zip(&self.change.sizes);
+        // More samples take more time, at most in proportion. Fewer samples take no more time.
+        let growth = sizes.map(|(&old, &new)| (f64::from(new) / f64::from(old)).max(1.0));
+        let explained = self.before.compute.iter().zip(growth).map(|(compute, growth)| compute * growth);
+        after.compute.iter().zip(explained).all(|(compute, explained)| *compute <= explained * OTHER_SPEED)
+    }
 }
 
 /// What the scripts are to be told.
@@ -268,7 +280,7 @@ impl Balancer {
             let after = f64::midpoint(newest.wall, second.wall);
             changed.step_time = Some(after / changed.before.wall);
             let gained = changed.before.longest() / f64::midpoint(newest.longest(), second.longest()) - 1.0;
-            let is_in_vain = gained < LEAST_OF_GAIN * (changed.change.gain - 1.0);
+            let is_in_vain = gained < LEAST_OF_GAIN * (changed.change.gain - 1.0) && changed.explains(newest);
             changed.in_vain = is_in_vain.then(|| newest.longest());
         }
     }

@@ -168,6 +168,19 @@ fn a_change_that_achieves_nothing_is_the_last_until_the_machines_change() {
 }
 
 #[test]
+fn sizes_also_follow_speeds_that_change_right_after_a_change_of_the_sizes() {
+    let (mut balancer, mut scripts) = (balancer(2, 1), Scripts::new(&[48, 48], unequal));
+    scripts.report(&mut balancer);
+    scripts.window(&mut balancer);
+    let order = scripts.window(&mut balancer);
+    assert_eq!(scripts.obey(order).sizes, [64, 32]);
+    scripts.compute = |rank, size| unequal(1 - rank, size);
+    let order = scripts.windows(3, &mut balancer).pop();
+    assert_eq!(scripts.obey(order).sizes, [32, 64]);
+    assert_eq!(balancer.held(), None);
+}
+
+#[test]
 fn a_script_that_cannot_be_balanced_is_told_why() {
     let held = |sizes: &[u32], compute: fn(usize, u32) -> u64, wait: u64| {
         let (mut balancer, mut scripts) = (balancer(2, 1), Scripts::new(sizes, compute));
