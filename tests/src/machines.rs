@@ -93,23 +93,6 @@ impl Machines {
         within(&format!("a version after {before}"), || newest().filter(|split| *split > before), || self.state())
     }
 
-    /// Waits until the master shows the sizes in use, and what their change has achieved. If the speeds changed earlier,
-    /// the master would find that the change has achieved nothing.
-    ///
-    /// # Panics
-    /// If the master does not show the sizes.
-    pub fn until_measured(&self) {
-        let is_measured = || {
-            let shown = self.view()?.batches?;
-            let journal = self.journal();
-            let (generation, ranks) = journal.newest(2)?;
-            let used = journal.versions(generation).remove(&ranks[&0].split)?;
-            let is_shown = shown.sizes.iter().map(|size| *size as usize).eq(used);
-            (is_shown && shown.changed.is_none_or(|changed| changed.step_time.is_some())).then_some(())
-        };
-        within("the change is measured", is_measured, || self.state());
-    }
-
     /// Waits until all agents have ended. Fails if one of them has not ended well.
     ///
     /// # Panics

@@ -137,7 +137,6 @@ fn sizes_and_start_outlive_a_master_that_is_killed_during_a_change_and_the_next_
     let mut job = Machines::begin(&[(STRIKE_VARIABLE, "after-notify:kill:1")]);
     job.replace_the_struck_master();
     let first = job.until_changed(0);
-    job.until_measured();
     slow_down(&job.folder(), 0);
     let second = job.until_changed(first);
     let view = job.view().expect("the master does not answer");

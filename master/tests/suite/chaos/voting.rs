@@ -18,8 +18,6 @@ const STEPS: u64 = 8;
 const SAMPLE_US: u64 = 100_000;
 /// Minimum time between two reports. Within ten reports, an order must reach all agents, or the master withdraws it.
 const PAUSE: Duration = Duration::from_millis(40);
-/// Reports with new sizes until the master has measured what the change has achieved.
-const PROVEN: u32 = 4;
 
 /// The scripts of one start.
 pub(crate) struct Scripts {
@@ -28,8 +26,6 @@ pub(crate) struct Scripts {
     used: Vec<Split>,
     totals: Vec<Progress>,
     changes: u32,
-    /// Number of reports with these sizes.
-    reports: u32,
     /// How many status requests each agent had received at the last report.
     polls: Vec<u64>,
     reported: Instant,
@@ -49,7 +45,7 @@ impl Scripts {
         let totals = vec![Progress::default(); used.len()];
         let polls = vec![0; used.len()];
         let random = fastrand::Rng::with_seed(generation.sequence.into());
-        Self { generation, used, totals, changes: 0, reports: 0, polls, reported: Instant::now(), random }
+        Self { generation, used, totals, changes: 0, polls, reported: Instant::now(), random }
     }
 
     /// Votes, and reports the newest steps if masters have asked for the steps before. Returns whether all changes have
@@ -79,22 +75,20 @@ impl Scripts {
         if version > self.used[0].version && noticed.iter().all(|split| split.version == version) {
             self.used = noticed;
             self.totals.fill(Progress::default());
-            (self.changes, self.reports) = (self.changes + 1, 0);
+            self.changes += 1;
         }
     }
 
-    /// How long each rank needs for a sample, divided by [`SAMPLE_US`]. Rank 2 is slow at first. When the master has
-    /// measured the first change, rank 0 is slow instead. The times differ in each report, so two masters hardly ever
-    /// choose the same sizes.
+    /// How long each rank needs for a sample, divided by [`SAMPLE_US`]. Rank 2 is slow at first. After the first
+    /// change, rank 0 is slow instead. The times differ in each report, so two masters hardly ever choose the same sizes.
     fn times(&mut self) -> Vec<f64> {
-        let slow = if self.changes > 0 && self.reports > PROVEN { 0 } else { 2 };
+        let slow = if self.changes > 0 { 0 } else { 2 };
         (0..self.used.len())
             .map(|rank| (1.0 + self.random.f64() * 0.4) * if rank == slow { 4.0 } else { 1.0 })
             .collect()
     }
 
     fn report(&mut self, agents: &[FakeAgent]) {
-        self.reports += 1;
         let own = |(time, split): (f64, &Split), rank: usize| (time * f64::from(split.sizes[rank])) as u64 * SAMPLE_US;
         let times = self.times().into_iter().zip(&self.used);
         let compute: Vec<u64> = times.zip(0..).map(|(one, rank)| own(one, rank)).collect();

@@ -117,7 +117,6 @@ fn take_over(moment: Moment) -> anyhow::Result<usize> {
         job.replace_the_struck_master();
     }
     let first = job.until_changed(0);
-    job.until_measured();
     slow_down(&job.folder(), 0);
     job.until_changed(first);
     let view = job.view().context("the master does not answer")?;
