@@ -2,9 +2,10 @@
 
 The agent starts it as `python -c SOURCE MODULES SCRIPT [ARGS]`, with a socket as stdin. This program writes one JSON
 line to the socket: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run. The byte
-carries four descriptors: stdout, stderr, a socket for this run, and the socket of MUSTER_FD. On the socket for the run,
-the forked process receives the command line and the changes to the environment. It answers with its process id, or with
-`cold` or `outdated` and the reason. When the agent sends one more byte, the forked process executes the script.
+carries these descriptors: stdout, stderr, a socket for this run, the socket of MUSTER_FD, and the file of
+sitecustomize.py if the run has one. On the socket for the run, the forked process receives the command line and the
+changes to the environment. It answers with its process id, or with `cold` or `outdated` and the reason. When the agent
+sends one more byte, the forked process executes the script.
 """
 # Python has executed plan.py, which comes first in SOURCE.
 import _io
@@ -12,6 +13,7 @@ import atexit
 import builtins
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -143,7 +145,7 @@ def serve():
     set_title("warm interpreter of " + " ".join(sys.argv))
     send(requests, ready={"modules": plan.modules(), "rss_bytes": resident_bytes()})
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 1, 4, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors, _, _ = socket.recv_fds(requests, 1, 5, socket.MSG_CMSG_CLOEXEC)
         if not message:
             os._exit(0)
         # The first child forks the run and ends. The kernel then makes the agent the run's parent.
@@ -176,6 +178,8 @@ def begin(descriptors, score, imported):
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         os.set_inheritable(descriptors[3], True)
         os.environ["MUSTER_FD"] = f"{descriptors[3]}:{os.fstat(descriptors[3]).st_ino}"
+        for descriptor in descriptors[4:]:  # as in sitecustomize.py
+            faulthandler.register(16, file=descriptor, all_threads=True)
         importlib.invalidate_caches()
         script = Plan().checked_against(imported)
         # Python itself seeds `random` after a fork.

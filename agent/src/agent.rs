@@ -13,6 +13,7 @@ use crate::log::Output;
 use crate::run::child::RunTemplate;
 use crate::run::event::Reply;
 use crate::run::{Command, Request};
+use crate::stacks::StacksOfRun;
 use crate::token::Access;
 
 /// The shared state.
@@ -34,6 +35,8 @@ pub(crate) struct Agent {
     pub(crate) code: JobCode,
     /// What all runs have in common.
     pub(crate) template: Arc<RunTemplate>,
+    /// The stacks of the run's processes.
+    pub(crate) stacks: StacksOfRun,
 }
 
 /// The code that the job brings.

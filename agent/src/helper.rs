@@ -1,4 +1,5 @@
-//! The folder from which scripts import the helper `muster.py`.
+//! The folder from which scripts import the helper `muster.py`. Python also runs its `sitecustomize.py`, see
+//! [`crate::stacks`].
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
@@ -13,9 +14,12 @@ use uuid::Uuid;
 
 use crate::run::environment::Environment;
 
-/// The helper's program, and the name of its file.
-const SOURCE: &str = include_str!("../python/muster.py");
+/// The name of the helper's file.
 const FILE: &str = "muster.py";
+
+/// The files in the folder: their names and contents.
+const FILES: [(&str, &str); 2] =
+    [(FILE, include_str!("../python/muster.py")), ("sitecustomize.py", include_str!("../python/sitecustomize.py"))];
 
 /// The start of the folder's name.
 const PREFIX: &str = "muster-helper-";
@@ -88,13 +92,15 @@ impl Made {
         let made = Self { path, lock };
         // Lock before the file exists: see `remove_leftovers`. Some file systems have no locks.
         let _ = flock(&made.lock, FlockOperation::NonBlockingLockExclusive);
-        fs::write(made.path.join(FILE), SOURCE)?;
+        for (name, content) in FILES {
+            fs::write(made.path.join(name), content)?;
+        }
         Ok(made)
     }
 
-    /// Whether the path still leads to this folder, and the folder contains the helper.
+    /// Whether the path still leads to this folder, and the folder contains its files.
     fn is_intact(&self) -> bool {
-        self.is_there() && self.path.join(FILE).is_file()
+        self.is_there() && FILES.iter().all(|(name, _)| self.path.join(name).is_file())
     }
 
     fn is_there(&self) -> bool {
@@ -145,7 +151,7 @@ mod tests {
     fn left_behind(place: &Path, name: &str) -> PathBuf {
         let path = place.join(name);
         fs::create_dir(&path).unwrap();
-        fs::write(path.join(FILE), SOURCE).unwrap();
+        fs::write(path.join(FILE), "").unwrap();
         path
     }
 

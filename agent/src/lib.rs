@@ -17,10 +17,12 @@ mod join;
 pub mod last_words;
 pub mod log;
 pub mod mirror;
+mod proc;
 pub mod pump;
 pub mod reaper;
 pub mod run;
 pub mod shim;
+mod stacks;
 mod token;
 pub mod warm;
 mod wind_down;
@@ -49,6 +51,7 @@ use log::{LogSize, Output};
 use reaper::Reaper;
 use run::child::RunTemplate;
 use run::runner::Runner;
+use stacks::StacksOfRun;
 use token::Access;
 use wind_down::{HttpTask, wind_down};
 
@@ -145,10 +148,11 @@ async fn serve(mut config: Config) -> anyhow::Result<u8> {
     let code = JobCode::new(template.work_dir.clone());
     let shared = Arc::new(template.clone());
     let (runner, status) = Runner::new(template, helper, Arc::clone(&output), reaper, boot_id());
+    let stacks = StacksOfRun::new(runner.stacks_file(), shared.work_dir.clone());
     let (requests, queue) = mpsc::channel(REQUESTS_MAX);
     let access = machine.as_ref().map_or_else(|| Access::of(token, address), Machine::access);
     let (activity, polls) = (Activity::default(), Activity::default());
-    let agent = Agent { requests, status, output, activity, polls, access, code, template: shared };
+    let agent = Agent { requests, status, output, activity, polls, access, code, template: shared, stacks };
 
     let mirror = use_stdout(supervision, &agent, address)?;
     info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");

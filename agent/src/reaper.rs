@@ -6,9 +6,7 @@
 //! reap that child first.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::io;
-use std::path::PathBuf;
 
 use protocol::agent::ExitOutcome;
 use rustix::io::Errno;
@@ -17,6 +15,8 @@ use rustix::process::{
     set_child_subreaper, wait, waitid,
 };
 use tokio::signal::unix::{self, SignalKind};
+
+use crate::proc;
 
 /// Reports and reaps children that have ended.
 #[derive(Debug)]
@@ -117,11 +117,11 @@ pub fn terminate(main: Pid) {
 /// Whether a process runs a shell. Looks at the process's program, which for a script is its interpreter. For busybox,
 /// looks at the name under which busybox was started.
 fn is_shell(process: Pid) -> bool {
-    let folder = PathBuf::from(format!("/proc/{}", process.as_raw_nonzero()));
-    let program = fs::read_link(folder.join("exe")).unwrap_or_default();
+    let program = proc::program(process).unwrap_or_default();
     let program = program.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
-    let name = if program == "busybox" { fs::read_to_string(folder.join("comm")) } else { Ok(program) };
-    name.is_ok_and(|name| SHELLS.contains(&name.trim_end()))
+    let pid = process.as_raw_nonzero().get();
+    let name = if program == "busybox" { proc::text(pid, "comm") } else { Some(program) };
+    name.is_some_and(|name| SHELLS.contains(&name.trim_end()))
 }
 
 /// Sends SIGKILL to the process group of a main process that has not been reaped. Also sends SIGKILL to the process
@@ -141,7 +141,7 @@ const LOOK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).u
 
 /// Whether a process is a child of the agent that has not been reaped.
 pub fn is_child(pid: Pid) -> bool {
-    parent_of(pid.as_raw_nonzero().get()) == Some(getpid())
+    proc::stat(pid.as_raw_nonzero().get()).is_some_and(|stat| Pid::from_raw(stat.parent) == Some(getpid()))
 }
 
 fn outcome_of(status: WaitStatus) -> Option<ExitOutcome> {
@@ -149,18 +149,8 @@ fn outcome_of(status: WaitStatus) -> Option<ExitOutcome> {
     code.or_else(|| status.terminating_signal().map(ExitOutcome::Signal))
 }
 
-/// The processes whose parent is `parent`, according to `/proc` (proc_pid_stat(5)).
+/// The processes whose parent is `parent`.
 fn children_of(parent: Pid) -> Vec<Pid> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    numbers.filter(|pid| parent_of(*pid) == Some(parent)).filter_map(Pid::from_raw).collect()
-}
-
-/// The parent of a process; `None` if the process has ended meanwhile.
-fn parent_of(pid: i32) -> Option<Pid> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets. It may contain any character, even spaces and brackets.
-    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let fields = str::from_utf8(&stat[behind_name..]).ok()?;
-    Pid::from_raw(fields.split_ascii_whitespace().nth(1)?.parse().ok()?)
+    let is_child = |(_, stat): &(i32, proc::Stat)| Pid::from_raw(stat.parent) == Some(parent);
+    proc::all().into_iter().filter(is_child).filter_map(|(pid, _)| Pid::from_raw(pid)).collect()
 }

@@ -11,6 +11,7 @@ use crate::ids::{Generation, UnixMillis};
 use crate::lease::ClockMillis;
 use crate::progress::Progress;
 use crate::text;
+use crate::usage::Usage;
 use crate::warm::WarmState;
 
 pub(crate) use self::exit_wire::ExitReportWire;
@@ -83,6 +84,9 @@ pub struct RunStatus {
     /// The newest report of the helper `muster.py`. Absent until the run's script uses the helper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<Progress>,
+    /// What the run's processes use at the answer. New numbers do not increase `seq`. Absent unless the run lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     /// The time of the agent's clock at the answer. A new time does not increase `seq`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<ClockMillis>,
@@ -104,16 +108,17 @@ impl RunStatus {
             messages: MESSAGES,
             warm: None,
             helper: None,
+            usage: None,
             clock_ms: None,
         }
     }
 
-    /// Whether this status has news after the earlier status `known`. Of a script's reports, only two are news: the
+    /// Whether this status has news after the earlier status `known`. Usage is no news. Of a script's reports, only two are news: the
     /// first report, and the first report with a step. Until the run exits, neither the beginning of a stop nor the end
     /// of the main process is news. Every other change is news.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
-        let mut now = Self { helper: known.helper.clone(), ..self.clone() };
+        let mut now = Self { helper: known.helper.clone(), usage: known.usage, ..self.clone() };
         if matches!((known.state, now.state), (RunState::Running | RunState::Stopping, RunState::Stopping)) {
             (now.state, now.pid) = (known.state, known.pid);
         }

@@ -39,6 +39,9 @@ pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
 /// Written by the agent, read by the helper `muster.py`: the file descriptor of the helper's socket to the agent,
 /// and the inode of this socket, as `FD:INODE`.
 pub const MUSTER_FD: &str = "MUSTER_FD";
+/// Written by the agent, read by Muster's `sitecustomize.py`: the file descriptor to which Python writes its stacks, and
+/// the file's inode, as `FD:INODE`.
+pub const MUSTER_STACKS_FD: &str = "MUSTER_STACKS_FD";
 /// Written by the rendezvous unless the job sets it, read by Python: unbuffered output, so a killed run loses no line.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC: `use_caller`, as

@@ -36,11 +36,13 @@ mod spec_batches;
 mod spec_checks;
 mod spec_error;
 mod spec_replicas;
+pub mod stacks;
 pub mod starts;
 mod strategy;
 pub mod text;
 pub mod tf_config;
 pub mod tfjob;
+pub mod usage;
 pub mod view;
 pub mod warm;
 

@@ -35,6 +35,8 @@ pub const AGENT_CODE_BLOBS: &str = "/blobs";
 pub const AGENT_REACH: &str = "/reach";
 /// Agent: passes a notice to the script's helper, such as new batch sizes: see [`crate::batching::Notice`].
 pub const AGENT_NOTICE: &str = "/notice";
+/// Agent: answers with the [`crate::stacks::Stacks`] of the run.
+pub const AGENT_STACKS: &str = "/stacks";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";
 /// Agent: shuts the agent down.
@@ -59,6 +61,8 @@ pub const JOB_MEMBERS: &str = "/v1/jobs/{name}/members";
 pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
 /// Master: what a job's scripts have reported; see [`crate::progress::JobSeries`].
 pub const JOB_SERIES: &str = "/v1/jobs/{name}/series";
+/// Master: where the scripts of a job are now; see [`crate::stacks::JobStacks`].
+pub const JOB_STACKS: &str = "/v1/jobs/{name}/stacks";
 /// Master: receives the [`crate::code::Manifest`] of a job's code. Answers with [`crate::code::MissingBlobs`].
 pub const CODE: &str = "/v1/code/{id}";
 /// Master: receives blobs of a job's code as a stream, see [`crate::code::BlobReader`]. Answers with

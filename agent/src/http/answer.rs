@@ -51,6 +51,8 @@ pub(super) enum Failure {
     AnotherAgent,
     #[error("{0}")]
     OutOfReach(String),
+    #[error("exec.py does not run in this start")]
+    NotRunning,
     #[error("the agent is ending")]
     Ending,
 }
@@ -78,7 +80,8 @@ impl Failure {
                 | Refusal::NothingConfigured
                 | Refusal::GenerationNotConfigured(_),
             )
-            | Self::AnotherAgent => (StatusCode::CONFLICT, ErrorCode::Conflict),
+            | Self::AnotherAgent
+            | Self::NotRunning => (StatusCode::CONFLICT, ErrorCode::Conflict),
             Self::OutOfReach(_) => (StatusCode::BAD_GATEWAY, ErrorCode::AgentUnreachable),
             Self::NoPython(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NoPython),
             Self::Manifest(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode),

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
+use rustix::process::Pid;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -22,7 +23,7 @@ use crate::run::LINE_BYTES;
 use crate::run::environment::{parse_config, parse_notice, parse_warm};
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
-use crate::run::{Command, clock};
+use crate::run::{Command, clock, usage_of};
 
 /// Maximum bytes of a body. The largest body is a config. Up to four variables contain the addresses of the TensorFlow
 /// cluster, which the kernel limits to 128 KiB each. The job's own variables have at most 512 KiB, and two lists of batch
@@ -121,6 +122,18 @@ pub(super) async fn notice(request: Request<Incoming>, agent: &Agent) -> Result 
     ask(agent, Command::Notice { generation, line }).await
 }
 
+/// Answers with the stacks of the run of this generation.
+pub(super) async fn stacks(request: Request<Incoming>, agent: &Agent) -> Result {
+    let asked = Query::of(&request).generation()?;
+    let (pid, generation) = {
+        let status = agent.status.borrow();
+        (status.pid, status.generation)
+    };
+    let main = pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?));
+    let main = main.filter(|_| asked.is_none_or(|asked| Some(asked) == generation)).ok_or(Failure::NotRunning)?;
+    Ok(answer::message(&agent.stacks.of(main).await))
+}
+
 pub(super) async fn finish(agent: &Agent) -> Result {
     ask(agent, Command::Apply(Event::Finish)).await
 }
@@ -143,7 +156,8 @@ pub(super) async fn status(request: Request<Incoming>, agent: &Agent) -> Result 
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    Ok(answer::message(&RunStatus { clock_ms: Some(clock()), ..status }))
+    let usage = status.pid.and_then(usage_of);
+    Ok(answer::message(&RunStatus { clock_ms: Some(clock()), usage, ..status }))
 }
 
 pub(super) async fn logs(request: Request<Incoming>, agent: &Agent) -> Result {

@@ -200,6 +200,7 @@ async fn route(request: Request<Incoming>, agent: &Agent) -> answer::Result {
         routes::AGENT_WARM => (Method::POST, Box::pin(handlers::warm(request, agent))),
         routes::AGENT_RUN => (Method::GET, Box::pin(handlers::run(request, agent))),
         routes::AGENT_NOTICE => (Method::POST, Box::pin(handlers::notice(request, agent))),
+        routes::AGENT_STACKS => (Method::POST, Box::pin(handlers::stacks(request, agent))),
         routes::AGENT_STOP => (Method::POST, Box::pin(handlers::stop(request, agent))),
         routes::AGENT_FINISH => (Method::POST, Box::pin(handlers::finish(agent))),
         routes::AGENT_STATUS => (Method::GET, Box::pin(handlers::status(request, agent))),

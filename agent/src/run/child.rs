@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use protocol::env::MUSTER_FD;
+use protocol::env::{MUSTER_FD, MUSTER_STACKS_FD};
 use rustix::fs::fstat;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, getpid};
@@ -49,15 +49,17 @@ impl RunTemplate {
     }
 }
 
-/// The command, environment and socket of one run.
+/// The command, the environment and the descriptors of one run.
 #[derive(Debug)]
 pub struct Start {
     /// Program and arguments.
     pub command: Vec<OsString>,
-    /// The run's environment without `MUSTER_FD`.
+    /// The run's environment without `MUSTER_FD` and `MUSTER_STACKS_FD`.
     pub environment: Environment,
     /// The run's end of the socket to the agent.
     pub helper: OwnedFd,
+    /// The file to which Python writes its stacks, if it could be created.
+    pub stacks: Option<OwnedFd>,
 }
 
 /// The reading ends of a main process's output.
@@ -71,12 +73,19 @@ pub struct Pipes {
 
 /// Starts a run in a new process.
 pub fn start(template: &RunTemplate, start: Start) -> io::Result<(Pid, Pipes)> {
-    let Start { command, mut environment, helper } = start;
-    // No other process inherits the socket, because only this thread starts processes.
-    fcntl_setfd(&helper, FdFlags::empty())?;
-    let socket = format!("{}:{}", helper.as_raw_fd(), fstat(&helper)?.st_ino);
-    environment.insert(MUSTER_FD.into(), socket.into());
+    let Start { command, mut environment, helper, stacks } = start;
+    environment.insert(MUSTER_FD.into(), inherited(&helper)?.into());
+    if let Some(stacks) = &stacks {
+        environment.insert(MUSTER_STACKS_FD.into(), inherited(stacks)?.into());
+    }
     spawn(&command, &template.work_dir, &environment, Stdio::null())
+}
+
+/// Lets the next process inherit a descriptor. Returns the descriptor's number and inode, as `NUMBER:INODE`. No other
+/// process inherits it, because only this thread starts processes.
+fn inherited(descriptor: &OwnedFd) -> io::Result<String> {
+    fcntl_setfd(descriptor, FdFlags::empty())?;
+    Ok(format!("{}:{}", descriptor.as_raw_fd(), fstat(descriptor)?.st_ino))
 }
 
 /// Starts a command with this environment in a new process group. Returns the process id, which is also the group's id.

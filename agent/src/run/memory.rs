@@ -72,7 +72,7 @@ impl Memory {
     }
 
     /// The limit in bytes, if there is one.
-    fn limit(&self) -> Option<u64> {
+    pub(super) fn limit(&self) -> Option<u64> {
         let text = LAYOUTS.iter().find_map(|layout| self.read(layout.limit))?;
         text.trim().parse().ok().filter(|limit| *limit < UNLIMITED)
     }

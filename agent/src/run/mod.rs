@@ -18,6 +18,7 @@ mod shutdown;
 mod status;
 pub mod step;
 pub mod unstartable;
+mod usage;
 
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ use event::{Event, Reply};
 pub(crate) use fence::clock;
 pub(crate) use helper::LINE_BYTES;
 use phase::Assignment;
+pub(crate) use usage::usage_of;
 
 /// A command to the runner, and the channel for its reply. The sender of a command may end before the reply comes.
 #[derive(Debug)]

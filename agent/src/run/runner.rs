@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::io;
 use std::mem;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -31,6 +32,7 @@ use super::{AgentEnd, Command, Request, exception};
 use crate::helper::HelperFolder;
 use crate::log::{Output, stderr_tail};
 use crate::reaper::{Reaper, Watched, kill_group, terminate};
+use crate::stacks::StacksFile;
 use crate::warm::{News, Warm};
 
 /// The pause between two searches for processes that a run has left behind. The kernel reports the end of each process
@@ -57,6 +59,8 @@ pub struct Runner {
     state: State,
     run_output: RunOutput,
     helper: Helper,
+    /// The file of the newest run's stacks.
+    stacks: watch::Sender<Option<StacksFile>>,
     fence: Fence,
     shutdown: Shutdown,
 }
@@ -84,10 +88,16 @@ impl Runner {
             state,
             run_output: RunOutput::None,
             helper: Helper::default(),
+            stacks: watch::Sender::new(None),
             fence: Fence::default(),
             shutdown: Shutdown::None,
         };
         (runner, news)
+    }
+
+    /// The file of the newest run's stacks, while the run lives.
+    pub(crate) fn stacks_file(&self) -> watch::Receiver<Option<StacksFile>> {
+        self.stacks.subscribe()
     }
 
     /// Executes commands until the agent must end. Then kills every process that the runs have left behind.
@@ -217,6 +227,7 @@ impl Runner {
     fn conclude(&mut self, stderr: &[u8]) {
         let Phase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
         self.helper.finish();
+        self.stacks.send_replace(None);
         let tail = stderr_tail(stderr);
         let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
         let attempt = Attempt { command: &self.template.command, outcome, stderr: &tail, lasted };
@@ -256,12 +267,22 @@ impl Runner {
         match command.and_then(|command| Ok((command, Helper::open()?))) {
             Ok((command, (ours, helper))) => {
                 self.helper = ours.with_notice_of(&mut self.helper);
-                if let Err(start) = self.warm.take(Start { command, environment, helper }) {
+                let stacks = self.open_stacks();
+                if let Err(start) = self.warm.take(Start { command, environment, helper, stacks }) {
                     self.start_cold(start);
                 }
             }
             Err(error) => self.fail_to_start(&error),
         }
+    }
+
+    /// Creates the file of the next run's stacks. A run needs no stacks, so it starts also after a failure.
+    fn open_stacks(&self) -> Option<OwnedFd> {
+        let created = StacksFile::create().and_then(|file| Ok((file.for_run()?, file)));
+        let (for_run, file) =
+            created.inspect_err(|error| warn!(%error, "the run has no file for its stacks")).ok().unzip();
+        self.stacks.send_replace(file);
+        for_run
     }
 
     /// Notes the folder of the helper, which may have another path than before.

@@ -37,6 +37,7 @@ pub(super) fn status_of(
         warm,
         // Until this run starts, `helper` still belongs to an earlier run.
         helper: started_at.and(helper),
+        usage: None,
         clock_ms: None,
     }
 }

@@ -312,7 +312,9 @@ fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Resul
         let (stderr, stderr_end) = io::pipe()?;
         let (agent, run) = StdStream::pair()?;
         agent.set_nonblocking(true)?;
-        request_run(requests, &[stdout_end.as_fd(), stderr_end.as_fd(), run.as_fd(), start.helper.as_fd()])?;
+        let descriptors = [stdout_end.as_fd(), stderr_end.as_fd(), run.as_fd(), start.helper.as_fd()];
+        let stacks = start.stacks.as_ref().map(AsFd::as_fd);
+        request_run(requests, &descriptors.into_iter().chain(stacks).collect::<Vec<_>>())?;
         let pipes = Pipes {
             stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
             stderr: pipe::Receiver::from_owned_fd(stderr.into())?,

@@ -59,12 +59,15 @@ pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Re
     Ok((stream, answer))
 }
 
+/// Maximum number of descriptors of a run.
+const DESCRIPTORS_MAX: usize = 5;
+
 /// Asks for a run. Sends one byte, which carries these descriptors. Fails if the socket is full.
-pub(super) fn request_run(requests: &StdStream, descriptors: &[BorrowedFd<'_>; 4]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+pub(super) fn request_run(requests: &StdStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("four descriptors do not fit into a message"));
+        return Err(io::Error::other("the descriptors do not fit into a message"));
     }
     sendmsg(requests, &[IoSlice::new(b"r")], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())

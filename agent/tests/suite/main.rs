@@ -15,6 +15,7 @@ mod logs;
 mod memory;
 mod phase_tables;
 mod protocol_over_http;
+mod stacks;
 mod stopping_leaves_no_survivor;
 mod support;
 mod terminating;

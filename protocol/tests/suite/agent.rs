@@ -6,6 +6,7 @@ use crate::common::{assert_golden, assert_tolerates_new_fields, read, with};
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, LastWords, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::progress::Progress;
+use protocol::usage::Usage;
 use serde_json::{Value, json};
 
 const STARTED: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -43,6 +44,16 @@ fn a_status_has_only_the_fields_that_have_a_value() {
         (
             RunStatus { helper: Some(Progress::default()), ..configured() },
             json!({"state": "configured", "generation": "2.1", "helper": {}}),
+        ),
+        (
+            RunStatus {
+                usage: Some(Usage { cpu_us: 7, rss_bytes: 4096, memory_limit: Some(8192) }),
+                ..active(RunState::Running)
+            },
+            json!({
+                "state": "running", "generation": "2.1", "pid": 417, "started_at": STARTED,
+                "usage": {"cpu_us": 7, "rss_bytes": 4096, "memory_limit": 8192},
+            }),
         ),
         (
             active(RunState::Running),
@@ -106,6 +117,8 @@ fn the_beginning_of_a_stop_is_no_news_but_the_exit_of_the_run_is_news() {
     let news: Vec<bool> = all.windows(2).map(|pair| pair[1].is_news_after(pair[0])).collect();
     assert_eq!(news, [true, false, false, true]);
     assert!(stopping.is_news_after(&configured) && running.is_news_after(&stopping));
+    let usage = Some(Usage { cpu_us: 1, rss_bytes: 2, memory_limit: None });
+    assert!(!RunStatus { usage, ..running.clone() }.is_news_after(&running));
     assert!(RunStatus { seq: 4, ..stopping.clone() }.is_news_after(&running));
 }
 

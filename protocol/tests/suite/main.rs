@@ -15,6 +15,7 @@ mod join;
 mod lease;
 mod metric;
 mod pod;
+mod stacks;
 mod text;
 mod tf_config;
 mod view;

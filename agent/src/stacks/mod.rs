@@ -1,0 +1,195 @@
+//! The stacks of a run's Python processes, for `POST /stacks`. The agent sends each process a signal. Python's module
+//! `faulthandler` then writes the stacks to the run's file. For a process without its handler, the answer says why.
+
+mod candidate;
+mod file;
+mod source;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::stacks::{Dump, ProcessStacks, Stacks, TEXT_BYTES};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::debug;
+
+use self::candidate::{Candidate, Handling, Place, file_name};
+pub(crate) use self::file::StacksFile;
+use crate::proc::{self, Stat, families};
+
+/// Maximum number of processes in an answer.
+const PROCESSES_MAX: usize = 64;
+/// A dump is complete when the file has not grown for this time.
+const QUIET: Duration = Duration::from_millis(50);
+/// The interval at which to look whether the file has grown.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// Maximum time for the dump of one process, and of all processes.
+const DUMP_LIMIT: Duration = Duration::from_millis(500);
+const DUMPS_LIMIT: Duration = Duration::from_secs(1);
+/// Over which time processor time is measured.
+const CPU_WINDOW: Duration = Duration::from_millis(250);
+/// Maximum time to read the script's files. Their disk may be what the script waits for.
+const SOURCE_LIMIT: Duration = Duration::from_millis(200);
+
+/// What requests for stacks need.
+#[derive(Debug, Clone)]
+pub(crate) struct StacksOfRun {
+    /// The file of the newest run; `None` if it could not be created.
+    file: watch::Receiver<Option<StacksFile>>,
+    /// One request at a time may use the file.
+    turn: Arc<Mutex<()>>,
+    /// One task at a time may read the script's files, because it may wait for a dead disk for ever.
+    reader: Arc<Semaphore>,
+    work_dir: PathBuf,
+}
+
+impl StacksOfRun {
+    pub(crate) fn new(file: watch::Receiver<Option<StacksFile>>, work_dir: PathBuf) -> Self {
+        Self { file, turn: Arc::default(), reader: Arc::new(Semaphore::new(1)), work_dir }
+    }
+
+    /// The stacks of the main process and of its descendants. Without processes if the main process has ended.
+    pub(crate) async fn of(&self, main: Pid) -> Stacks {
+        let _turn = self.turn.lock().await;
+        let began = Instant::now();
+        let mut family = families(&[number(main)], &proc::all());
+        family.truncate(PROCESSES_MAX);
+        let mut texts =
+            Texts { file: self.file.borrow().clone(), left: TEXT_BYTES / 4 * 3, until: began + DUMPS_LIMIT };
+        let of_main = proc::program(main);
+        let mut processes = Vec::new();
+        for (pid, stat) in family {
+            let Some(pid) = Pid::from_raw(pid) else { continue };
+            let place = if pid == main { Place::Main } else { Place::Child { of: of_main.clone() } };
+            processes.push((of_process(pid, stat, place, &mut texts).await, stat));
+        }
+        sleep_until(began + CPU_WINDOW).await;
+        let elapsed = began.elapsed();
+        let processes = processes.into_iter().map(|(process, stat)| measured(process, stat, elapsed)).collect();
+        Stacks { processes: self.with_source(processes).await }
+    }
+
+    /// Adds the lines of the script to the dumps, if its files can be read in time.
+    async fn with_source(&self, processes: Vec<ProcessStacks>) -> Vec<ProcessStacks> {
+        let Ok(permit) = Arc::clone(&self.reader).try_acquire_owned() else { return processes };
+        let (work_dir, mut read) = (self.work_dir.clone(), processes.clone());
+        let reading = spawn_blocking(move || {
+            let mut room = TEXT_BYTES / 4;
+            for process in &mut read {
+                if let Dump::Text(text) = &mut process.dump {
+                    *text = source::with_source(text, &work_dir, &mut room);
+                }
+            }
+            drop(permit);
+            read
+        });
+        timeout(SOURCE_LIMIT, reading).await.ok().and_then(Result::ok).unwrap_or(processes)
+    }
+}
+
+/// The dumps of one answer.
+struct Texts {
+    file: Option<StacksFile>,
+    /// How many bytes are left for the other dumps.
+    left: usize,
+    /// When the last dump must be complete.
+    until: Instant,
+}
+
+async fn of_process(pid: Pid, stat: Stat, place: Place, texts: &mut Texts) -> ProcessStacks {
+    let program = proc::program(pid);
+    let waits_in = proc::text(number(pid), "wchan").filter(|name| !name.is_empty() && name != "0");
+    let name = file_name(program.as_deref());
+    let dump = match texts.of(pid, program, stat, place).await {
+        Ok(text) => Dump::Text(text),
+        Err(reason) => Dump::WhyNot(reason),
+    };
+    ProcessStacks {
+        pid: pid.as_raw_nonzero().get().unsigned_abs(),
+        program: name,
+        state: stat.state,
+        cpu_percent: 0,
+        waits_in,
+        dump,
+    }
+}
+
+/// The process with its processor time since `before`.
+fn measured(process: ProcessStacks, before: Stat, elapsed: Duration) -> ProcessStacks {
+    let now = i32::try_from(process.pid).ok().and_then(proc::stat).filter(|now| now.started == before.started);
+    let cpu = now.map_or(Duration::ZERO, |now| now.cpu.saturating_sub(before.cpu));
+    let percent = cpu.as_millis() * 100 / elapsed.as_millis().max(1);
+    ProcessStacks { cpu_percent: u32::try_from(percent).unwrap_or(u32::MAX), ..process }
+}
+
+impl Texts {
+    /// The dump of one process, or why there is none.
+    async fn of(&mut self, pid: Pid, program: Option<PathBuf>, stat: Stat, place: Place) -> Result<String, String> {
+        let file = self.file.clone().ok_or("the agent could not create the file for stacks")?;
+        if self.until <= Instant::now() || self.left == 0 {
+            return Err("there are too many processes to ask all of them".to_owned());
+        }
+        file.clear().map_err(|error| format!("the file for stacks cannot be used: {error}"))?;
+        ask(pid, program, stat, place)?;
+        let limit = self.until.min(Instant::now() + DUMP_LIMIT);
+        if !is_written(&file, limit).await {
+            let state = proc::stat(number(pid)).map_or('X', |stat| stat.state);
+            return Err(unanswered(state));
+        }
+        let text = file.text(self.left);
+        self.left -= text.len().min(self.left);
+        Ok(text)
+    }
+}
+
+/// Sends the signal to a process that handles it. Between the look at the process and the signal, its id cannot pass to
+/// another process: the descriptor belongs to this process, and only the agent itself reaps a main process.
+fn ask(pid: Pid, program: Option<PathBuf>, before: Stat, place: Place) -> Result<(), String> {
+    let descriptor = pidfd_open(pid, PidfdFlags::empty());
+    let is_main = matches!(place, Place::Main);
+    let status = proc::text(number(pid), "status").unwrap_or_default();
+    let state = proc::stat(number(pid)).filter(|now| now.started == before.started).map_or('X', |now| now.state);
+    let candidate = Candidate { program, state, handling: Handling::in_status(&status), age: before.age(), place };
+    if let Some(reason) = candidate.why_not() {
+        return Err(reason);
+    }
+    let sent = match descriptor {
+        Ok(descriptor) => pidfd_send_signal(descriptor, Signal::STKFLT),
+        // Linux before 5.3 has no such descriptors.
+        Err(_) if is_main => kill_process(pid, Signal::STKFLT),
+        Err(error) => Err(error),
+    };
+    debug!(pid = pid.as_raw_nonzero(), ok = sent.is_ok(), "asked a process for its stacks");
+    sent.map_err(|error| format!("the signal cannot be sent: {error}"))
+}
+
+/// Waits until the dump is complete, at most until `limit`. Returns whether anything was written.
+async fn is_written(file: &StacksFile, limit: Instant) -> bool {
+    let (mut length, mut grown_at) = (0, Instant::now());
+    while Instant::now() < limit && (length == 0 || grown_at.elapsed() < QUIET) {
+        sleep(LOOK_INTERVAL).await;
+        let now = file.length();
+        if now != length {
+            (length, grown_at) = (now, Instant::now());
+        }
+    }
+    length > 0
+}
+
+/// Why a process with a handler has written nothing.
+fn unanswered(state: char) -> String {
+    let why = match state {
+        'D' => ": it waits for a device or a network file system, and the kernel delivers no signals meanwhile",
+        'T' | 't' => ": it is stopped",
+        'X' | 'Z' => ": it has ended",
+        _ => "",
+    };
+    format!("it did not write its stacks within {} ms{why}", DUMP_LIMIT.as_millis())
+}
+
+fn number(pid: Pid) -> i32 {
+    pid.as_raw_nonzero().get()
+}

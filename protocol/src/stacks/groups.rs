@@ -1,0 +1,72 @@
+//! Groups the replicas whose main threads have equal stacks.
+
+use super::{Frame, ReplicaStacks, Thread, threads};
+use crate::ids::ReplicaId;
+
+/// Replicas with equal stacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// The replicas, ordered by role and index. A replica appears as often as it has such a stack.
+    pub replicas: Vec<ReplicaId>,
+    /// The stack of the first replica, outermost call first. Never empty.
+    pub frames: Vec<Frame>,
+}
+
+/// The file that `python -c` shows. The warm interpreter is such a program, and has started the script.
+const PROGRAM_OF_WARM: &str = "<string>";
+
+/// Groups equal stacks. The largest group comes first, and groups of one size are ordered by their first replica. Stacks
+/// without calls are left out.
+///
+/// Stacks are equal if the names of their files, functions and, outside libraries, their lines are equal: replicas may
+/// have the same code in different folders, and a wait in a library may be a loop.
+pub fn grouped(stacks: impl IntoIterator<Item = (ReplicaId, Vec<Frame>)>) -> Vec<Group> {
+    let mut stacks: Vec<_> = stacks.into_iter().filter(|(_, frames)| !frames.is_empty()).collect();
+    stacks.sort_by_key(|(replica, _)| *replica);
+    let mut groups: Vec<Group> = vec![];
+    for (replica, frames) in stacks {
+        match groups.iter_mut().find(|group| are_equal(&group.frames, &frames)) {
+            Some(group) => group.replicas.push(replica),
+            None => groups.push(Group { replicas: vec![replica], frames }),
+        }
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.replicas.len()));
+    groups
+}
+
+/// The stack of a replica's main thread, outermost call first.
+pub fn main_thread(stacks: &ReplicaStacks) -> Option<Vec<Frame>> {
+    let (_, text) = stacks.shown()?;
+    let threads = threads(text);
+    let frames = main_of(&threads, text)?.frames.clone();
+    Some(without_warm(frames)).filter(|frames| !frames.is_empty())
+}
+
+/// The stacks of a replica's other threads. The thread of the helper `muster.py`, which waits for the agent, is left out.
+pub fn other_threads(stacks: &ReplicaStacks) -> Vec<Vec<Frame>> {
+    let Some((_, text)) = stacks.shown() else { return vec![] };
+    let threads = threads(text);
+    let main = main_of(&threads, text);
+    let is_helper = |frame: &Frame| frame.is_library() && frame.file_name() == "muster.py";
+    let others = threads.iter().filter(|thread| main.is_none_or(|main| !std::ptr::eq(*thread, main)));
+    others.filter(|thread| !thread.frames.iter().any(is_helper)).map(|thread| thread.frames.clone()).collect()
+}
+
+/// The oldest thread is the last one, unless the text ends after 100 threads with `...`.
+fn main_of<'a>(threads: &'a [Thread], text: &str) -> Option<&'a Thread> {
+    let is_cut = text.lines().any(|line| line == "...");
+    let current = threads.iter().find(|thread| thread.is_current);
+    if is_cut { current.or(threads.last()) } else { threads.last() }
+}
+
+/// The stack without the warm interpreter below the script.
+fn without_warm(mut frames: Vec<Frame>) -> Vec<Frame> {
+    if frames.len() > 1 && frames[0].file == PROGRAM_OF_WARM {
+        frames.remove(0);
+    }
+    frames
+}
+
+fn are_equal(one: &[Frame], other: &[Frame]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one.is_same_call(other))
+}

@@ -1,0 +1,123 @@
+//! The Python stacks of a job's scripts: the messages, and the sentence that says where the replicas are.
+
+mod dump;
+mod groups;
+mod sentence;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::dump::{Frame, Thread, is_library, place_in, threads};
+pub use self::groups::{Group, grouped, main_thread, other_threads};
+pub use self::sentence::{SENTENCE_JSON_BYTES, sentence};
+
+use crate::ids::ReplicaId;
+
+/// Maximum bytes of [`Dump::Text`] of all processes of an agent's answer.
+pub const TEXT_BYTES: usize = 256 * 1024;
+
+/// The answer of an agent's `POST /stacks`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stacks {
+    /// The main process of the run, and then its child processes, oldest first.
+    pub processes: Vec<ProcessStacks>,
+}
+
+/// The stacks of one process, and what it does according to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProcessStacks {
+    /// The process id on the replica's machine or in its container.
+    pub pid: u32,
+    /// The file name of its program, such as `python3.11`. Empty if it is unknown.
+    pub program: String,
+    /// The kernel's letter for the state of its main thread (proc_pid_stat(5)): `R` runs, `S` sleeps, `D` waits for a
+    /// device.
+    pub state: char,
+    /// Its processor time during the request, in percent of one core. More than 100 for several busy threads.
+    pub cpu_percent: u32,
+    /// The function of the kernel in which its main thread waits. Absent if it does not wait, or if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_in: Option<String>,
+    /// The stacks of its threads.
+    pub dump: Dump,
+}
+
+/// The stacks of a process's Python threads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Dump {
+    /// The text of Python's module `faulthandler`. Each line of a script that is not in a library is followed by its
+    /// source, indented by four spaces.
+    Text(String),
+    /// Why there are none.
+    WhyNot(String),
+}
+
+/// The answer of `GET /v1/jobs/NAME/stacks`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobStacks {
+    /// Where the main threads of all replicas are, in one sentence of at most 1 KiB.
+    pub summary: String,
+    /// The members of the job's current start, ordered by role and index.
+    pub replicas: Vec<ReplicaStacks>,
+}
+
+/// The stacks of one replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReplicaStacks {
+    /// Role and index, such as `worker-2`.
+    pub replica: ReplicaId,
+    /// What its agent has answered.
+    pub answer: Answer,
+}
+
+/// The stacks of a replica's processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The main process of the run, and then its child processes.
+    Processes(Vec<ProcessStacks>),
+    /// Why there are none.
+    WhyNot(String),
+}
+
+impl JobStacks {
+    /// The stacks with their summary.
+    pub fn new(replicas: Vec<ReplicaStacks>) -> Self {
+        Self { summary: sentence(&replicas), replicas }
+    }
+}
+
+impl ReplicaStacks {
+    /// The process that stands for the replica: the first one with stacks. For a run that is started by a shell, this
+    /// is the Python that the shell has started.
+    pub fn shown(&self) -> Option<(&ProcessStacks, &str)> {
+        self.processes().iter().find_map(|process| match &process.dump {
+            Dump::Text(text) => Some((process, text.as_str())),
+            Dump::WhyNot(_) => None,
+        })
+    }
+
+    /// Why the replica has no stacks; `None` if it has some.
+    pub fn why_not(&self) -> Option<&str> {
+        match &self.answer {
+            Answer::WhyNot(reason) => Some(reason),
+            Answer::Processes(processes) => match &processes.first()?.dump {
+                Dump::WhyNot(reason) if self.shown().is_none() => Some(reason),
+                Dump::Text(_) | Dump::WhyNot(_) => None,
+            },
+        }
+    }
+
+    /// The replica's processes.
+    pub fn processes(&self) -> &[ProcessStacks] {
+        match &self.answer {
+            Answer::Processes(processes) => processes,
+            Answer::WhyNot(_) => &[],
+        }
+    }
+}
