@@ -37,7 +37,7 @@ pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 pub(crate) use self::values::Metric;
 use self::values::{count, group, workers};
 pub(crate) use self::verbs::{
-    CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, UiArgs, WaitArgs,
+    CompletionsArgs, EnvArgs, JobArgs, LogsArgs, NameArg, NamesArg, PushArgs, ScaleArgs, TopArgs, UiArgs, WaitArgs,
 };
 use crate::ending::error::Error;
 
@@ -202,6 +202,12 @@ pub(crate) enum Verb {
     /// Show all jobs in a browser, live: a page for the user who runs this command, on this machine only
     #[command(after_help = "Examples:\n  client ui\n  client ui --no-open --port 8080 --master kube")]
     Ui(UiArgs),
+    /// Show where the scripts of a running job are: the Python stacks of all replicas, equal stacks together
+    #[command(after_help = "Examples:\n  client stacks digits\n  client stacks digits -o json | jq -r .summary")]
+    Stacks(JobArgs),
+    /// Show what jobs, or the replicas of a job, do and use: step, time of a step, batch, processor time and memory
+    #[command(after_help = "Examples:\n  client top\n  client top digits --once")]
+    Top(TopArgs),
     /// Print a job's output, of all replicas or of one
     #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
                             client logs digits --timestamps --since 5m\n  \

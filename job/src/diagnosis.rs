@@ -30,11 +30,13 @@ pub struct Evidence {
     pub last_lines: Vec<String>,
     /// For each replica that still ran at the deadline: the time since its last output.
     pub silence: BTreeMap<ReplicaId, Duration>,
+    /// Where the scripts were at the deadline, in one sentence.
+    pub stacks: Option<String>,
 }
 
 /// Builds the report of a failed start.
 pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStart {
-    let Evidence { generation, now, budget, last_lines, silence } = evidence;
+    let Evidence { generation, now, budget, last_lines, silence, stacks } = evidence;
     let (at, stderr_tail) = match &failure {
         Failure::ReplicaExited { exit, .. } => (exit.ended_at, exit.stderr_tail.as_str()),
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => (now, ""),
@@ -49,7 +51,7 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
     let counted = budget == Some(Budget::Counted);
     let (lost_steps, fingerprint) = (gang.lost_steps(), fingerprint(&failure, gang));
     let too_large = gang.too_large().iter().take(CONSEQUENCES_MAX).copied().collect();
-    FailedStart { generation, at, failure, counted, last_lines, consequences, lost_steps, fingerprint, too_large }
+    FailedStart { generation, at, failure, counted, last_lines, stacks, consequences, lost_steps, fingerprint, too_large }
 }
 
 /// Identifies the failure of a script that ended with an exception. `None` for all other failures: a signal, too little

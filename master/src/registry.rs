@@ -18,10 +18,11 @@ use std::time::Duration;
 use job::key::JobKey;
 use protocol::code::CodeId;
 use protocol::ids::JobName;
+use protocol::stacks::ReplicaStacks;
 use protocol::view::{JobState, JobSummary, JobView};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, error};
 
@@ -30,7 +31,8 @@ pub use self::dry_run::OldJob;
 pub use self::error::JobsError;
 pub use self::finished::KEPT_FINISHED;
 use self::requests::remove_output;
-use crate::driver::{self, Channels, Context, Staging, Stop, Tenure};
+use crate::agents::client::STACKS_TIMEOUT;
+use crate::driver::{self, Channels, Context, STACKS_LIMIT, StacksRequest, Staging, Stop, Tenure};
 use crate::logs::series::SeriesOfJob;
 use crate::logs::{Archive, JobLogs};
 use crate::mutex::Mutex;
@@ -57,6 +59,7 @@ pub struct JobHandle {
     damaged: Arc<Notify>,
     surplus: Arc<Notify>,
     stagings: mpsc::Sender<Staging>,
+    stacks: mpsc::Sender<StacksRequest>,
     /// How many drivers of the job have panicked.
     broken: u32,
 }
@@ -247,17 +250,19 @@ impl Jobs {
         let (record, newest) = watch::channel(Some(stored.clone()));
         let (damaged, surplus) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (stagings, requested) = mpsc::channel(1);
+        let (stacks, asked) = mpsc::channel(1);
         let channels = Channels {
             record: newest,
             damaged: Arc::clone(&damaged),
             surplus: Arc::clone(&surplus),
             stagings: requested,
+            stacks: asked,
             view: view_sender,
             logs: Arc::clone(&logs),
             series: Arc::clone(&series),
             seat: self.turns.seat(&stored.record.uid),
         };
-        (JobHandle { view, logs, series, record, damaged, surplus, stagings, broken: 0 }, channels)
+        (JobHandle { view, logs, series, record, damaged, surplus, stagings, stacks, broken: 0 }, channels)
     }
 
     /// Finds a job by its name.
@@ -311,5 +316,16 @@ impl Jobs {
 impl JobHandle {
     fn uid(&self) -> String {
         self.view.borrow().uid.clone()
+    }
+
+    /// The stacks of the members of the current start. `None` if no driver answers in time, for example because another
+    /// master has taken the job over.
+    pub async fn stacks(&self) -> Option<Vec<ReplicaStacks>> {
+        let (request, stacks) = oneshot::channel();
+        let answer = async {
+            self.stacks.send(request).await.ok()?;
+            stacks.await.ok()
+        };
+        timeout(STACKS_LIMIT + STACKS_TIMEOUT, answer).await.ok().flatten()
     }
 }

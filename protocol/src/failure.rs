@@ -131,6 +131,9 @@ pub struct FailedStart {
     /// these lines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
+    /// After a deadline, where the scripts were, in one sentence: see [`crate::stacks::sentence`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<String>,
     /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline,
     /// the replicas that had to be stopped come first, and then all other replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -184,6 +187,7 @@ impl FailedStart {
             failure,
             counted: true,
             last_lines: vec![],
+            stacks: None,
             consequences: vec![],
             lost_steps: None,
             fingerprint: None,

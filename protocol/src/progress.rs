@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, ReplicaId, UnixMillis};
+use crate::usage::ReplicaUsage;
 
 /// Maximum number of [`Values`] in one report.
 pub const VALUES_MAX: usize = 8;
@@ -140,6 +141,9 @@ pub fn is_value_name(name: &str) -> bool {
 pub struct JobSeries {
     /// The replicas whose scripts have reported, ordered by role and index.
     pub replicas: Vec<ReplicaSeries>,
+    /// What the replicas use, ordered by role and index. Only replicas whose run this master has seen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usage: Vec<ReplicaUsage>,
 }
 
 /// The reports of one replica.

@@ -26,7 +26,7 @@ pub(crate) struct NamesArg {
     pub(crate) names: Vec<JobName>,
 }
 
-/// Arguments of `status` and `why`.
+/// Arguments of `status`, `why` and `stacks`.
 #[derive(Debug, Args)]
 pub(crate) struct JobArgs {
     #[command(flatten)]
@@ -90,6 +90,16 @@ fn web_address(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     let is_of_web = matches!(url.scheme(), "http" | "https");
     is_of_web.then_some(url).ok_or_else(|| "use an address that begins with http:// or https://".to_owned())
+}
+
+/// Arguments of `top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Name of the job whose replicas are shown [default: all jobs that have not ended]
+    pub(crate) name: Option<JobName>,
+    /// Print the numbers once. Otherwise a terminal shows new numbers every 2 seconds until Ctrl-C
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 /// Arguments of `scale`.

@@ -24,6 +24,7 @@ mod show;
 mod spawn;
 mod submit;
 mod syntax;
+mod top;
 mod ui;
 mod uninstall;
 mod wait;
@@ -60,6 +61,8 @@ pub(crate) async fn run(
         Some(Verb::List(format)) => show::list(&masters("list").await?, format.output, &mut data).await,
         Some(Verb::Status(args)) => show::status(&client("status", &args.job).await?, &args, &mut data).await,
         Some(Verb::Why(args)) => show::why(&client("why", &args.job).await?, &args, &mut data).await,
+        Some(Verb::Stacks(args)) => show::stacks(&client("stacks", &args.job).await?, &args, &mut data).await,
+        Some(Verb::Top(args)) => top::run(&masters("top").await?, &args, &mut data, notes).await,
         Some(Verb::Ui(args)) => ui::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Logs(args)) => logs::run(client("logs", &args.job).await?, args, data, notes).await,
         Some(Verb::Apply(args)) => apply::run(args, &config()?, data, notes).await,

@@ -1,4 +1,4 @@
-//! The verbs that show jobs and change nothing: `list`, `status`, `why`, and `get`, which shows jobs as TFJobs.
+//! The verbs that show jobs and change nothing: `list`, `status`, `why`, `stacks`, and `get`, which shows jobs as TFJobs.
 
 use protocol::view::JobList;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::args::{Format, GetArgs, JobArgs, ObjectFormat};
 use crate::ending::error::Error;
 use crate::ending::exit::Exit;
 use crate::master::client::MasterClient;
-use crate::output::{Data, jobs_table, status_text, tfjobs_table, why_text, yaml};
+use crate::output::{Data, jobs_table, stacks_text, status_text, tfjobs_table, why_text, yaml};
 
 /// All jobs of a master, or of all local masters.
 pub(super) async fn list(masters: &Masters, format: Format, data: &mut Data) -> Result<Exit, Error> {
@@ -37,6 +37,13 @@ pub(super) async fn status(client: &MasterClient, args: &JobArgs, data: &mut Dat
 pub(super) async fn why(client: &MasterClient, args: &JobArgs, data: &mut Data) -> Result<Exit, Error> {
     let view = client.view(&args.job.name).await?;
     data.show(args.format.output, &view.restarts, || why_text(&view))?;
+    Ok(Exit::Done)
+}
+
+/// Where the scripts of a job are now.
+pub(super) async fn stacks(client: &MasterClient, args: &JobArgs, data: &mut Data) -> Result<Exit, Error> {
+    let stacks = client.stacks(&args.job.name).await?;
+    data.show(args.format.output, &stacks, || stacks_text(&stacks))?;
     Ok(Exit::Done)
 }
 

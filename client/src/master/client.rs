@@ -18,6 +18,7 @@ use protocol::progress::JobSeries;
 use protocol::routes::{
     AGENT_PROGRAM, CODE, CODE_BLOBS, JOB_DRY_RUNS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOB_DRY_RUNS, TFJOBS,
 };
+use protocol::stacks::JobStacks;
 use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
 use protocol::view::{JobList, JobView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
@@ -175,6 +176,11 @@ impl MasterClient {
     /// The reports of a job's scripts that the master received later than `after`, in milliseconds since the Unix epoch.
     pub(crate) async fn series_after(&self, name: &JobName, after: Option<u64>) -> Result<JobSeries, MasterError> {
         self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("after", after)])).await
+    }
+
+    /// Where the scripts of a job are now.
+    pub(crate) async fn stacks(&self, name: &JobName) -> Result<JobStacks, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/stacks"))).await
     }
 
     /// One job now.

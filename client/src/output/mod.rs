@@ -11,8 +11,10 @@ mod notes;
 mod pace;
 mod progress;
 mod size;
+mod stacks;
 mod table;
 mod text;
+mod top;
 mod trace;
 mod why;
 
@@ -32,11 +34,13 @@ pub(crate) use last_lines::last_lines;
 pub(crate) use notes::Notes;
 pub(crate) use pace::ratio;
 pub(crate) use size::size;
+pub(crate) use stacks::stacks_text;
 pub(crate) use table::{
     exit_or_reason, jobs_table, result_or_queued, shortened, status_facts, status_text, tfjobs_table, time,
     time_per_step,
 };
 pub(crate) use text::{Colours, for_terminal, is_plain};
+pub(crate) use top::{top_of_jobs, top_of_replicas};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 

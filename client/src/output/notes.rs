@@ -94,6 +94,12 @@ impl Notes {
         }
     }
 
+    /// On a terminal, shows a table in place of the table before.
+    pub(crate) fn show_table(&self, table: &str) {
+        let lines = table.lines().map(|line| for_terminal(line, self.colours).into_owned()).collect();
+        self.progress.show_table(lines);
+    }
+
     /// Removes the progress.
     pub(crate) fn end_progress(&self) {
         self.progress.clear();

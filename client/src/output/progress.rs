@@ -28,6 +28,8 @@ pub(super) struct Progress {
 struct Block {
     /// How many replicas have joined, with their states, or the current step.
     status: Vec<String>,
+    /// The lines of a table.
+    table: Vec<String>,
     /// The unfinished line of each replica.
     unfinished: BTreeMap<ReplicaId, String>,
     /// The lines on the terminal.
@@ -49,7 +51,7 @@ impl Progress {
     /// Removes all lines of the block.
     pub(super) fn clear(&self) {
         let mut block = self.block();
-        (block.status, block.unfinished) = Default::default();
+        (block.status, block.table, block.unfinished) = Default::default();
         self.draw(&mut block);
     }
 
@@ -70,6 +72,13 @@ impl Progress {
             | JobState::Failed
             | JobState::Cancelled => vec![],
         });
+    }
+
+    /// Shows the lines of a table.
+    pub(super) fn show_table(&self, table: Vec<String>) {
+        let mut block = self.block();
+        block.table = table;
+        self.draw(&mut block);
     }
 
     /// Shows the unfinished line of a replica.
@@ -94,9 +103,11 @@ impl Progress {
     }
 
     fn draw(&self, block: &mut Block) {
-        let Block { status, unfinished, lines } = block;
+        let Block { status, table, unfinished, lines } = block;
         let unfinished = unfinished.values().take(LINES_MAX).map(|line| ("{wide_msg}", line));
-        let shown: Vec<_> = status.iter().map(|line| ("{spinner} {wide_msg}", line)).chain(unfinished).collect();
+        let table = table.iter().map(|line| ("{wide_msg}", line));
+        let status = status.iter().map(|line| ("{spinner} {wide_msg}", line));
+        let shown: Vec<_> = status.chain(table).chain(unfinished).collect();
         let known = lines.len();
         while lines.len() < shown.len() {
             lines.push(self.screen.add(ProgressBar::new_spinner()));

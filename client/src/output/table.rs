@@ -147,8 +147,13 @@ fn progress(series: &JobSeries) -> Option<String> {
 }
 
 /// The average time of a step in this report, such as `12.3 ms`. `None` before the first whole step.
-pub(crate) fn time_per_step(Progress { steps, wall_us, .. }: &Progress) -> Option<String> {
-    (*steps > 0).then(|| format!("{} ms", shortened(ratio(*wall_us, *steps) / 1000.0)))
+pub(crate) fn time_per_step(progress: &Progress) -> Option<String> {
+    per_step(progress).map(|millis| format!("{millis} ms"))
+}
+
+/// The same without its unit.
+pub(super) fn per_step(Progress { steps, wall_us, .. }: &Progress) -> Option<String> {
+    (*steps > 0).then(|| shortened(ratio(*wall_us, *steps) / 1000.0))
 }
 
 /// The number with at most four significant digits. Very large and very small numbers have an exponent.
@@ -184,7 +189,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn plain_table(header: &[&str]) -> Table {
+pub(super) fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header);
@@ -194,7 +199,7 @@ fn plain_table(header: &[&str]) -> Table {
     table
 }
 
-fn shown(table: &Table) -> String {
+pub(super) fn shown(table: &Table) -> String {
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")
 }

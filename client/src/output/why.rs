@@ -68,6 +68,7 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
         failure,
         counted: _,
         last_lines,
+        stacks,
         consequences,
         lost_steps,
         fingerprint,
@@ -87,6 +88,7 @@ fn in_full(view: &JobView, start: &FailedStart, earlier: &[FailedStart]) -> Stri
     let same = fingerprint.as_ref().and_then(|one| same_before(one, earlier));
     lines.extend(same.map(|before| format!("same as        {before}")));
     lines.extend(too_large.iter().map(|batch| format!("memory         {batch}")));
+    lines.extend(stacks.as_ref().map(|stacks| format!("where          {stacks}")));
     lines.extend(lost_steps.map(|lost| format!("lost           {lost}")));
     let longest_silent = consequences.iter().find(|one| is_late && one.stopped).map(|one| one.replica);
     if let Some(replica) = failure.replica().or(longest_silent).filter(|_| !last_lines.is_empty()) {

@@ -92,6 +92,7 @@ fn after_a_deadline_all_replicas_are_shown_and_the_last_lines_are_those_of_the_f
     let start = FailedStart {
         counted: false,
         last_lines: vec!["step 7".to_owned()],
+        stacks: Some("worker-2 waits in recv() (net.py:40), worker-1 is in open() (data.py:31)".to_owned()),
         consequences: vec![
             consequence("worker-1", "had printed nothing for 42 s", true),
             consequence("worker-2", "had printed nothing for 1 s", true),
@@ -107,6 +108,7 @@ still running  worker-2: had printed nothing for 1 s
 not running    worker-0: exited with code 0
 how            the job exceeded its deadline of 60 s
 when           3.0 s after the submit, start 1.2
+where          worker-2 waits in recv() (net.py:40), worker-1 is in open() (data.py:31)
 last lines of worker-1:
   │ step 7";
     assert_eq!(text_of(failure, start), text);

@@ -68,6 +68,21 @@ fn a_finished_line_is_shown_once() {
 }
 
 #[test]
+fn top_renews_its_table_in_place_until_an_interrupt() {
+    let master = serving(running("digits"), vec![]);
+    let (terminal, child) = Terminal::start(&mut master.client(folder_with_script().path(), &["top"]));
+    terminal.until_shown("digits");
+    let asked = || master.asked().iter().filter(|request| request.as_str() == "GET /v1/jobs").count();
+    let before = asked();
+    until("the master is asked again", || asked() > before);
+    until("the table is shown once", || {
+        let screen = terminal.screen();
+        screen.matches("MS/STEP").count() == 1 && screen.matches("digits").count() == 1
+    });
+    drop(interrupt(child, Signal::INT));
+}
+
+#[test]
 fn client_env_prints_no_token_on_a_terminal() {
     for (arguments, hint) in [(&["env"][..], "client env"), (&["env", "--unset"], "client env --unset")] {
         let folder = folder_with_script();

@@ -18,7 +18,7 @@ use crate::support::{FIRST, exit, exited, fixed, id, lost, stopped, was_lost, wo
 const NOW: UnixMillis = UnixMillis(1000);
 
 fn evidence(budget: Option<Budget>) -> Evidence {
-    Evidence { generation: Some(FIRST), now: NOW, budget, last_lines: vec![], silence: BTreeMap::new() }
+    Evidence { generation: Some(FIRST), now: NOW, budget, last_lines: vec![], silence: BTreeMap::new(), stacks: None }
 }
 
 fn diagnosed(failure: Failure, gang: &Gang) -> FailedStart {

@@ -25,6 +25,7 @@ use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Lease, Renewal};
 use protocol::routes;
+use protocol::stacks::Stacks;
 use protocol::warm::WarmRequest;
 use tokio::time::timeout;
 
@@ -43,6 +44,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time of [`AgentClient::find`] and of [`AgentClient::reach`]. Both together take less time than an agent
 /// waits for the answer to its join message.
 const FIND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time of [`AgentClient::stacks`].
+pub const STACKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum bytes of an answer, except output. A list of 20,000 missing blobs fits. Without a limit, another program at
 /// an agent's address could fill the master's memory.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
@@ -224,6 +227,14 @@ impl AgentClient {
         let path = format!("{}?generation={generation}", routes::AGENT_NOTICE);
         let body = serde_json::to_vec(notice).expect("numbers always serialize");
         self.call(post(agent, &path, body.into()), CALL_TIMEOUT).await.map(drop)
+    }
+
+    /// `POST /stacks`: the stacks of the run of this generation.
+    pub async fn stacks(&self, agent: SocketAddr, generation: Option<Generation>) -> Result<Stacks, AgentError> {
+        let query = generation.map(|generation| format!("?generation={generation}")).unwrap_or_default();
+        let path = format!("{}{query}", routes::AGENT_STACKS);
+        let body = self.call(post(agent, &path, Bytes::new()), STACKS_TIMEOUT).await?;
+        serde_json::from_slice(&body).map_err(|error| no_answer_of_an_agent(&error))
     }
 
     /// `POST /stop`. Stops the run of this generation. Without a generation, stops any run.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use job::key::JobKey;
 use protocol::code::CodeId;
 use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::stacks::ReplicaStacks;
 use protocol::view::JobView;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -86,6 +87,9 @@ pub enum Staged {
     Refused(String),
 }
 
+/// A request for the stacks of a job, and where the driver sends them.
+pub type StacksRequest = oneshot::Sender<Vec<ReplicaStacks>>;
+
 /// A driver's channels.
 pub struct Channels {
     /// The newest record that the store's watch has reported; `None` after the record's deletion.
@@ -97,6 +101,8 @@ pub struct Channels {
     pub surplus: Arc<Notify>,
     /// Requests to bring new code to the agents.
     pub stagings: mpsc::Receiver<Staging>,
+    /// Requests for the stacks of the job.
+    pub stacks: mpsc::Receiver<StacksRequest>,
     /// The view of the job.
     pub view: watch::Sender<JobView>,
     /// The output of the job that this master has stored.

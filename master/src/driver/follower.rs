@@ -281,9 +281,9 @@ impl Pod {
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
         let Followed { agents, address, series, .. } = &self.followed;
         let is_worth_it = |error: &AgentError| is_unreachable(error) && !self.ended.is_cancelled();
-        let reports = |heard: &RunStatus| heard.helper.is_some() && heard.exit.is_none();
+        let runs = |heard: &RunStatus| matches!(heard.state, RunState::Running | RunState::Stopping);
         let interval = || self.followed.balance_every.unwrap_or_else(|| series.interval());
-        let wait = if heard.is_some_and(reports) { interval() } else { POLL_WAIT_MAX };
+        let wait = if heard.is_some_and(runs) { interval() } else { POLL_WAIT_MAX };
         if let Some(leased) = heard.and_then(|heard| self.leased(heard)) {
             return leased.ask(self, wait, is_worth_it).await;
         }

@@ -34,7 +34,7 @@ use tracing::error;
 pub use self::adopt::Tenure;
 use self::balance::Balance;
 use self::context::Common;
-pub use self::context::{Channels, Context, Staged, Staging};
+pub use self::context::{Channels, Context, StacksRequest, Staged, Staging};
 use self::job_code::JobCode;
 use self::machine::{Current, Machine};
 use self::pods::Pods;
@@ -49,6 +49,9 @@ use crate::store::{Stored, Wish};
 
 /// Maximum number of reports that wait for the driver.
 const BACKLOG: usize = 1024;
+
+/// Maximum time to ask all agents of a job for their stacks.
+pub const STACKS_LIMIT: Duration = Duration::from_secs(15);
 
 /// Why a driver stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +72,7 @@ struct Inbox {
     damaged: Arc<Notify>,
     surplus: Arc<Notify>,
     stagings: mpsc::Receiver<Staging>,
+    stacks: mpsc::Receiver<StacksRequest>,
     reports: mpsc::Receiver<Report>,
     tasks: JoinSet<()>,
 }
@@ -112,7 +116,7 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
 impl Driver {
     fn new(context: Arc<Context>, stored: Stored, channels: Channels, (phase, policy): (JobPhase, Policy)) -> Self {
         let (reporter, reports) = mpsc::channel(BACKLOG);
-        let Channels { record, damaged, surplus, stagings, view, logs, seat, series } = channels;
+        let Channels { record, damaged, surplus, stagings, stacks, view, logs, seat, series } = channels;
         let token = context.agent_key.token(&stored.record.uid);
         let agents = context.agents.with_token(&token);
         let asks = context.backend.asks(&stored.record.spec).filter(|_| stored.record.ended.is_none());
@@ -126,7 +130,7 @@ impl Driver {
             shown: Shown::new(view.clone(), &stored.record),
             ledger: Ledger::new(context, view, stored, phase.generation()),
             machine: Machine::new(phase, policy),
-            inbox: Inbox { record, damaged, surplus, stagings, reports, tasks: JoinSet::new() },
+            inbox: Inbox { record, damaged, surplus, stagings, stacks, reports, tasks: JoinSet::new() },
         }
     }
 
@@ -157,7 +161,7 @@ impl Driver {
     async fn turn(&mut self) -> Result<(), Stop> {
         let mut batch = Vec::new();
         let wake = self.wake_at();
-        let Inbox { record, damaged, surplus, stagings, reports, tasks } = &mut self.inbox;
+        let Inbox { record, damaged, surplus, stagings, stacks, reports, tasks } = &mut self.inbox;
         tokio::select! {
             changed = record.changed() => match changed {
                 Ok(()) => return Box::pin(self.take_record()).await,
@@ -169,6 +173,16 @@ impl Driver {
             () = surplus.notified() => self.machine.forget_at(Some(Instant::now())),
             Some(staging) = stagings.recv() => {
                 self.code.stage(staging, self.pods.answering(), tasks);
+                return Ok(());
+            }
+            Some(mut request) = stacks.recv() => {
+                let stacks = self.pods.stacks(self.machine.horizon(), STACKS_LIMIT);
+                tasks.spawn(async move {
+                    tokio::select! {
+                        stacks = stacks => drop(request.send(stacks)),
+                        () = request.closed() => {}
+                    }
+                });
                 return Ok(());
             }
             changed = self.pods.changed() => match changed {

@@ -32,6 +32,8 @@ pub(super) struct Ledger {
     failed: Option<FailedStart>,
     /// The time since each replica's last output, measured at the job's deadline. Kept until the failure is diagnosed.
     silence: BTreeMap<ReplicaId, Duration>,
+    /// Where the scripts were at the job's deadline. Kept until the failure is diagnosed.
+    stacks: Option<String>,
 }
 
 impl Ledger {
@@ -43,7 +45,7 @@ impl Ledger {
         current_start: Option<Generation>,
     ) -> Self {
         let failed = stored.record.waits_after().map(|halted| halted.failed.clone());
-        Self { context, view, stored, current_start, failed, silence: BTreeMap::new() }
+        Self { context, view, stored, current_start, failed, silence: BTreeMap::new(), stacks: None }
     }
 
     pub(super) fn get(&self) -> &JobRecord {
@@ -124,6 +126,11 @@ impl Ledger {
         self.silence = silence;
     }
 
+    /// Notes where the scripts are when the job exceeds its deadline.
+    pub(super) fn note_stacks(&mut self, sentence: String) {
+        self.stacks = Some(sentence);
+    }
+
     /// The replica whose last output explains this failure.
     pub(super) fn to_quote(&self, failure: &Failure) -> Option<ReplicaId> {
         failure.replica().or_else(|| longest_silent(&self.silence))
@@ -131,9 +138,10 @@ impl Ledger {
 
     /// Stores the diagnosis of a failed start.
     pub(super) fn diagnose(&mut self, failure: Failure, gang: &Gang, policy: &Policy, last_lines: Vec<String>) {
-        let silence = mem::take(&mut self.silence);
+        let (silence, stacks) = (mem::take(&mut self.silence), self.stacks.take());
         let budget = policy.budget_of(&failure, gang.helper_of(&failure));
-        let evidence = Evidence { generation: self.current_start, now: self.now(), budget, last_lines, silence };
+        let (generation, now) = (self.current_start, self.now());
+        let evidence = Evidence { generation, now, budget, last_lines, silence, stacks };
         self.failed = Some(diagnose(failure, gang, evidence));
     }
 

@@ -6,6 +6,7 @@ use job::gang::Gang;
 use job::phase::{self, Action, Halt, JobPhase, PodSelection, Seen};
 use job::replica::ReplicaPhase;
 use protocol::failure::Failure;
+use protocol::stacks::sentence;
 use protocol::view::JobResult;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -14,6 +15,7 @@ use super::machine::Current;
 use super::shown::Scene;
 use super::times::Launches;
 use super::{Driver, Stop};
+use crate::agents::client::STACKS_TIMEOUT;
 
 impl Driver {
     /// Moves the phase as far as possible, carries out the actions, and publishes the view.
@@ -34,6 +36,7 @@ impl Driver {
                 // Measure now how long scripts have been silent: they may print something when they are stopped.
                 if phase.is_late() {
                     self.ledger.note_silence(self.pods.silences(self.machine.horizon()).await);
+                    self.note_stacks().await;
                 }
                 self.enter(phase, &gang);
             }
@@ -80,6 +83,17 @@ impl Driver {
             }
             Some(_) => {}
             None => self.ledger.forget_failure(),
+        }
+    }
+
+    /// Asks at the deadline where the scripts are, before they are stopped.
+    async fn note_stacks(&mut self) {
+        if self.machine.phase().is_late() {
+            return;
+        }
+        let stacks = Box::pin(self.pods.stacks(self.machine.horizon(), STACKS_TIMEOUT)).await;
+        if !stacks.is_empty() {
+            self.ledger.note_stacks(sentence(&stacks));
         }
     }
 

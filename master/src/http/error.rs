@@ -85,6 +85,7 @@ impl From<JobsError> for ApiError {
             | JobsError::Store(_)
             | JobsError::NotWritten(_)
             | JobsError::Late { .. }
+            | JobsError::NotDriven(_)
             | JobsError::Slow(_) => return Self::unavailable(&error),
         };
         Self::new(status, code, error.to_string())

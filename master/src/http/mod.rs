@@ -16,6 +16,7 @@ mod metrics;
 mod openapi;
 mod request;
 mod series;
+mod stacks;
 mod tfjobs;
 
 use std::io;
@@ -86,6 +87,7 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(members::join))
         .routes(routes!(logs::logs))
         .routes(routes!(series::series))
+        .routes(routes!(stacks::stacks))
         .routes(routes!(tfjobs::list, tfjobs::apply))
         .routes(routes!(tfjobs::show))
         .routes(routes!(dry_runs::job))

@@ -11,6 +11,7 @@ mod read;
 pub mod series;
 mod tail;
 mod times;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::io;

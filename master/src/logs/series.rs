@@ -1,4 +1,4 @@
-//! The progress that the scripts of a job have reported over time. The reports are kept only in memory. The number of
+//! The progress that the scripts of a job have reported over time, and what their runs use now. The reports are kept only in memory. The number of
 //! kept reports is limited, however long the job runs.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use protocol::view::JobView;
 
 use super::JobLogs;
 use super::metrics::Read;
+use super::usage::UsageOfJob;
 use crate::mutex::Mutex;
 
 /// Maximum points of a job. Each replica may have an equal share.
@@ -27,16 +28,18 @@ const INTERVAL_MAX: Duration = Duration::from_secs(30);
 /// The interval for each agent is this time multiplied by the number of replicas, within the two limits above.
 const INTERVAL_EACH: Duration = Duration::from_millis(100);
 
-/// The points of all replicas of a job.
+/// The points of all replicas of a job, and what the replicas use.
 #[derive(Debug, Default)]
 pub struct SeriesOfJob {
     points: Mutex<BTreeMap<ReplicaId, Thinned>>,
     read: Read,
+    usage: UsageOfJob,
 }
 
 impl SeriesOfJob {
-    /// Adds the progress in this status, if the script uses the helper and has completed a step.
+    /// Notes the usage in this status. Adds the progress, if the script uses the helper and has completed a step.
     pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
+        self.usage.note(replica, status, now);
         let (Some(progress), Some(generation)) = (&status.helper, status.generation) else { return };
         if progress.has_stepped() {
             self.push(replica, SeriesPoint { at: now, generation, progress: progress.clone() });
@@ -79,12 +82,13 @@ impl SeriesOfJob {
             points.drain(..points.len().saturating_sub(tail.unwrap_or(usize::MAX)));
             ReplicaSeries { replica: *replica, points }
         };
-        JobSeries { replicas: self.points.lock().iter().map(series).collect() }
+        let replicas = self.points.lock().iter().map(series).collect();
+        JobSeries { replicas, usage: self.usage.shown() }
     }
 
-    /// The interval at which to ask an agent whose script reports progress.
+    /// The interval at which to ask an agent whose script runs.
     pub fn interval(&self) -> Duration {
-        let replicas = u32::try_from(self.points.lock().len()).unwrap_or(u32::MAX);
+        let replicas = u32::try_from(self.usage.running()).unwrap_or(u32::MAX);
         INTERVAL_EACH.saturating_mul(replicas).clamp(INTERVAL_MIN, INTERVAL_MAX)
     }
 }

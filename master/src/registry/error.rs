@@ -146,6 +146,9 @@ pub enum JobsError {
         /// The time limit.
         limit: Duration,
     },
+    /// This master does not drive the job now, so it asks no agent.
+    #[error("the agents of job \"{0}\" were not asked in time: another master may have taken the job over. Try again")]
+    NotDriven(JobName),
     /// The job is on record but has not reached the registry in time.
     #[error("job \"{0}\" is on record, but this master does not drive the job yet")]
     Slow(JobName),

@@ -11,6 +11,7 @@ use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
 use protocol::failure::{FINGERPRINT_JSON_BYTES, Fingerprint};
 use protocol::ids::UnixMillis;
 use protocol::progress::LostSteps;
+use protocol::stacks::SENTENCE_JSON_BYTES;
 use protocol::text::json_bytes;
 
 use crate::process::harness::built;
@@ -134,6 +135,7 @@ async fn the_largest_record_fits_into_a_config_map() {
         let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
         let (counted, lost_steps) = (false, Some(LostSteps { replica, first: u64::MAX, last: u64::MAX }));
         let fingerprint = Some(longest_fingerprint());
+        let stacks = Some("s".repeat(SENTENCE_JSON_BYTES));
         let too_large = vec![
             TooLargeBatch { replica, batch: u32::MAX, most: u32::MAX, possible: Some(u64::MAX) };
             CONSEQUENCES_MAX
@@ -144,6 +146,7 @@ async fn the_largest_record_fits_into_a_config_map() {
             too_large,
             counted,
             last_lines,
+            stacks,
             consequences,
             ..FailedStart::new(generation, at, failure)
         };

@@ -135,14 +135,17 @@ fn names(replicas: &[ReplicaId], count: usize) -> String {
 /// Where a stack is: at the innermost line outside libraries, and in what this line calls.
 fn place(frames: &[Frame]) -> Option<Place> {
     let own = frames.iter().rposition(|frame| !frame.is_library());
-    let (before, inner) = frames.split_at(own.unwrap_or(0));
+    // A comprehension or a lambda is a part of the function around it.
+    let is_part = |frame: &Frame| frame.function.starts_with('<') && frame.function != "<module>";
+    let function = frames.iter().rposition(|frame| !frame.is_library() && !is_part(frame)).or(own);
+    let (before, inner) = frames.split_at(function.unwrap_or(0));
     if let Some(name) = inner.iter().rev().find_map(|frame| collective(&frame.function)) {
         // If the script itself has such a function, the line that calls it says more than a line of the function.
         let is_own = own.is_some() && collective(&inner[0].function).is_some();
         let caller = before.iter().rev().find(|frame| is_own && !frame.is_library());
         return Some(Place { doing: Doing::Waits(name.to_owned()), at: at_line(caller.unwrap_or(&inner[0])) });
     }
-    let (line, called) = inner.split_first()?;
+    let (line, called) = frames[own.unwrap_or(0)..].split_first()?;
     let doing = match (own, called) {
         (None, _) => doing(&frames.last()?.function),
         (Some(_), []) => line.source.as_deref().and_then(call_in).map_or(Doing::Line, |name| doing(&name)),

@@ -142,6 +142,11 @@ fn a_place_is_the_innermost_line_of_the_script_and_what_this_line_calls() {
     let step = ("/job/train.py", 88, "step", "");
     for (frames, place) in [
         (vec![("/job/net.py", 40, "all_reduce", "self.peer.recv(4)"), step], "waits in all-reduce (train.py:88)"),
+        (
+            vec![("/job/net.py", 40, "<listcomp>", "peer.recv(4)"), ("/job/net.py", 40, "all_reduce", ""), step],
+            "waits in all-reduce (train.py:88)",
+        ),
+        (vec![("/job/net.py", 41, "<listcomp>", "peer.recv(4)"), step], "waits in recv() (net.py:41)"),
         (vec![("/job/net.py", 40, "exchange", "self.peer.recv(4)"), step], "waits in recv() (net.py:40)"),
         (
             vec![("/job/net.py", 40, "train_all_reduce", ""), step, ("/job/x.py", 1, "f", "")],

@@ -299,6 +299,7 @@ fn a_failed_start_lists_its_consequences() {
         failure: Failure::DeadlineExceeded { after_seconds: 60 },
         counted: false,
         last_lines: vec!["a line".into()],
+        stacks: Some("worker-0 is in open() (data.py:31)".into()),
         consequences: vec![Consequence { replica: replica("ps-0"), how: "exited with code 1".into(), stopped: true }],
         lost_steps: Some(LostSteps { replica: replica("worker-0"), first: 51, last: 61 }),
         fingerprint: Some(Fingerprint {
@@ -313,7 +314,7 @@ fn a_failed_start_lists_its_consequences() {
     };
     let golden = json!({
         "generation": "1.2", "at": 7, "failure": {"cause": "deadline_exceeded", "after_seconds": 60}, "counted": false,
-        "last_lines": ["a line"],
+        "last_lines": ["a line"], "stacks": "worker-0 is in open() (data.py:31)",
         "consequences": [{"replica": "ps-0", "how": "exited with code 1", "stopped": true}],
         "lost_steps": {"replica": "worker-0", "first": 51, "last": 61},
         "fingerprint": {

@@ -14,6 +14,8 @@ use protocol::code::{CodeId, Manifest, Sha256};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Fence, Renewal};
 use protocol::progress::Progress;
+use protocol::stacks::ProcessStacks;
+use protocol::usage::Usage;
 use protocol::warm::WarmRequest;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -108,6 +110,8 @@ pub struct History {
     pub events: Vec<(Instant, AgentEvent)>,
     /// The newest generation in a request. Requests with older generations change nothing.
     newest: Option<Generation>,
+    /// The answer to requests for stacks.
+    pub(super) processes: Vec<ProcessStacks>,
     /// The agent's answer to every environment, if it refuses environments.
     pub(super) refusal: Option<(StatusCode, &'static str)>,
 }
@@ -313,6 +317,16 @@ impl FakeAgent {
     /// Makes the script report this progress with the helper.
     pub fn report(&self, progress: Progress) {
         self.change(|status| status.helper = Some(progress));
+    }
+
+    /// Makes the agent answer requests for stacks with these processes.
+    pub fn show_stacks(&self, processes: Vec<ProcessStacks>) {
+        self.history_mut().processes = processes;
+    }
+
+    /// Makes the agent tell that its run uses this.
+    pub fn tell_usage(&self, usage: Usage) {
+        self.change(|status| status.usage = Some(usage));
     }
 
     /// The status of the agent's run.

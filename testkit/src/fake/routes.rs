@@ -26,6 +26,7 @@ use protocol::code::{BlobPart, BlobReader, CodeId, Manifest, MissingBlobs, Sha25
 use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Renewal};
 use protocol::routes;
+use protocol::stacks::Stacks;
 use protocol::warm::WarmRequest;
 use serde::Deserialize;
 use serde_json::Value;
@@ -89,6 +90,7 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
             .route(routes::AGENT_LOGS, get(logs))
             .route(routes::AGENT_STOP, post(stop))
             .route(routes::AGENT_NOTICE, post(notice))
+            .route(routes::AGENT_STACKS, post(stacks))
             .route(routes::AGENT_WARM, post(warm))
             .route("/code/{id}", put(offer_code).get(held_code))
             .route("/code/{id}/blobs", put(receive_code).layer(DefaultBodyLimit::disable()))
@@ -103,6 +105,14 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
         }
     });
     agent
+}
+
+async fn stacks(State(agent): State<FakeAgent>, Query(OfGeneration { generation }): Query<OfGeneration>) -> Response {
+    let status = agent.status();
+    if (status.state, status.generation) != (RunState::Running, Some(generation)) {
+        return CONFLICT.into_response();
+    }
+    Json(Stacks { processes: agent.history().processes }).into_response()
 }
 
 /// Passes on requests and answers. While the agent is cut off, neither gets through.

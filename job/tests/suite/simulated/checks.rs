@@ -183,7 +183,8 @@ pub(crate) fn note_restart(
     policy: &Policy,
 ) {
     let (now, budget) = (UnixMillis(0), policy.budget_of(&failure, gang.helper_of(&failure)));
-    let evidence = Evidence { generation, now, budget, last_lines: vec![], silence: BTreeMap::new() };
+    let silence = BTreeMap::new();
+    let evidence = Evidence { generation, now, budget, last_lines: vec![], silence, stacks: None };
     restarts.note(diagnose(failure, gang, evidence));
     restarts.count_restart(now);
     assert!(restarts.counted <= policy.max_restarts, "more restarts are counted than allowed");

@@ -5,6 +5,7 @@ mod create;
 mod delete;
 mod prototype;
 mod replica;
+mod stacks;
 mod start;
 mod views;
 

@@ -45,6 +45,7 @@ async fn exactly_the_existing_routes_are_described() {
         "/v1/jobs/{name}/logs",
         "/v1/jobs/{name}/members",
         "/v1/jobs/{name}/series",
+        "/v1/jobs/{name}/stacks",
         "/v1/jobs/{name}/tfjob",
         "/v1/master",
         "/v1/tfjobs",

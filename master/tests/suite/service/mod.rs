@@ -19,6 +19,7 @@ mod patience;
 mod pushing;
 mod reporting;
 mod restarting;
+mod stacks;
 mod submitting;
 mod suspending;
 mod takeover;

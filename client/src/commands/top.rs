@@ -1,0 +1,62 @@
+//! `client top`: what jobs, or the replicas of a job, do and use now.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use protocol::ids::JobName;
+use protocol::progress::JobSeries;
+use protocol::view::JobSummary;
+use tokio::time::sleep;
+
+use super::now;
+use super::which_master::Masters;
+use crate::args::TopArgs;
+use crate::ending::error::{Error, MasterError};
+use crate::ending::exit::Exit;
+use crate::interrupt::Interrupts;
+use crate::master::client::MasterClient;
+use crate::output::{Data, Notes, top_of_jobs, top_of_replicas};
+
+/// The time between two tables on a terminal.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum number of jobs whose numbers are asked for. Further jobs are listed without numbers.
+const JOBS_MAX: usize = 64;
+
+/// Prints the table once, or shows it on a terminal until an interrupt.
+pub(super) async fn run(masters: &Masters, args: &TopArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    if args.once || !data.is_for_terminal() || !notes.shows_progress() {
+        data.text(&table(masters, args.name.as_ref()).await?)?;
+        return Ok(Exit::Done);
+    }
+    let mut interrupts = Interrupts::listen().map_err(|error| Error::unsuccessful("catch Ctrl-C").because(error))?;
+    let show = async {
+        loop {
+            notes.show_table(&table(masters, args.name.as_ref()).await?);
+            sleep(INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        failed = show => failed,
+        () = interrupts.next() => Ok(Exit::Done),
+    }
+}
+
+async fn table(masters: &Masters, name: Option<&JobName>) -> Result<String, Error> {
+    let Some(name) = name else {
+        let jobs = masters.of_all(with_numbers).await?;
+        return Ok(top_of_jobs(&jobs, now()));
+    };
+    let client = masters.of(name)?;
+    let (view, series) = (client.view(name).await?, client.newest_progress(name).await?);
+    Ok(top_of_replicas(&view, &series, now()))
+}
+
+/// The jobs of a master with their newest numbers. Jobs may be deleted meanwhile.
+async fn with_numbers(client: &MasterClient) -> Result<Vec<(JobSummary, Option<JobSeries>)>, MasterError> {
+    let jobs = client.list().await?.jobs.into_iter().filter(|job| !job.state.is_finished());
+    let asked = jobs.enumerate().map(async |(index, job)| {
+        let series = if index < JOBS_MAX { client.newest_progress(&job.name).await.ok() } else { None };
+        (job, series)
+    });
+    Ok(join_all(asked).await)
+}

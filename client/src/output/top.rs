@@ -1,0 +1,135 @@
+//! The tables of `top`: what jobs, or the replicas of a job, do and use now.
+
+use std::time::Duration;
+
+use protocol::ids::UnixMillis;
+use protocol::progress::{JobSeries, Progress, SeriesPoint};
+use protocol::usage::ReplicaUsage;
+use protocol::view::{JobSummary, JobView};
+
+use super::table::{per_step, plain_table, shown};
+use super::{size, spelled};
+
+/// The jobs that have not ended, one per line. `series` contains the newest numbers of each job, if they are known.
+pub(crate) fn top_of_jobs(jobs: &[(JobSummary, Option<JobSeries>)], now: UnixMillis) -> String {
+    let header = ["NAME", "STATE", "REPLICAS", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "AGE"];
+    let mut table = plain_table(&header);
+    for (job, series) in jobs.iter().filter(|(job, _)| !job.state.is_finished()) {
+        let (points, usage) = series.as_ref().map(newest).unwrap_or_default();
+        let first = points.iter().max_by_key(|point| (point.generation, point.progress.step));
+        let batch = points.iter().map(|point| u64::from(point.progress.batch)).sum::<u64>();
+        let name = [job.name.to_string(), job.state.to_string(), job.replica_num.to_string()];
+        let progress = first.map(|point| steps(&point.progress)).unwrap_or_default();
+        let ages = points.iter().map(|point| point.at).chain(usage.iter().map(|usage| usage.at));
+        table.add_row(
+            name.into_iter().chain(progress).chain([number(batch)]).chain(used(&usage)).chain([age(ages, now)]),
+        );
+    }
+    if table.is_empty() { "no job runs".to_owned() } else { shown(&table) }
+}
+
+/// The replicas of a job, one per line.
+pub(crate) fn top_of_replicas(view: &JobView, series: &JobSeries, now: UnixMillis) -> String {
+    let mut table = plain_table(&["REPLICA", "STATE", "STEP", "MS/STEP", "BATCH", "CPU", "MEMORY", "AGE"]);
+    for replica in view.replicas.iter() {
+        let id = replica.replica;
+        let points = series.replicas.iter().find(|series| series.replica == id).map(|series| &series.points);
+        // The numbers of an earlier start are not those of this run.
+        let point = points.and_then(|points| points.last()).filter(|point| Some(point.generation) == view.generation);
+        let usage: Vec<&ReplicaUsage> = series.usage.iter().filter(|usage| usage.replica == id).collect();
+        let progress = point.map(|point| steps(&point.progress)).unwrap_or_default();
+        let batch = point.map(|point| number(point.progress.batch.into())).unwrap_or_default();
+        let ages = point.map(|point| point.at).into_iter().chain(usage.iter().map(|usage| usage.at));
+        let name = [id.to_string(), replica.state.as_str().to_owned()];
+        table.add_row(name.into_iter().chain(progress).chain([batch]).chain(used(&usage)).chain([age(ages, now)]));
+    }
+    format!("{} is {}\n\n{}", view.name, view.state, shown(&table))
+}
+
+/// The newest point of each replica in the newest start, and what the replicas use.
+fn newest(series: &JobSeries) -> (Vec<&SeriesPoint>, Vec<&ReplicaUsage>) {
+    let points: Vec<&SeriesPoint> = series.replicas.iter().filter_map(|replica| replica.points.last()).collect();
+    let of_usage = series.usage.iter().map(|usage| usage.generation);
+    let newest = points.iter().map(|point| point.generation).chain(of_usage).max();
+    let points = points.into_iter().filter(|point| Some(point.generation) == newest).collect();
+    (points, series.usage.iter().collect())
+}
+
+/// The step, and the milliseconds of a step.
+fn steps(progress: &Progress) -> [String; 2] {
+    [progress.step.map(|step| step.to_string()).unwrap_or_default(), per_step(progress).unwrap_or_default()]
+}
+
+/// The processor time and the memory of all these replicas.
+fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
+    let cpu: Option<u32> = usage.iter().filter_map(|usage| usage.cpu_percent).reduce(u32::saturating_add);
+    let memory: u64 = usage.iter().map(|usage| usage.rss_bytes).sum();
+    let limit = match usage {
+        [ReplicaUsage { memory_limit: Some(limit), .. }] => format!(" of {}", size(*limit)),
+        _ => String::new(),
+    };
+    let memory = if usage.is_empty() { String::new() } else { format!("{}{limit}", size(memory)) };
+    [cpu.map(|cpu| format!("{cpu} %")).unwrap_or_default(), memory]
+}
+
+/// The age of the oldest of these numbers.
+fn age(times: impl Iterator<Item = UnixMillis>, now: UnixMillis) -> String {
+    let oldest = times.min();
+    oldest.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at.0)))).unwrap_or_default()
+}
+
+fn number(count: u64) -> String {
+    if count == 0 { String::new() } else { count.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn series(points: &[(u32, &str, u64)], usage: &[Value]) -> JobSeries {
+        let of = |(index, generation, step): &(u32, &str, u64)| {
+            let progress = json!({"step": step, "steps": 50, "wall_us": 615_000, "batch": 32});
+            let point = json!({"at": 58_000, "generation": generation, "progress": progress});
+            json!({"replica": format!("worker-{index}"), "points": [point]})
+        };
+        let replicas: Vec<Value> = points.iter().map(of).collect();
+        serde_json::from_value(json!({"replicas": replicas, "usage": usage})).unwrap()
+    }
+
+    fn usage(index: u32, cpu: u32) -> Value {
+        json!({
+            "replica": format!("worker-{index}"), "at": 59_000, "generation": "1.2", "cpu_percent": cpu,
+            "rss_bytes": 512 << 20, "memory_limit": 2_u64 << 30,
+        })
+    }
+
+    /// The cells of each line of a table.
+    fn cells(table: &str) -> Vec<Vec<&str>> {
+        table.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect()
+    }
+
+    fn summary(state: &str) -> JobSummary {
+        let times = json!({});
+        let job = json!({
+            "name": "digits", "uid": "u", "state": state, "strategy": "AllReduce", "replica_num": 2, "times": times,
+        });
+        serde_json::from_value(job).unwrap()
+    }
+
+    #[test]
+    fn a_job_has_the_newest_step_and_the_sums_of_its_replicas() {
+        let series = series(&[(0, "1.2", 61), (1, "1.2", 60), (2, "1.1", 99)], &[usage(0, 90), usage(1, 110)]);
+        let jobs = [(summary("running"), Some(series)), (summary("failed"), None), (summary("pending"), None)];
+        let table = top_of_jobs(&jobs, UnixMillis(60_000));
+        assert_eq!(
+            cells(&table)[1..],
+            [
+                vec!["digits", "running", "2", "61", "12.3", "64", "200 %", "1.0 GiB", "2.0 s"],
+                vec!["digits", "pending", "2"]
+            ]
+        );
+        assert_eq!(top_of_jobs(&[(summary("failed"), None)], UnixMillis(0)), "no job runs");
+    }
+}

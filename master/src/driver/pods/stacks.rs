@@ -1,0 +1,119 @@
+//! Asks the agents of a start where their scripts are.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use job::replica::ReplicaPhase;
+use protocol::ids::{Generation, ReplicaId};
+use protocol::stacks::{Answer, Dump, ProcessStacks, ReplicaStacks};
+use protocol::text;
+use tokio::time::{Instant, timeout_at};
+
+use super::Pods;
+use crate::agents::client::{AgentClient, STACKS_TIMEOUT};
+use crate::driver::tasks::AGENTS_AT_ONCE;
+use crate::error_chain::error_chain;
+
+/// Maximum bytes of the dumps of all replicas, as JSON. Each replica may have an equal share.
+const DUMPS_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// What is known of a member before its agent is asked.
+type Member = Result<SocketAddr, String>;
+
+impl Pods {
+    /// Asks the agents of all members where their scripts are, at most for the time `limit`. Returns nothing if no script
+    /// runs. The future is independent of the driver.
+    pub(in crate::driver) fn stacks(
+        &self,
+        horizon: Option<Generation>,
+        limit: Duration,
+    ) -> impl Future<Output = Vec<ReplicaStacks>> + Send + use<> {
+        let gang = self.gang(horizon);
+        let is_running = gang.any(|member| matches!(member.phase, ReplicaPhase::Running(_)));
+        let members = gang.members().filter(|_| is_running);
+        let members = members.map(|member| (member.id, self.to_ask(member.id, &member.phase))).collect();
+        of_members(self.common.agents.clone(), horizon, members, Instant::now() + limit)
+    }
+
+    /// The address of the member's agent, if its exec.py runs.
+    fn to_ask(&self, id: ReplicaId, phase: &ReplicaPhase) -> Member {
+        match phase {
+            ReplicaPhase::Running(_) => {
+                let agent = self.replicas.get(&id).and_then(super::Replica::agent);
+                agent.ok_or_else(|| "the address of its agent is unknown".to_owned())
+            }
+            ReplicaPhase::Exited(_, exit) => Err(format!("exec.py {}", exit.outcome)),
+            ReplicaPhase::Lost(lost) => Err(protocol::failure::was_lost(&lost.reason)),
+            ReplicaPhase::Requested | ReplicaPhase::Scheduled | ReplicaPhase::Joined | ReplicaPhase::Configured(_) => {
+                Err(format!("exec.py has not started: {}", phase.state().as_str()))
+            }
+        }
+    }
+}
+
+async fn of_members(
+    agents: AgentClient,
+    start: Option<Generation>,
+    members: Vec<(ReplicaId, Member)>,
+    until: Instant,
+) -> Vec<ReplicaStacks> {
+    let share = DUMPS_BYTES_MAX / members.len().max(1);
+    let agents = &agents;
+    let asked = stream::iter(members).map(|(replica, member)| async move {
+        let answer = match member {
+            Ok(agent) => asked(agents, agent, start, until).await,
+            Err(reason) => Answer::WhyNot(reason),
+        };
+        ReplicaStacks { replica, answer: within(answer, share) }
+    });
+    let mut all: Vec<ReplicaStacks> = asked.buffer_unordered(AGENTS_AT_ONCE).collect().await;
+    all.sort_by_key(|stacks| stacks.replica);
+    all
+}
+
+async fn asked(agents: &AgentClient, agent: SocketAddr, start: Option<Generation>, until: Instant) -> Answer {
+    let until = until.min(Instant::now() + STACKS_TIMEOUT);
+    match timeout_at(until, agents.stacks(agent, start)).await {
+        Ok(Ok(stacks)) if stacks.processes.is_empty() => Answer::WhyNot("exec.py has just ended".to_owned()),
+        Ok(Ok(stacks)) => Answer::Processes(stacks.processes),
+        Ok(Err(error)) => Answer::WhyNot(error_chain(&error)),
+        Err(_) => Answer::WhyNot("its agent did not answer in time".to_owned()),
+    }
+}
+
+/// The answer with dumps of at most `room` bytes as JSON in total. The first processes keep theirs.
+fn within(answer: Answer, room: usize) -> Answer {
+    let Answer::Processes(mut processes) = answer else { return answer };
+    let mut left = room;
+    for ProcessStacks { dump, .. } in &mut processes {
+        if let Dump::Text(dump) = dump {
+            dump.truncate(text::beginning(dump, left).len());
+            left -= text::json_length(dump).min(left);
+        }
+    }
+    Answer::Processes(processes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dumps_of_a_replica_are_cut_to_its_share_of_the_answer() {
+        let process = |text: &str| ProcessStacks {
+            pid: 1,
+            program: "python3".to_owned(),
+            state: 'S',
+            cpu_percent: 0,
+            waits_in: None,
+            dump: Dump::Text(text.to_owned()),
+        };
+        let of = |texts: [&str; 2]| Answer::Processes(texts.map(process).to_vec());
+        assert_eq!(within(of(["four", "four"]), 8), of(["four", "four"]));
+        assert_eq!(within(of(["four", "four"]), 6), of(["four", "fo"]));
+        assert_eq!(within(of(["\n\n", "four"]), 3), of(["\n", "f"]));
+        let none = Answer::WhyNot("lost".to_owned());
+        assert_eq!(within(none.clone(), 0), none);
+    }
+}

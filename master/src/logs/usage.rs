@@ -1,0 +1,110 @@
+//! What the runs of a job use: the newest numbers of each replica.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::agent::{RunState, RunStatus};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::usage::{ReplicaUsage, Usage};
+
+use crate::mutex::Mutex;
+
+/// The newest numbers of each replica that runs.
+#[derive(Debug, Default)]
+pub(super) struct UsageOfJob(Mutex<BTreeMap<ReplicaId, Option<Newest>>>);
+
+/// The numbers of one run.
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    generation: Generation,
+    at: UnixMillis,
+    usage: Usage,
+    cpu_percent: Option<u32>,
+}
+
+impl UsageOfJob {
+    /// Notes the usage in this status. Forgets the usage of a run that has ended.
+    pub(super) fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
+        let mut all = self.0.lock();
+        match status.state {
+            RunState::Running | RunState::Stopping => {
+                let newest = all.entry(replica).or_default();
+                if let (Some(usage), Some(generation)) = (status.usage, status.generation) {
+                    *newest = Some(Newest::after(newest.as_ref(), generation, usage, now));
+                }
+            }
+            RunState::Idle | RunState::Configured | RunState::Exited => drop(all.remove(&replica)),
+        }
+    }
+
+    /// The number of replicas that run.
+    pub(super) fn running(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// The newest numbers.
+    pub(super) fn shown(&self) -> Vec<ReplicaUsage> {
+        let shown = |(replica, newest): (&ReplicaId, &Option<Newest>)| {
+            let Newest { generation, at, usage, cpu_percent } = (*newest)?;
+            let Usage { cpu_us: _, rss_bytes, memory_limit } = usage;
+            Some(ReplicaUsage { replica: *replica, at, generation, cpu_percent, rss_bytes, memory_limit })
+        };
+        self.0.lock().iter().filter_map(shown).collect()
+    }
+}
+
+/// Two answers within this time say little about the processor time, which the kernel counts in steps of 10 ms. The
+/// earlier percentage stays.
+const WINDOW_MIN: Duration = Duration::from_millis(500);
+
+impl Newest {
+    /// The numbers with the percentage since the numbers before, if they are of the same run.
+    fn after(before: Option<&Self>, generation: Generation, usage: Usage, now: UnixMillis) -> Self {
+        let fresh = Self { generation, at: now, usage, cpu_percent: None };
+        let Some(before) = before.filter(|before| before.generation == generation) else { return fresh };
+        let elapsed = Duration::from_millis(now.0.saturating_sub(before.at.0));
+        if elapsed < WINDOW_MIN {
+            return *before;
+        }
+        let percent = u128::from(usage.cpu_us.saturating_sub(before.usage.cpu_us)) * 100 / elapsed.as_micros();
+        Self { cpu_percent: Some(u32::try_from(percent).unwrap_or(u32::MAX)), ..fresh }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(state: RunState, sequence: u32, cpu_us: u64) -> RunStatus {
+        let usage = (state == RunState::Running).then_some(Usage { cpu_us, rss_bytes: 4096, memory_limit: None });
+        let generation = Some(Generation { epoch: 1, sequence });
+        RunStatus { state, generation, usage, ..RunStatus::idle("boot") }
+    }
+
+    #[test]
+    fn the_percentage_is_that_since_the_numbers_before_in_the_same_run() {
+        let usage = UsageOfJob::default();
+        let worker: ReplicaId = "worker-1".parse().unwrap();
+        let note = |sequence, cpu_us, at| {
+            usage.note(worker, &status(RunState::Running, sequence, cpu_us), UnixMillis(at));
+            let shown = usage.shown();
+            (shown[0].cpu_percent, shown[0].at.0)
+        };
+        assert_eq!(note(1, 1_000_000, 10_000), (None, 10_000));
+        assert_eq!(note(1, 2_000_000, 10_100), (None, 10_000));
+        assert_eq!(note(1, 13_500_000, 15_000), (Some(250), 15_000));
+        assert_eq!(note(1, 13_500_000, 20_000), (Some(0), 20_000));
+        assert_eq!(note(2, 100_000, 25_000), (None, 25_000));
+        assert_eq!(usage.running(), 1);
+        usage.note(worker, &status(RunState::Exited, 2, 0), UnixMillis(26_000));
+        assert_eq!((usage.shown(), usage.running()), (vec![], 0));
+    }
+
+    #[test]
+    fn a_replica_whose_agent_tells_no_usage_counts_as_running() {
+        let usage = UsageOfJob::default();
+        let running = RunStatus { usage: None, ..status(RunState::Running, 1, 0) };
+        usage.note("worker-0".parse().unwrap(), &running, UnixMillis(1));
+        assert_eq!((usage.shown(), usage.running()), (vec![], 1));
+    }
+}
