@@ -70,13 +70,14 @@ impl Candidate {
             }
         }
         match self.handling {
+            // A program in Go handles every signal, and this one by a crash.
+            _ if !is_python(&name) => Some(format!("{name} is not Python")),
             None => Some("the kernel does not show how it handles signals".to_owned()),
-            Some(Handling { has_handler: false, .. }) if is_python(&name) => Some(
+            Some(Handling { has_handler: false, .. }) => Some(
                 "its Python has no handler for stacks: it has just started, or runs with -I or -E, or has another \
                  sitecustomize.py (then `import muster` in the script adds the handler)"
                     .to_owned(),
             ),
-            Some(Handling { has_handler: false, .. }) => Some(format!("{name} is not Python")),
             Some(_) if self.age < AGE_MIN => Some("it was started less than a second ago".to_owned()),
             Some(Handling { is_blocked: true, .. }) => Some("it blocks signals at present".to_owned()),
             Some(Handling { has_handler: true, is_blocked: false }) => None,
@@ -117,8 +118,8 @@ mod tests {
         let blocked = Some(Handling { is_blocked: true, ..HANDLED });
         for (candidate, reason) in [
             (main_process(python), None),
-            (main_process("/opt/app"), None),
-            (Candidate { program: None, ..main_process("") }, None),
+            (main_process("/opt/written-in-go"), Some("written-in-go is not Python")),
+            (Candidate { program: None, ..main_process("") }, Some("is not Python")),
             (Candidate { handling: unhandled, ..main_process(python) }, Some("no handler for stacks")),
             (Candidate { handling: unhandled, ..main_process(shell) }, Some("dash is not Python")),
             (Candidate { handling: blocked, ..main_process(python) }, Some("blocks signals")),
@@ -130,7 +131,7 @@ mod tests {
             (child(shell, python, 5000), Some("dash is another program")),
             (child(python, shell, 5000), None),
             (child("/other/python3", python, 5000), Some("python3 is another program")),
-            (child("/opt/app", "/opt/app", 5000), None),
+            (child("/opt/app", "/opt/app", 5000), Some("app is not Python")),
         ] {
             let given = candidate.why_not();
             let is_expected = match (&given, reason) {
