@@ -22,6 +22,7 @@ mod prototype;
 mod remote;
 mod second_terminal;
 mod spawn;
+mod stacks;
 mod tensorflow;
 mod tfjob;
 mod why;
