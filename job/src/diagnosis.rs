@@ -51,7 +51,18 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
     let counted = budget == Some(Budget::Counted);
     let (lost_steps, fingerprint) = (gang.lost_steps(), fingerprint(&failure, gang));
     let too_large = gang.too_large().iter().take(CONSEQUENCES_MAX).copied().collect();
-    FailedStart { generation, at, failure, counted, last_lines, stacks, consequences, lost_steps, fingerprint, too_large }
+    FailedStart {
+        generation,
+        at,
+        failure,
+        counted,
+        last_lines,
+        stacks,
+        consequences,
+        lost_steps,
+        fingerprint,
+        too_large,
+    }
 }
 
 /// Identifies the failure of a script that ended with an exception. `None` for all other failures: a signal, too little

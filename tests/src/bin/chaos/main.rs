@@ -15,6 +15,7 @@ mod overnight;
 mod points;
 mod resizes;
 mod shots;
+mod stacks;
 mod work;
 
 use std::io::Write;
@@ -24,7 +25,7 @@ use anyhow::{Context as _, bail};
 
 use crate::kills::Jobs;
 
-const USAGE: &str = "chaos kills|elastic-kills|resizes|balance|balanced-resizes|budgets|overnight|cluster|churn|gangs|points COUNT [SEED]";
+const USAGE: &str = "chaos kills|elastic-kills|resizes|balance|balanced-resizes|budgets|overnight|cluster|churn|gangs|points|stacks COUNT [SEED]";
 
 fn main() -> ExitCode {
     match run() {
@@ -56,6 +57,7 @@ fn run() -> anyhow::Result<()> {
         "cluster" => cluster::campaign(count, seed),
         "churn" => churn::campaign(count, seed),
         "gangs" => gangs::campaign(count),
+        "stacks" => stacks::campaign(count),
         "points" => points::campaign(count, seed),
         _ => bail!(USAGE),
     }
