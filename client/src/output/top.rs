@@ -20,10 +20,8 @@ pub(crate) fn top_of_jobs(jobs: &[(JobSummary, Option<JobSeries>)], now: UnixMil
         let batch = points.iter().map(|point| u64::from(point.progress.batch)).sum::<u64>();
         let name = [job.name.to_string(), job.state.to_string(), job.replica_num.to_string()];
         let progress = first.map(|point| steps(&point.progress)).unwrap_or_default();
-        let ages = points.iter().map(|point| point.at).chain(usage.iter().map(|usage| usage.at));
-        table.add_row(
-            name.into_iter().chain(progress).chain([number(batch)]).chain(used(&usage)).chain([age(ages, now)]),
-        );
+        let age = age(&points, &usage, now);
+        table.add_row(name.into_iter().chain(progress).chain([number(batch)]).chain(used(&usage)).chain([age]));
     }
     if table.is_empty() { "no job runs".to_owned() } else { shown(&table) }
 }
@@ -39,9 +37,9 @@ pub(crate) fn top_of_replicas(view: &JobView, series: &JobSeries, now: UnixMilli
         let usage: Vec<&ReplicaUsage> = series.usage.iter().filter(|usage| usage.replica == id).collect();
         let progress = point.map(|point| steps(&point.progress)).unwrap_or_default();
         let batch = point.map(|point| number(point.progress.batch.into())).unwrap_or_default();
-        let ages = point.map(|point| point.at).into_iter().chain(usage.iter().map(|usage| usage.at));
+        let age = age(point.as_slice(), &usage, now);
         let name = [id.to_string(), replica.state.as_str().to_owned()];
-        table.add_row(name.into_iter().chain(progress).chain([batch]).chain(used(&usage)).chain([age(ages, now)]));
+        table.add_row(name.into_iter().chain(progress).chain([batch]).chain(used(&usage)).chain([age]));
     }
     format!("{} is {}\n\n{}", view.name, view.state, shown(&table))
 }
@@ -72,9 +70,10 @@ fn used(usage: &[&ReplicaUsage]) -> [String; 2] {
     [cpu.map(|cpu| format!("{cpu} %")).unwrap_or_default(), memory]
 }
 
-/// The age of the oldest of these numbers.
-fn age(times: impl Iterator<Item = UnixMillis>, now: UnixMillis) -> String {
-    let oldest = times.min();
+/// The age of the oldest of these numbers. The master asks for usage and progress together, and notes only new progress.
+fn age(points: &[&SeriesPoint], usage: &[&ReplicaUsage], now: UnixMillis) -> String {
+    let of_usage = usage.iter().map(|usage| usage.at).min();
+    let oldest = of_usage.or_else(|| points.iter().map(|point| point.at).min());
     oldest.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at.0)))).unwrap_or_default()
 }
 
@@ -126,7 +125,7 @@ mod tests {
         assert_eq!(
             cells(&table)[1..],
             [
-                vec!["digits", "running", "2", "61", "12.3", "64", "200 %", "1.0 GiB", "2.0 s"],
+                vec!["digits", "running", "2", "61", "12.3", "64", "200 %", "1.0 GiB", "1.0 s"],
                 vec!["digits", "pending", "2"]
             ]
         );
