@@ -47,7 +47,7 @@ async fn table(masters: &Masters, name: Option<&JobName>) -> Result<String, Erro
         return Ok(top_of_jobs(&jobs, now()));
     };
     let client = masters.of(name)?;
-    let (view, series) = (client.view(name).await?, client.newest_progress(name).await?);
+    let (view, series) = (client.view(name).await?, client.progress(name, 1).await?);
     Ok(top_of_replicas(&view, &series, now()))
 }
 
@@ -55,7 +55,7 @@ async fn table(masters: &Masters, name: Option<&JobName>) -> Result<String, Erro
 async fn with_numbers(client: &MasterClient) -> Result<Vec<(JobSummary, Option<JobSeries>)>, MasterError> {
     let jobs = client.list().await?.jobs.into_iter().filter(|job| !job.state.is_finished());
     let asked = jobs.enumerate().map(async |(index, job)| {
-        let series = if index < JOBS_MAX { client.newest_progress(&job.name).await.ok() } else { None };
+        let series = if index < JOBS_MAX { client.progress(&job.name, 1).await.ok() } else { None };
         (job, series)
     });
     Ok(join_all(asked).await)

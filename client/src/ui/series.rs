@@ -47,7 +47,7 @@ impl Series {
             let points = points.last().cloned().into_iter().collect();
             ReplicaSeries { replica, points }
         };
-        JobSeries { replicas: self.replicas().map(newest).collect() }
+        JobSeries { replicas: self.replicas().map(newest).collect(), usage: vec![] }
     }
 }
 
